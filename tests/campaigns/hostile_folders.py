@@ -425,16 +425,34 @@ def _trap(folder: Path) -> tuple[Path, Path]:
     return program, mark
 
 
-def _commands_of_a_ladder(folder: Path) -> list[str]:
+def _commands_and_modules(folder: Path) -> list[str]:
+    """Files may name commands, and the working directory may hold modules under the names of those that are used."""
     made = _plain(folder)
     program, mark = _trap(folder)
     (folder / "bin").mkdir()
     shutil.copy(program, folder / "bin" / "python")
-    script = folder / "script.py"
-    script.write_text(f"open({str(mark)!r}, 'w')")
+    trap = f"open({str(mark)!r}, 'w').write(__file__)\n"
+    (folder / "tuiprof" / "headline").mkdir(parents=True)
+    for name in (
+        *(
+            "script",
+            "polars",
+            "msgspec",
+            "numpy",
+            "json",
+            "psutil",
+            "textual",
+            "sitecustomize",
+            "usercustomize",
+            "click",
+        ),
+        *("tuiprof/__init__", "tuiprof/headline/__init__", "tuiprof/headline/trace"),
+    ):
+        (folder / f"{name}.py").write_text(trap)
     ladder = LadderRun(made.ladder)
     meta = ladder.meta
-    meta.python, meta.script, meta.cwd, meta.host, meta.rounds = str(program), str(script), str(folder), "", 3
+    meta.python, meta.script, meta.cwd = str(program), str(folder / "script.py"), str(folder)
+    meta.host, meta.rounds = "", 3
     meta.rungs = tuple(
         msgspec.structs.replace(rung, command=(str(program),), check=(), reason="") for rung in meta.rungs
     )
@@ -443,39 +461,13 @@ def _commands_of_a_ladder(folder: Path) -> list[str]:
     ladder.save()
     _edit(made.session / "session.json", argv=[str(program)], python=str(program), cwd=str(folder))
     here = ("--sessions", made.root)
+    cache = str(folder / "cache")
     return tuiprof(
         *_verbs(made, folder / "picture.txt"),
         (*here, "ladder", "--resume", made.ladder),
         (*here, "ladder", "--resume", "last"),
         (*here, "snapshot", made.ladder, "--press", "r", "-o", folder / "picture.txt"),
         (*here, "snapshot", made.session, "--press", "r", "-o", folder / "picture.txt"),
-        mark=mark,
-    )
-
-
-def _modules_of_the_working_directory(folder: Path) -> list[str]:
-    """A folder may hold modules under the names of ours and of those that we use."""
-    made = _plain(folder)
-    mark = folder / "it-ran"
-    trap = f"open({str(mark)!r}, 'w').write(__file__)\n"
-    for name in (
-        "polars",
-        "msgspec",
-        "numpy",
-        "json",
-        "psutil",
-        "textual",
-        "sitecustomize",
-        "usercustomize",
-        "click",
-    ):
-        (folder / f"{name}.py").write_text(trap)
-    (folder / "tuiprof" / "headline").mkdir(parents=True)
-    for name in ("__init__", "headline/__init__", "headline/trace"):
-        (folder / "tuiprof" / f"{name}.py").write_text(trap)
-    cache = str(folder / "cache")
-    return tuiprof(
-        *_verbs(made, folder / "picture.txt"),
         cwd=folder,
         mark=mark,
         XDG_CACHE_HOME=cache,
@@ -517,7 +509,6 @@ _WAYS: Final[tuple[Callable[[Path], list[str]], ...]] = (
     _names_of_files_that_are_not_finished,
     _a_trash_that_leads_out,
     _a_deleted_session_with_links_out,
-    _commands_of_a_ladder,
-    _modules_of_the_working_directory,
+    _commands_and_modules,
     _a_process_of_yours_under_the_name_of_a_run,
 )

@@ -170,7 +170,7 @@ assert gc.callbacks == before, gc.callbacks
     assert all(e["dur"] > 0 for e in ranges)
 
 
-def test_the_scripts_own_profiler_has_the_right_of_way(run: Callable[..., Run]) -> None:
+def test_the_scripts_own_profiler_has_the_right_of_way(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
         + """
@@ -195,7 +195,7 @@ train(loader)
         {"id": "late", "steps": 5, "at": 10},
         {"id": "after", "steps": 1, "at": 14},
     ]
-    done = run("", how=["-c", script], requests=requests)
+    done = run_forked(script, requests=requests)
     assert (done.code, done.out) == (0, "True\nTrue\n"), done.err
     ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
     assert ends["taken"].state == "failed"
@@ -263,7 +263,7 @@ dist.destroy_process_group()
         assert Path(written.path).name.startswith(f"{writer}.")
 
 
-def test_a_script_without_steps_leaves_nothing_unless_asked(run: Callable[..., Run]) -> None:
+def test_a_script_without_steps_leaves_nothing_unless_asked(run_forked: Callable[..., Run]) -> None:
     script = """
 import os, subprocess, sys, torch
 log = os.path.join(os.environ["TUIPROF_SESSION"], "log")
@@ -274,7 +274,7 @@ if len(sys.argv) == 1:
     os.rename(control + ".away", control)
 print(os.listdir(log))
 """
-    asked = run(script, requests=[{"id": "a", "steps": 1}])
+    asked = run_forked(script, requests=[{"id": "a", "steps": 1}])
     assert asked.out == "[]\n[]\n", "nothing was asked of the first process to end"
     (writer,) = asked.logs
     assert writer.startswith("probe-")

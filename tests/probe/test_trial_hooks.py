@@ -68,10 +68,12 @@ print(json.dumps({
 SWITCHES = "loader_workers=2,pin_memory=1,fused_optimizer=1,matmul_precision=high,nan_strategy=disable"
 
 
-def test_a_trial_switches_what_the_script_leaves_open(run: Callable[..., Run]) -> None:
+def test_a_trial_switches_what_the_script_leaves_open(run_forked: Callable[..., Run]) -> None:
     import torch
 
-    (trial, noted), (ordinary, nothing) = (_printed(run(SCRIPT, TUIPROF_TRY=it)) for it in (SWITCHES, ""))
+    (trial, noted), (ordinary, nothing) = (
+        _printed(run_forked(SCRIPT, TUIPROF_TRY=it)) for it in (SWITCHES, "")
+    )
     assert not nothing
     assert trial["workers"] == {"default": 2, "by position": 2, "given": 1, "stream": 0}
     assert ordinary["workers"] == {"default": 0, "by position": 0, "given": 1, "stream": 0}
