@@ -481,12 +481,7 @@ def _captured(fold: Fold, lead: WriterState) -> Ints:
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:
-    """List sessions as a report.
-
-    Args:
-        root: Where they are.
-        summaries: They, the newest first.
-    """
+    """List sessions as a report."""
     rows = [
         {
             "id": as_utf8(item.id),
