@@ -27,7 +27,7 @@ def timed(name: str) -> dict[str, Any]:
     """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
     import torch
 
-    from tests.predictions.cases import CASES
+    from tests.predictions.other_cases import CASES
 
     case = CASES[name]
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def main() -> None:
 
 def _names() -> list[str]:
     """Return every case without importing torch into this process, whose GPU memory the cases need."""
-    code = "from tests.predictions.cases import CASES; print(' '.join(CASES))"
+    code = "from tests.predictions.other_cases import CASES; print(' '.join(CASES))"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

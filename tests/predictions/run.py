@@ -6,7 +6,7 @@ import argparse
 
 import torch
 
-from tests.predictions.cases import CASES
+from tests.predictions.other_cases import CASES
 
 
 def main() -> None:

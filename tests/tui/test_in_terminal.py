@@ -11,6 +11,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 from terminals import InTerminal, in_terminal
@@ -205,6 +206,32 @@ def test_stopped_without_a_word_and_gone_on(shell: InTerminal) -> None:
     shell.until(lambda: "esc closes" not in shell.text())
     shell.press("q")
     shell.until(lambda: modes(shell) == own)
+
+
+#: It is told to go on while it hands something to the thread that writes.
+_WRITING: Final = """
+import os, signal
+from textual.widgets import Static
+from tuiprof.tui.terminal.guest import TerminalApp
+
+class Writing(TerminalApp):
+    def compose(self):
+        yield Static("ready")
+
+    def key_w(self):
+        with self._driver._writer_thread._queue.mutex:
+            os.kill(os.getpid(), signal.SIGCONT)
+        self.query_one(Static).update("went on")
+
+Writing().run()
+"""
+
+
+def test_going_on_while_it_writes() -> None:
+    with in_terminal([sys.executable, "-c", _WRITING]) as terminal:
+        terminal.until_shown("ready")
+        terminal.press("w")
+        terminal.until_shown("went on")
 
 
 def test_without_a_shell_it_stays(opened: InTerminal) -> None:
