@@ -18,7 +18,7 @@ from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
 from tuiprof.tui.dialogs.reading import ReadingScreen
-from tuiprof.tui.opening.compare_with import beside
+from tuiprof.tui.opening.compare_targets import beside
 from tuiprof.tui.start import Start
 
 STEPS = 5
@@ -138,7 +138,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         ]
         assert columns[0] == columns[1]
         await pilot.press("escape")
-        await until_shown(pilot, "the beginnings of the first steps are aligned")
+        await until_shown(pilot, "the begins of the first steps stand below one another")
         assert before.state.event is None
         after.focus()
         await pilot.press("n")  # the trace after has no sync

@@ -260,7 +260,9 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
         await until_shown(pilot, "(bare)")
         await choose(app, "ladder:attention")
         await pilot.press("tab")
-        await until_shown(pilot, "torch is not installed", "This is /", "chooses")  # lines break by the path
+        await until_shown(
+            pilot, "torch is not installed", "This is /", "chooses"
+        )  # lines break by the length of the path
 
 
 def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:

@@ -32,7 +32,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     fetch = evidence.rows(FETCHES)[0]
     functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
     where = functions[0].function if functions else fetch.range
-    because = "the host waits in the loader's __next__ in every step"
+    because = "the host stands in the loader's __next__ in every step"
     if kind == IN_PROCESS and not functions:
         because += "; which function takes the time is named with --stack"
     on_device = bool(trace.device_indices)
@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         where,
         _instead(kind, on_device, workers),
         "high" if kind else "medium",
-        because if kind else f"the host waits in `{fetch.range}` in every step",
+        because if kind else f"the host stands in `{fetch.range}` in every step",
         likely,
         least,
         most,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import polars as pl
@@ -69,20 +68,13 @@ def _syncs(report: Report) -> list[str]:
     if old == new:
         return []
     rows = report.table("syncs").rows
-    return [f"syncs {old} → {new} a step", *_gone_and_new(rows, lambda name, _: _place(name))]
-
-
-def _gone_and_new(rows: pl.DataFrame, describe: Callable[[str, float], str]) -> list[str]:
-    """Return what only one side has, the most expensive first; ``describe`` gets its name and its count per step."""
-    found = []
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MOST)
-        named = [describe(name, count) for name, count in first.select("name", f"{here}_count").iter_rows()]
-        more = f" and {len(only) - _MOST} more" if len(only) > _MOST else ""
-        if named:
-            found.append(f"{word}: {', '.join(named)}{more}")
-    return found
+    return [
+        f"syncs {old} → {new} a step",
+        *(
+            f"{word}: {', '.join(_place(name) for name, _ in items)}{more}"
+            for word, items, more in _gone_and_new(rows)
+        ),
+    ]
 
 
 def _place(name: str) -> str:
@@ -121,7 +113,10 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
 def _operators(report: Report) -> list[str]:
     """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
     rows = report.table("operators").rows
-    found = _gone_and_new(rows, lambda name, count: f"{name} ({format_count(round(count, 2))} a step)")
+    found = [
+        f"{word}: {', '.join(f'{name} ({format_count(round(count, 2))} a step)' for name, count in items)}{more}"
+        for word, items, more in _gone_and_new(rows)
+    ]
     # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
     shares = rows.select(
         "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
@@ -136,4 +131,16 @@ def _operators(report: Report) -> list[str]:
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
     ]
+    return found
+
+
+def _gone_and_new(rows: pl.DataFrame) -> list[tuple[str, list[tuple[str, float]], str]]:
+    """Return what only one side has: which, names and counts per step of the most expensive, and how many more."""
+    found = []
+    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
+        only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
+        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MOST)
+        if len(only):
+            more = f" and {len(only) - _MOST} more" if len(only) > _MOST else ""
+            found.append((word, first.select("name", f"{here}_count").rows(), more))
     return found

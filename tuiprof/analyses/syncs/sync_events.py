@@ -292,7 +292,7 @@ def _verdict(
     if not len(groups):
         return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
     if figures["empty"] is None:
-        return Verdict(f"{block}; without device activity in the trace their cost is unknown", "info")
+        return Verdict(f"{block}; without device activity in the trace their cost cannot be told", "info")
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")

@@ -46,7 +46,7 @@ KEEP_STACKS: Final = 32
 #: A process that is so far behind another of its rank is not the one to watch.
 SILENT_NS: Final = 10_000_000_000
 RECORDER: Final = "recorder"
-#: Of a note; one of a level that is not known here is shown like any other.
+#: Of a note; one of a level that is not known here is told like any other.
 _LEVELS: Final = ("info", "warn", "bad")
 
 
@@ -303,7 +303,7 @@ class Fold:
 
     @property
     def recorder_share(self) -> float | None:
-        """CPU share (1 = one core) that the recorder takes; None = unknown yet."""
+        """CPU share (1 = one core) that the recorder takes; None = not told yet."""
         recorder = self.writers.get(RECORDER)
         return recorder.cost_share if recorder else None
 

@@ -2,7 +2,7 @@
 
 By what is surest first. What shows use counts together, as each may see a part only:
 
-1. A process of the run reported what its framework's device is (its UUID, its PCI address), once it held memory there.
+1. A process of the run told what its framework's device is (its UUID, its PCI address), once it held memory there.
 2. The driver lists a process of the run on the device. In a container it may list none, or by numbers of the host.
 
 Only where neither shows any, the environment that the run was started in says what it may use
@@ -27,12 +27,12 @@ def of_others(fold: Fold, meta: SessionMeta) -> frozenset[str]:
     for device in meta.devices:
         if device.kind != "host":
             by_kind.setdefault(device.kind, []).append(device)
-    reported = [uses for writer in fold.writers.values() for uses in writer.uses.values()]
-    return frozenset(key for devices in by_kind.values() for key in _others(fold, devices, reported))
+    told = [uses for writer in fold.writers.values() for uses in writer.uses.values()]
+    return frozenset(key for devices in by_kind.values() for key in _others(fold, devices, told))
 
 
 def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
-    """Return the sampled device that a process reported; None = it is not among them (of another machine, say)."""
+    """Return the sampled device that a process told of; None = it is not among them (of another machine, say)."""
     for device in devices:
         names = f"{device.details.get('uuid', '')},{device.details.get('mig_uuids', '')}".split(",")
         bare = {name.rpartition("GPU-")[2].removeprefix("MIG-") for name in names if name}
@@ -41,10 +41,10 @@ def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
     return None
 
 
-def _others(fold: Fold, devices: list[DeviceMeta], reported: list[Uses]) -> set[str]:
+def _others(fold: Fold, devices: list[DeviceMeta], told: list[Uses]) -> set[str]:
     """Return the keys of the devices of one kind that are not the run's."""
     keys = {device.key for device in devices}
-    used = {found.key for uses in reported if (found := device_of(uses, devices)) is not None}
+    used = {found.key for uses in told if (found := device_of(uses, devices)) is not None}
     used |= {key for key in keys & fold.devices.keys() if _HELD in fold.devices[key].overview}
     if used:
         return keys - used

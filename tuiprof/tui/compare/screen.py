@@ -42,7 +42,7 @@ class CompareScreen(Screen[None]):
     CSS_PATH = "screen.tcss"
     HELP = (
         "On top the verdict and how sure it is, then the step times of both on one scale, then both timelines: they\n"
-        "move together, the beginnings of their first steps are aligned. Below are tables of what changed,\n"
+        "move together, the begins of the first steps stand below one another. Below are tables of what changed,\n"
         "the largest change first; differences are after minus before, so negative is faster.\n\n"
         "Enter on a row shows its longest event in both timelines; an event that is chosen in one is marked in the\n"
         "other: the same name, in the same step, as often into it."

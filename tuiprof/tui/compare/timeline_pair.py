@@ -133,5 +133,5 @@ class TimelinePair(Vertical):
             timeline.state.mark_event(None)
         if self._lanes is not None:
             self._align(self._lanes, self._shift_of_steps(self._lanes), 0)
-            self._say([(" the beginnings of the first steps are aligned", "dim")])
+            self._say([(" the begins of the first steps stand below one another", "dim")])
         return True

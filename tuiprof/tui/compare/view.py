@@ -99,5 +99,5 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
         (f" {name}", "strong"),
         (f"  {format_ns(old)} before → {format_ns(new)} after  ", "text"),
         (change, role),
-        ("  both are aligned; esc aligns the first steps again", "dim"),
+        ("  both stand below one another; esc aligns the first steps again", "dim"),
     ]

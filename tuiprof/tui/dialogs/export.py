@@ -114,7 +114,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "write", "write", "Write the file", "enter"),
         _key("down", "scope(1)", "what", "The open analysis, the table as it is shown, or all", "↓", "scope"),
-        _key("up", "scope(-1)", "back", "Previous in the list", "↑", "scope_back"),
+        _key("up", "scope(-1)", "back", "What stands before in the list", "↑", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
         _key("escape", "close", "cancel", "Write nothing", "esc"),
     ]

@@ -1,0 +1,47 @@
+"""What a trace can be compared with: traces beside it, the newest sessions that have one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tuiprof.errors import TuiprofError
+
+_MOST_FILES, _MOST_SESSIONS = 12, 12
+
+
+def beside(path: Path) -> list[Path]:
+    """Return the trace files in the folder of a trace, without itself, the newest first."""
+    from tuiprof.formats.directory import is_trace_name
+
+    try:
+        entries = [
+            entry
+            for entry in os.scandir(path.parent)
+            if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
+        ]
+        entries.sort(key=lambda entry: -entry.stat().st_mtime)
+    except OSError:  # the folder is gone or may not be read: nothing to offer
+        return []
+    return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+
+
+def sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
+    """Return name and directory of the newest sessions that have a trace.
+
+    Args:
+        root: Folder of sessions; None = the default one.
+    """
+    from tuiprof.session.store.folders import Session, session_dirs, sessions_root
+
+    found: list[tuple[str, Path]] = []
+    for path in session_dirs(sessions_root(root)):
+        try:
+            session = Session(path)
+            if session.traces():
+                found.append((f"{session.title}  {path.name}", path))
+        except TuiprofError:  # one that cannot be read cannot be compared
+            continue
+        if len(found) == _MOST_SESSIONS:
+            break
+    return found
