@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from tuiprof.ladder.state import Figures, KernelFigures
-from tuiprof.ladder.statistics import Judged
+from tuiprof.ladder.statistics import Judged, median_known
 from tuiprof.model import Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_ns, format_share
@@ -89,7 +88,10 @@ def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
     }
     names = list(dict.fromkeys(name for trials in timed.values() for f in trials for name in f.ranges_ns))
     rows = [
-        {"variant": variant, **{_key(name): _median(f.ranges_ns.get(name) for f in trials) for name in names}}
+        {
+            "variant": variant,
+            **{_key(name): median_known(f.ranges_ns.get(name) for f in trials) for name in names},
+        }
         for variant, trials in timed.items()
     ]
     columns = (Column("variant", "variant", whole=True), *(Column(_key(name), name, "ns") for name in names))
@@ -113,7 +115,7 @@ def _row(variant: str, trials: Sequence[Figures]) -> dict[str, Any]:
     kernels = [figures.kernel for figures in trials if figures.kernel is not None]
     last, chip = kernels[-1], find_chip(device)
     times = {
-        name: _median(kernel.times_ns.get(name) for kernel in kernels)
+        name: median_known(kernel.times_ns.get(name) for kernel in kernels)
         for name in ("cold", "warm", "replayed", "host")
     }
     rated = next((times[name] for name in _RATED if times[name]), None)
@@ -186,8 +188,3 @@ def _empty(column: pl.Series) -> bool:
 
 def _key(name: str) -> str:
     return f"{name.replace(' ', '_')}_ns"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

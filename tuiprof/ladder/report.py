@@ -6,7 +6,6 @@ It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what t
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ from tuiprof.ladder.statistics import (
     Interval,
     Judged,
     judge,
+    median_known,
 )
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
@@ -197,12 +197,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
     rung = meta.rung(one.name)
     # A wrong variant has no figures: nothing of it may look fast.
     figures = [] if one.word in _OUT else list(one.trials.values())
-
-    def median(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.median(known) if known else None
-
-    rate = median([item.samples_per_s for item in figures])
+    rate = median_known([item.samples_per_s for item in figures])
     step, ratio = one.step_ns, one.ratio
     return {
         "variant": one.name,
@@ -215,11 +210,11 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "launches_per_step": trace.launches if trace else None,
         "samples_per_s": rate,
         "samples_per_usd": rate * 3600 / meta.price if rate and meta.price else None,
-        "peak_bytes": median([item.peak_bytes for item in figures]),
+        "peak_bytes": median_known([item.peak_bytes for item in figures]),
         "published": rung.published_beside(meta.sizes(figures)),
         "step_interval": _range(step),
-        "start_ns": median([item.start_ns for item in figures]),
-        "warmup_ns": median([item.warmup_ns for item in figures]),
+        "start_ns": median_known([item.start_ns for item in figures]),
+        "warmup_ns": median_known([item.warmup_ns for item in figures]),
         "ratio": ratio.value if ratio else None,
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,

@@ -96,6 +96,12 @@ class Judged:
     trials: Mapping[int, Figures]
 
 
+def median_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None = none is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
 def median_interval(values: Sequence[float]) -> Interval:
     """Return the median of independent values by :data:`MEDIAN_RULE`.
 

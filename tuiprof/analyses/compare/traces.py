@@ -12,13 +12,13 @@ import polars as pl
 from tuiprof.analyses import run
 from tuiprof.analyses.compare.change import RULES as CHANGE_RULES
 from tuiprof.analyses.compare.change import SAME_SHARE, StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric, metric_table
+from tuiprof.analyses.compare.figures import Metric, figure_of, metric_table
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_share
@@ -132,16 +132,10 @@ def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
         for side in sides
     ]
     figures = (
-        Metric(key, label, kind, *(_figure(report[analysis], key) for report in reports))
+        Metric(key, label, kind, *(figure_of(report[analysis], key) for report in reports))
         for analysis, key, label, kind in _METRICS
     )
     return [one for one in figures if one.before is not None or one.after is not None]
-
-
-def _figure(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure; None where the analysis, or it alone, cannot tell."""
-    value = report.fact(key) if isinstance(report, Report) else None
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _profiled_differently(before: Trace, after: Trace) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Final
 import polars as pl
 
 from tuiprof.analyses import run
-from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.analyses.compare.figures import figure_of
+from tuiprof.model import Report, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 
 #: Differences of time below this share of a step are not mentioned on a device …
@@ -46,12 +47,6 @@ def changed_in_words(report: Report, before: Trace | None, after: Trace | None) 
     if before is None or after is None or not (before.steps.numbers.size and after.steps.numbers.size):
         return None
     return " · ".join(change_clauses(report, before, after)) or None
-
-
-def figure_of(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure of a report; None where it is not known."""
-    value = report.fact(key) if isinstance(report, Report) else None
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _median_step(trace: Trace) -> float:
