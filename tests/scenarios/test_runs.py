@@ -28,20 +28,20 @@ class Run(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
+#: Variants that start as a user starts them: one of PyTorch, and those that need something else, or processes.
+_FRESH = (":naive", ":numpy", ":pallas", ":triton", ":ipex", ":ddp-numa")
+
+
 @pytest.fixture
 def run(forked: ForkedPython, tmp_path: Path) -> Run:
-    """Runs a variant, or a script in place of its own, at its small size.
-
-    Where it needs no more than PyTorch, in a fork; `make smoke` runs every script by itself.
-    """
+    """Runs a variant, or a script in place of its own, at its small size; most in a fork (`make smoke`: none)."""
 
     def start(variant: str, *flags: str, script: Path | None = None) -> subprocess.CompletedProcess[str]:
-        found = find(variant)
-        shipped_script, *arguments = command(found, preset="smoke", flags=flags)
+        shipped_script, *arguments = command(find(variant), preset="smoke", flags=flags)
         path = script or Path(shipped_script)
         # One thread: two would wait for each other by spinning wherever something else needs the cores too.
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if variant.endswith((":naive", ":numpy", ":pallas", ":triton", ":ipex", ":ddp-numa")):
+        if variant.endswith(_FRESH):
             argv = [sys.executable, str(path), *arguments]
             return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
         done = forked.run(path, *arguments, env=environment, cwd=tmp_path)
