@@ -10,10 +10,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 
 with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytest and torch
     from hypothesis import HealthCheck, settings
@@ -123,6 +124,14 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip("the folder shared/ is not beside this checkout")
     return path
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedPython]:
+    """Runs scripts where PyTorch has been imported already."""
+    python = ForkedPython()
+    yield python
+    python.close()
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ def keeps_source(path: Path | None = None) -> bool:
     """
     try:
         return _read(path or config_path()).get("keep_source", True) is True
-    except UsageProblem:  # told by every verb
+    except UsageProblem:  # reported by every verb
         return False
 
 

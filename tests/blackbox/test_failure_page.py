@@ -188,7 +188,7 @@ def test_alerts_of_the_black_box(tmp_path: Path) -> None:
     assert "loss is NaN since step 17, 170 ms into the run" in texts
     assert not [text for text in texts if text.startswith("no step")]
     texts = [alert.text for alert in alerts(fold, fold.lead, late)]
-    assert "no step for 30.8 s, where the median step takes 10.0 ms: stacks show where it stands" in texts
+    assert "no step for 30.8 s, where the median step takes 10.0 ms: stacks show where it waits" in texts
 
 
 def test_stacks_that_were_kept_are_shown_after_the_end(

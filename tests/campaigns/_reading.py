@@ -267,7 +267,7 @@ def read_trace(path: Path) -> None:
     """
     from tuiprof import analyses
     from tuiprof.formats import open_set, open_trace
-    from tuiprof.headline import trace as trace_gist
+    from tuiprof.headline import trace as trace_headline
     from tuiprof.model import Unavailable
     from tuiprof.report import formats, render_all
 
@@ -280,7 +280,7 @@ def read_trace(path: Path) -> None:
         assert not (isinstance(answer, Unavailable) and getattr(answer, "failed", False)), answer
     for name in formats():
         assert render_all(answers, name, trust=trace.trust.text)
-    assert trace_gist.gist(trace)
+    assert trace_headline.headline(trace)
 
 
 def check(trace: Any) -> None:

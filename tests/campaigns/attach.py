@@ -209,15 +209,14 @@ def run(options: Options) -> Outcome:
         return outcome
     times = options.count(10, 1)
     entered: list[float] = []
-    with _load(1 if options.short else 2):
-        for version in _PYTHONS[:2] if options.short else _PYTHONS:
-            python = _python(version)
-            if python is None or (version and sys.version.startswith(version + ".")):
-                outcome.skipped.append(f"Python {version}: not installed here")
-                continue
-            real = not version and importlib.util.find_spec("torch") is not None
-            folder = options.folder / (version or "this")
-            _one(folder, python, real, times, outcome, entered)
+    for version in _PYTHONS[:2] if options.short else _PYTHONS:
+        python = _python(version)
+        if python is None or (version and sys.version.startswith(version + ".")):
+            outcome.skipped.append(f"Python {version}: not installed here")
+            continue
+        real = not version and importlib.util.find_spec("torch") is not None
+        folder = options.folder / (version or "this")
+        _one(folder, python, real, times, outcome, entered)
     if entered:
         entered.sort()
         outcome.figures["time to enter"] = (
@@ -236,11 +235,14 @@ def _one(folder: Path, python: str, real: bool, times: int, outcome: Outcome, en
     child = _begin(python, script)
     name = f"{Path(python).name} with {'PyTorch' if real else 'a stand-in'}"
     try:
-        for turn in range(times):
-            outcome.cases += 1
-            outcome.failures += [f"{name}, turn {turn + 1}: {said}" for said in _turn(child, folder, entered)]
-            if child.poll() is not None:
-                break
+        with _load(2):
+            for turn in range(times):
+                outcome.cases += 1
+                outcome.failures += [
+                    f"{name}, turn {turn + 1}: {said}" for said in _turn(child, folder, entered)
+                ]
+                if child.poll() is not None:
+                    break
         assert child.stdin is not None
         out, err = child.communicate("\n", timeout=_LIMIT_S)
     except (subprocess.TimeoutExpired, BrokenPipeError) as error:

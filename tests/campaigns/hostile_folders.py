@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,12 +129,17 @@ class _CannotTry(Exception):
 
 
 def tuiprof(
-    *verbs: tuple[object, ...], cwd: Path | None = None, mark: Path | None = None, **env: str
+    *verbs: tuple[object, ...],
+    about: Iterable[str] = (),
+    cwd: Path | None = None,
+    mark: Path | None = None,
+    **env: str,
 ) -> list[str]:
     """Run verbs of tuiprof where they may take little time and memory; return what is wrong with how they ended.
 
     Args:
         *verbs: Their arguments.
+        about: What each of them meets, where they meet different things.
         cwd: Working directory.
         mark: A file that is there once something has run that must not.
         **env: Environment.
@@ -157,10 +163,9 @@ def tuiprof(
         done.stdin.close()
         problems = []
         with open(read) as report:
-            for verb in verbs:
-                what = " ".join(
-                    str(arg) for arg in verb if not isinstance(arg, Path) and str(arg)[:3] != "--s"
-                )
+            for verb, meets in zip_longest(verbs, about):
+                words = [str(arg) for arg in verb if not isinstance(arg, Path) and str(arg)[:3] != "--s"]
+                what = " ".join(words if meets is None else (f"{meets}:", *words))
                 line = report.readline()
                 if not line:
                     problems.append(f"{what} ends the process: {done.wait()}")
@@ -201,16 +206,11 @@ def _place(path: Path, kind: Callable[[Path], None]) -> None:
 
 
 def _odd_files(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """Yield each case: in short all places but the one that names the session at once, else each by itself."""
+    """Yield each case: each kind in each place by itself, in short all of them in one process."""
+    if options.short:
+        yield "every kind in every place", partial(_every_kind, options.folder)
+        return
     for kind, make in KINDS.items():
-        if options.short:
-            yield (
-                f"{kind} in every place",
-                lambda kind=kind, make=make: _tried(  # type: ignore[misc]
-                    options.folder / kind, make, _FILES[1:], _LADDER_FILES[1:], (1, 2, 3, 8)
-                ),
-            )
-            continue
         for name in _FILES:
             yield (
                 f"{kind} as {name}",
@@ -231,17 +231,32 @@ def _odd_files(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]
         )  # type: ignore[misc]
 
 
+def _every_kind(folder: Path) -> list[str]:
+    """Put each kind in all places but the one that names the session."""
+    made = {kind: _spoilt(folder / kind, make, _FILES[1:], _LADDER_FILES[1:]) for kind, make in KINDS.items()}
+    verbs = [
+        (kind, _verbs(one, folder / kind / "picture.txt")[index])
+        for kind, one in made.items()
+        for index in (1, 2, 3, 8)
+    ]
+    return tuiprof(*(verb for _, verb in verbs), about=[kind for kind, _ in verbs])
+
+
 def _tried(
-    folder: Path, make: Callable[[Path], None], files: tuple[str, ...], ladder_files: tuple[str, ...],
-    chosen: tuple[int, ...] = tuple(range(11)),
-) -> list[str]:  # fmt: skip
+    folder: Path, make: Callable[[Path], None], files: tuple[str, ...], ladder_files: tuple[str, ...]
+) -> list[str]:
+    return tuiprof(*_verbs(_spoilt(folder, make, files, ladder_files), folder / "picture.txt"))
+
+
+def _spoilt(
+    folder: Path, make: Callable[[Path], None], files: tuple[str, ...], ladder_files: tuple[str, ...]
+) -> Made:
     made = _plain(folder)
     for name in files:
         _place(made.session / name, make)
     for name in ladder_files:
         _place(made.ladder / name, make)
-    verbs = _verbs(made, folder / "picture.txt")
-    return tuiprof(*(verbs[index] for index in chosen))
+    return made
 
 
 def _tried_script(folder: Path, make: Callable[[Path], None]) -> list[str]:
@@ -425,16 +440,34 @@ def _trap(folder: Path) -> tuple[Path, Path]:
     return program, mark
 
 
-def _commands_of_a_ladder(folder: Path) -> list[str]:
+def _commands_and_modules(folder: Path) -> list[str]:
+    """Files may name commands, and the working directory may hold modules under the names of those that are used."""
     made = _plain(folder)
     program, mark = _trap(folder)
     (folder / "bin").mkdir()
     shutil.copy(program, folder / "bin" / "python")
-    script = folder / "script.py"
-    script.write_text(f"open({str(mark)!r}, 'w')")
+    trap = f"open({str(mark)!r}, 'w').write(__file__)\n"
+    (folder / "tuiprof" / "headline").mkdir(parents=True)
+    for name in (
+        *(
+            "script",
+            "polars",
+            "msgspec",
+            "numpy",
+            "json",
+            "psutil",
+            "textual",
+            "sitecustomize",
+            "usercustomize",
+            "click",
+        ),
+        *("tuiprof/__init__", "tuiprof/headline/__init__", "tuiprof/headline/trace"),
+    ):
+        (folder / f"{name}.py").write_text(trap)
     ladder = LadderRun(made.ladder)
     meta = ladder.meta
-    meta.python, meta.script, meta.cwd, meta.host, meta.rounds = str(program), str(script), str(folder), "", 3
+    meta.python, meta.script, meta.cwd = str(program), str(folder / "script.py"), str(folder)
+    meta.host, meta.rounds = "", 3
     meta.rungs = tuple(
         msgspec.structs.replace(rung, command=(str(program),), check=(), reason="") for rung in meta.rungs
     )
@@ -443,39 +476,13 @@ def _commands_of_a_ladder(folder: Path) -> list[str]:
     ladder.save()
     _edit(made.session / "session.json", argv=[str(program)], python=str(program), cwd=str(folder))
     here = ("--sessions", made.root)
+    cache = str(folder / "cache")
     return tuiprof(
         *_verbs(made, folder / "picture.txt"),
         (*here, "ladder", "--resume", made.ladder),
         (*here, "ladder", "--resume", "last"),
         (*here, "snapshot", made.ladder, "--press", "r", "-o", folder / "picture.txt"),
         (*here, "snapshot", made.session, "--press", "r", "-o", folder / "picture.txt"),
-        mark=mark,
-    )
-
-
-def _modules_of_the_working_directory(folder: Path) -> list[str]:
-    """A folder may hold modules under the names of ours and of those that we use."""
-    made = _plain(folder)
-    mark = folder / "it-ran"
-    trap = f"open({str(mark)!r}, 'w').write(__file__)\n"
-    for name in (
-        "polars",
-        "msgspec",
-        "numpy",
-        "json",
-        "psutil",
-        "textual",
-        "sitecustomize",
-        "usercustomize",
-        "click",
-    ):
-        (folder / f"{name}.py").write_text(trap)
-    (folder / "tuiprof").mkdir()
-    (folder / "tuiprof" / "__init__.py").write_text(trap)
-    (folder / "tuiprof" / "trace_gist.py").write_text(trap)
-    cache = str(folder / "cache")
-    return tuiprof(
-        *_verbs(made, folder / "picture.txt"),
         cwd=folder,
         mark=mark,
         XDG_CACHE_HOME=cache,
@@ -517,7 +524,6 @@ _WAYS: Final[tuple[Callable[[Path], list[str]], ...]] = (
     _names_of_files_that_are_not_finished,
     _a_trash_that_leads_out,
     _a_deleted_session_with_links_out,
-    _commands_of_a_ladder,
-    _modules_of_the_working_directory,
+    _commands_and_modules,
     _a_process_of_yours_under_the_name_of_a_run,
 )

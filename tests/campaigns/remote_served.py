@@ -547,7 +547,7 @@ def _crowds(server: _Served, options: Options) -> Iterator[Found]:
             one.close()
     gone = came(lambda: server.own.num_fds() < 60, 10)
     yield "descriptors after them", [] if gone else [f"{server.own.num_fds()} are open"]
-    asked = 18 if options.short else 100
+    asked = 6 if options.short else 100
     yield f"{asked} that open a page", asyncio.run(_many_pages(server, asked))
     left = not came(lambda: not server.dashboards(), _OUTLIVES_S)
     yield "dashboards after them", [f"{len(server.dashboards())} live on"] if left else []
@@ -647,12 +647,12 @@ _FRAMES: Final[dict[str, bytes]] = {
 def _messages(server: _Served, options: Options) -> Iterator[Found]:
     """Messages and frames that no page of ours sends."""
     chosen = list(_MESSAGES.items())
-    every = 8 if options.short else 1
+    every = 11 if options.short else 1
     pages = [dict(chosen[i : i + every]) for i in range(0, len(chosen), every)]
     for group in pages:
         yield f"messages: {', '.join(group)}", asyncio.run(_send(server, list(group.values())))
     frames = list(_FRAMES.items())
-    for name, frame in frames if not options.short else frames[::3]:
+    for name, frame in frames if not options.short else frames[::5]:
         yield f"frames: {name}", _send_frame(server, frame)
     gone = came(lambda: not server.dashboards(), _OUTLIVES_S)
     yield "dashboards after them", [] if gone else [f"{len(server.dashboards())} live on"]

@@ -47,7 +47,7 @@ def unread(path: Path) -> Trace:
 def shape(folder: Path, run: str | None = None) -> list[tuple[int, str, str]]:
     """Return rank, name and how it was told, of the set of a folder; no trace is read."""
     found = open_set(folder, run=run, opener=unread)
-    return [(file.rank, file.path.name, file.told) for file in found.files]
+    return [(file.rank, file.path.name, file.rank_from) for file in found.files]
 
 
 def test_ranks_by_name_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from probe_runs import Run, environment, new_session, read
+from forked import ForkedPython
+from probe_runs import Run, new_session, run_script
 
 
 @pytest.fixture
@@ -19,31 +18,14 @@ def session(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Run]:
-    """``run(script, *args, how=…, python=…, requests=…, triggers=…, flags=…, cwd=…, env…)`` -> Run."""
+    """:func:`probe_runs.run_script` in the test's own folder."""
+    return functools.partial(run_script, tmp_path)
 
-    def start(
-        script: str,
-        *args: str,
-        how: Sequence[str] | None = None,
-        python: str = sys.executable,
-        flags: Sequence[str] = (),
-        requests: Sequence[dict[str, Any]] = (),
-        triggers: Sequence[dict[str, Any]] = (),
-        cwd: Path | None = None,
-        **more: str,
-    ) -> Run:
-        session = new_session(tmp_path / f"session{len(list(tmp_path.glob('session*')))}", requests, triggers)
-        path = tmp_path / "script.py"
-        path.write_text(script)
-        command = [python, *flags, *(how if how is not None else [str(path)]), *args]
-        done = subprocess.run(
-            command,
-            env=environment(session, **more),
-            cwd=cwd or tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
 
-    return start
+@pytest.fixture
+def run_forked(tmp_path: Path, forked: ForkedPython) -> Callable[..., Run]:
+    """As ``run``, where PyTorch is there before the probe is: it hooks what it finds, which takes half the time.
+
+    Not for tests of how the probe hears of an import, which all tests with ``run`` are as well.
+    """
+    return functools.partial(run_script, tmp_path, forked=forked)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tests.forked import ForkedPython
     from tuiprof.session.log import records
 
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
@@ -56,6 +59,41 @@ def environment(session: Path, **more: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
     }
     return env | more
+
+
+def run_script(
+    folder: Path,
+    script: str,
+    *args: str,
+    how: Sequence[str] | None = None,
+    python: str = sys.executable,
+    flags: Sequence[str] = (),
+    requests: Sequence[dict[str, Any]] = (),
+    triggers: Sequence[dict[str, Any]] = (),
+    cwd: Path | None = None,
+    forked: ForkedPython | None = None,
+    **more: str,
+) -> Run:
+    """Run a script in a session of its own below ``folder`` to its end, in place of its path with arguments ``how``.
+
+    With ``forked`` it runs in a fork of that; ``more`` is put into its environment.
+    """
+    session = new_session(folder / f"session{len(list(folder.glob('session*')))}", requests, triggers)
+    path = folder / "script.py"
+    path.write_text(script)
+    if forked is not None:
+        return Run(
+            session, *forked.run(path, *args, env=environment(session, **more), cwd=folder), *read(session)
+        )
+    done = subprocess.run(
+        [python, *flags, *(how if how is not None else [str(path)]), *args],
+        env=environment(session, **more),
+        cwd=cwd or folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
 
 
 def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, bytes]]:

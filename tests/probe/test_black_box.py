@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from probe_runs import Run, environment, new_session, read
+from forked import ForkedPython
+from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
 from tuiprof.session.log import records
@@ -124,34 +125,21 @@ def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None
 
 
 def test_loss_and_gradients_that_are_none_are_told_with_their_step(
-    tmp_path: Path, run: Callable[..., Run]
+    tmp_path: Path, forked: ForkedPython
 ) -> None:
-    plain = subprocess.run(
-        [sys.executable, "-c", NAN],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment(tmp_path, TUIPROF_SESSION=""),
-    )
-    watched = _watched(tmp_path)
-    assert watched.out == plain.stdout
-    found = watched.of(records.NotFinite)
+    plain = run_script(tmp_path, NAN, forked=forked)
+    assert not plain.of(records.NotFinite), "nobody asked for them"
+    session = new_session(tmp_path / "watched")
+    (session / "control" / "black-box.json").write_text('{"nan": true}')
+    _, out, _ = forked.run(tmp_path / "script.py", env=environment(session), cwd=tmp_path)
+    assert out == plain.out
+    found = [it for it in read(session)[0]["rank0"] if isinstance(it, records.NotFinite)]
     assert [(it.what, it.n, it.value) for it in found] == [
         ("loss", 12, "nan"),
         ("gradient of 0.weight", 12, "nan"),
         ("gradient of 0.bias", 12, "nan"),
         ("gradient of 2.weight", 12, "nan"),
     ]
-    assert not run(NAN).of(records.NotFinite)
-
-
-def _watched(folder: Path) -> Run:
-    session = new_session(folder / "watched")
-    (session / "control" / "black-box.json").write_text('{"nan": true}')
-    done = subprocess.run(
-        [sys.executable, "-c", NAN], env=environment(session), capture_output=True, text=True, timeout=120
-    )
-    return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
 
 
 def test_a_metric_that_is_none_is_told_with_its_step(run: Callable[..., Run]) -> None:

@@ -104,7 +104,7 @@ def test_a_phase_around_the_loop_changes_no_step() -> None:
     assert [step[:3] for step in steps] == [(0, 30, 8), (1, 50, 20), (2, 70, 20)]
 
 
-def test_steps_under_a_phase_of_the_script_named_optimizer(run: Callable[..., Run]) -> None:
+def test_steps_under_a_phase_of_the_script_named_optimizer(run_forked: Callable[..., Run]) -> None:
     pytest.importorskip("torch")
     script = """
 import time, torch, tuiprof
@@ -119,7 +119,7 @@ for _ in range(6):
 """
     explicit = script + "    tuiprof.step()\n"
     for text in (script, explicit):
-        done = run(text)
+        done = run_forked(text)
         assert done.code == 0, done.err
         steps = done.of(records.Step)
         assert [step.n for step in steps] == list(range(6))

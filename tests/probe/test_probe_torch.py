@@ -97,7 +97,7 @@ assert warnings.filters == filters
     assert [step.n for step in steps if step.cap] == [2, 3, 4]
 
 
-def test_captures(run: Callable[..., Run]) -> None:
+def test_captures(run_forked: Callable[..., Run]) -> None:
     requests = [
         {"id": "first", "steps": 3, "at": 4, "stack": True, "shapes": True, "memory": True},
         {"id": "never", "steps": 1, "at": 900},
@@ -107,7 +107,7 @@ def test_captures(run: Callable[..., Run]) -> None:
         {"id": "zero", "steps": 0},
     ]
     script = MODEL + "for _ in range(3): train(DataLoader(data, batch_size=64))"
-    done = run(script, requests=requests)
+    done = run_forked(script, requests=requests)
     assert done.code == 0, done.err
     ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
     assert {name: end.state for name, end in ends.items()} == {
@@ -152,7 +152,7 @@ def test_captures(run: Callable[..., Run]) -> None:
     assert len(list(done.session.glob("traces/rank0.*.pt.trace.json.gz"))) == 3
 
 
-def test_garbage_collections_are_ranges_of_a_capture(run: Callable[..., Run]) -> None:
+def test_garbage_collections_are_ranges_of_a_capture(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
         + """
@@ -163,14 +163,14 @@ for _ in range(2): train(DataLoader(data, batch_size=64), lambda loss: gc.collec
 assert gc.callbacks == before, gc.callbacks
 """
     )
-    done = run(script, requests=[{"id": "a", "steps": 3, "at": 4}])
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err
     ranges = [e for e in load(done, done.captures("a")[-1].path) if e.get("name") == "Python GC"]
     assert len(ranges) >= 3
     assert all(e["dur"] > 0 for e in ranges)
 
 
-def test_the_scripts_own_profiler_has_the_right_of_way(run: Callable[..., Run]) -> None:
+def test_the_scripts_own_profiler_has_the_right_of_way(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
         + """
@@ -195,7 +195,7 @@ train(loader)
         {"id": "late", "steps": 5, "at": 10},
         {"id": "after", "steps": 1, "at": 14},
     ]
-    done = run("", how=["-c", script], requests=requests)
+    done = run_forked(script, requests=requests)
     assert (done.code, done.out) == (0, "True\nTrue\n"), done.err
     ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
     assert ends["taken"].state == "failed"
@@ -206,7 +206,7 @@ train(loader)
     assert ends["after"].state == "written"
 
 
-def test_batches_are_the_steps_of_an_inference_loop(run: Callable[..., Run]) -> None:
+def test_batches_are_the_steps_of_an_inference_loop(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
         + """
@@ -215,7 +215,7 @@ with torch.inference_mode():
 train(DataLoader(data, batch_size=64))
 """
     )
-    done = run(script, requests=[{"id": "a", "steps": 2, "at": 3}])
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 3}])
     assert done.code == 0, done.err
     steps = done.of(records.Step)
     # Of 10 batches the first 2 are waited for, then one step each; those are withdrawn when the optimizer's 5 come.
@@ -263,7 +263,7 @@ dist.destroy_process_group()
         assert Path(written.path).name.startswith(f"{writer}.")
 
 
-def test_a_script_without_steps_leaves_nothing_unless_asked(run: Callable[..., Run]) -> None:
+def test_a_script_without_steps_leaves_nothing_unless_asked(run_forked: Callable[..., Run]) -> None:
     script = """
 import os, subprocess, sys, torch
 log = os.path.join(os.environ["TUIPROF_SESSION"], "log")
@@ -274,7 +274,7 @@ if len(sys.argv) == 1:
     os.rename(control + ".away", control)
 print(os.listdir(log))
 """
-    asked = run(script, requests=[{"id": "a", "steps": 1}])
+    asked = run_forked(script, requests=[{"id": "a", "steps": 1}])
     assert asked.out == "[]\n[]\n", "nothing was asked of the first process to end"
     (writer,) = asked.logs
     assert writer.startswith("probe-")
@@ -283,7 +283,7 @@ print(os.listdir(log))
     assert "--step-at" in failed.why
 
 
-def test_hooks_that_break_do_not_break_training(run: Callable[..., Run]) -> None:
+def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:
     plant = """
 import _tuiprof_probe.steps as steps
 def broken(*_): raise ZeroDivisionError("planted")
@@ -296,7 +296,7 @@ train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
 """
     )
     names = ["data_begins", "optimizer_ended"]
-    broken = run(script, *names)
+    broken = run_forked(script, *names)
     assert broken.code == 0, broken.err
     assert float(broken.out)
     (writer,) = broken.logs  # without an optimizer hook there is no step, but there is something to say

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probe_runs import Run, new_session
+from forked import ForkedPython
+from probe_runs import Run, new_session, run_script
 
 from tuiprof.probe.requests import Requests
 from tuiprof.probe.triggers import Trigger, Triggers
@@ -35,36 +36,41 @@ def notes(run: Run) -> list[str]:
     return [note.text for note in run.of(records.Note) if note.level == "warn"]
 
 
-def test_the_steps_after_a_slow_one_are_captured(run: Callable[..., Run]) -> None:
+@pytest.fixture(scope="module")
+def triggered(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Run:
+    """A run with two triggers: after slow steps, and every so many steps."""
     pytest.importorskip("torch")
     slow = {"id": "slow", "times": 25, "steps": 2, "cooldown_s": 1.5, "stack": True}
-    done = run(SCRIPT, "530", "3", "60", "110", "480", triggers=[slow])
-    assert done.code == 0, done.err
-    made = list(ends(done).values())
+    every = {"id": "every", "every": 150, "steps": 2, "cooldown_s": 0}
+    folder = tmp_path_factory.mktemp("triggered")
+    return run_script(folder, SCRIPT, "440", "3", "60", "110", "390", triggers=[slow, every], forked=forked)
+
+
+def test_the_steps_after_a_slow_one_are_captured(triggered: Run) -> None:
+    assert triggered.code == 0, triggered.err
+    made = [end for end in ends(triggered).values() if end.id.startswith("slow")]
     assert [(end.id, end.state) for end in made] == [("slow-1", "written"), ("slow-2", "written")]
     # 3 is in the warm-up, 110 in the cool-down.
-    for end, slow_step in zip(made, (60, 480), strict=True):
+    for end, slow_step in zip(made, (60, 390), strict=True):
         assert end.cause.startswith(f"step {slow_step} took ")
         assert "25 × the median of" in end.cause
         assert end.first is not None
         assert slow_step < end.first == (end.last or 0) - 1, "the slow step is over"
-        assert (done.session / end.path).is_file()
+        assert (triggered.session / end.path).is_file()
 
 
-def test_every_so_many_steps(run: Callable[..., Run]) -> None:
-    pytest.importorskip("torch")
-    done = run(SCRIPT, "350", triggers=[{"id": "every", "every": 150, "steps": 2, "cooldown_s": 0}])
-    made = ends(done)
-    assert {name: (end.first, end.last) for name, end in made.items() if end.state == "written"} == {
+def test_every_so_many_steps(triggered: Run) -> None:
+    made = {name: (end.first, end.last) for name, end in ends(triggered).items() if end.state == "written"}
+    assert {name: at for name, at in made.items() if name.startswith("every")} == {
         "every-1": (150, 151),
         "every-2": (300, 301),
     }
 
 
-def test_a_spent_budget_ends_it_with_a_reason(run: Callable[..., Run]) -> None:
+def test_a_spent_budget_ends_it_with_a_reason(run_forked: Callable[..., Run]) -> None:
     pytest.importorskip("torch")
     slow = {"id": "slow", "above_ns": 300_000_000, "steps": 1, "cooldown_s": 0, "budget_bytes": 100}
-    done = run(SCRIPT, "250", "40", "140", "200", triggers=[slow])
+    done = run_forked(SCRIPT, "250", "40", "140", "200", triggers=[slow])
     first = next(iter(ends(done).values()))
     assert first.state == "written"
     assert (done.session / first.path).stat().st_size > 100

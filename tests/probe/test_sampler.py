@@ -27,8 +27,8 @@ if __name__ == "__main__":
 """
 
 
-def test_lines_say_what_is_done_there_and_what_the_samples_cost(run: Callable[..., Run]) -> None:
-    done = run(SCRIPT)
+def test_lines_say_what_is_done_there_and_what_the_samples_cost(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(SCRIPT)
     assert done.code == 0, done.err
     lines = done.of(records.Lines)[-1]
     seen = {

@@ -51,26 +51,28 @@ for step in range(12):
     scaler.step(optimizer)
     scaler.update()
 """
-#: Ends by itself once the trace of the capture has been written.
+#: Ends by itself once a file of its session, given by its pattern, holds what is given.
 ANY_LOOP = """
-import glob, os, time
+import glob, os, sys, time
 import torch
 model = torch.nn.Linear(64, 64)
 model.eval()
 x = torch.ones(8, 64)
-found = os.environ["TUIPROF_SESSION"] + "/traces/*"
 began = time.monotonic()
-limit = 60
+files = os.environ["TUIPROF_SESSION"] + sys.argv[1]
+def read(path): return open(path, "rb").read()
 with torch.inference_mode():
     for count in range(10**9):
-        if glob.glob(found) or time.monotonic() - began > limit: break
+        if sys.argv[2].encode() in b"".join(map(read, glob.glob(files))) or time.monotonic() - began > 60: break
+        time.sleep(0.002)
         x = model(model(x))
 print(count)
 """
+TRACE = ("/traces/*.gz", "\x1f")
 
 
-def test_backward_passes_without_an_optimizer(run: Callable[..., Run]) -> None:
-    done = run(BY_HAND, requests=[{"id": "a", "steps": 2, "at": 6}])
+def test_backward_passes_without_an_optimizer(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(BY_HAND, requests=[{"id": "a", "steps": 2, "at": 6}])
     assert done.code == 0, done.err
     steps = done.of(records.Step)
     assert [step.n for step in steps] == list(range(18)), "the first two passes are waited for"
@@ -80,8 +82,8 @@ def test_backward_passes_without_an_optimizer(run: Callable[..., Run]) -> None:
     assert done.captures("a")[-1].state == "written"
 
 
-def test_batches_fetched_in_a_row_are_no_steps(run: Callable[..., Run]) -> None:
-    done = run(PREFETCHING, requests=[{"id": "a", "steps": 2, "at": 2}])
+def test_batches_fetched_in_a_row_are_no_steps(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(PREFETCHING, requests=[{"id": "a", "steps": 2, "at": 2}])
     assert done.code == 0, done.err
     assert [step.n for step in done.of(records.Step)] == list(range(5))
     assert [source.withdrawn for source in done.of(records.StepSource)] == [0]
@@ -89,14 +91,14 @@ def test_batches_fetched_in_a_row_are_no_steps(run: Callable[..., Run]) -> None:
     assert (ended.state, ended.first, ended.last) == ("written", 2, 3)
 
 
-def test_steps_that_a_scaler_leaves_out_are_counted(run: Callable[..., Run]) -> None:
-    done = run(SCALER)
+def test_steps_that_a_scaler_leaves_out_are_counted(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(SCALER)
     assert done.code == 0, done.err
     assert [step.n for step in done.of(records.Step)] == list(range(12))
 
 
-def test_a_capture_by_the_clock_needs_no_steps(run: Callable[..., Run]) -> None:
-    done = run(ANY_LOOP, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
+def test_a_capture_by_the_clock_needs_no_steps(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(ANY_LOOP, *TRACE, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
     assert done.code == 0, done.err
     states = [capture.state for capture in done.captures("a")]
     assert states == ["armed", "started", "written"]
@@ -104,8 +106,8 @@ def test_a_capture_by_the_clock_needs_no_steps(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
-def test_iterations_of_the_loop_where_nothing_else_is_found(run: Callable[..., Run]) -> None:
-    done = run(ANY_LOOP, requests=[{"id": "a", "steps": 2, "at": 5}])
+def test_iterations_of_the_loop_where_nothing_else_is_found(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(ANY_LOOP, *TRACE, requests=[{"id": "a", "steps": 2, "at": 5}])
     assert done.code == 0, done.err
     steps = done.of(records.Step)
     assert 5 < len(steps) <= int(done.out)
@@ -135,9 +137,9 @@ print(turns)
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
 @pytest.mark.parametrize(("parts", "line"), [("4", 7), ("40", 8)])
 def test_a_loop_that_is_soon_left_goes_over_the_parts_of_a_step(
-    run: Callable[..., Run], parts: str, line: int
+    run_forked: Callable[..., Run], parts: str, line: int
 ) -> None:
-    done = run(NESTED.replace("PARTS", parts))
+    done = run_forked(NESTED.replace("PARTS", parts))
     assert done.code == 0, done.err
     source = done.of(records.StepSource)[-1]
     assert source.where.endswith(f":{line}")
@@ -211,9 +213,8 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")
-def test_below_python_3_12_the_loop_is_named(run: Callable[..., Run]) -> None:
-    script = ANY_LOOP.replace("limit = 60", "limit = 6")
-    done = run(script)
+def test_below_python_3_12_the_loop_is_named(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(ANY_LOOP, "/log/*", '"likely"')
     assert done.code == 0, done.err
     (log,) = done.logs
     assert done.of(records.LikelyStep, log)[-1].where.endswith("/script.py:11")
@@ -250,8 +251,8 @@ print(pickle.loads(pickle.dumps(torch.save)) is torch.save, len(list(torch.fx.sy
 """
 
 
-def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> None:
-    done = run(MODELS)
+def test_forward_is_the_outermost_call_of_the_model(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(MODELS)
     assert (done.code, done.out) == (0, "True 4\n"), done.err
     steps = done.of(records.Step)
     for step in steps[1:]:

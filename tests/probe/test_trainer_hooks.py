@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from probe_runs import Run
+from forked import ForkedPython
+from probe_runs import Run, run_script
 
 from tuiprof.session.log import records
 
@@ -52,13 +53,8 @@ for step in range(10):
     optimizer.step()
     if step in (3, 7): trainer.evaluate()
     if step == 5: trainer._save_checkpoint()
-"""
-)
-MANUAL = (
-    FRAMEWORKS
-    + """
+
 class Module:
-    automatic_optimization = AUTOMATIC
     def training_step(self):
         time.sleep(0.01)
         loss = model(torch.ones(2, 8)).sum()
@@ -68,20 +64,28 @@ class Module:
         return loss
 strategy = Strategy()
 strategy.lightning_module = module = Module()
-for step in range(5):
-    loss = strategy.training_step()
-    if module.automatic_optimization:
-        loss.backward()
-        optimizer.step()
+for module.automatic_optimization in (True, False):
+    for step in range(5):
+        loss = strategy.training_step()
+        if module.automatic_optimization:
+            loss.backward()
+            optimizer.step()
 """
 )
 
 
-def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(run: Callable[..., Run]) -> None:
-    done = run(TRAINER)
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> list[records.Step]:
+    """10 steps under a Trainer, 5 of a Lightning module, and 5 of one that optimizes by itself."""
+    done = run_script(tmp_path_factory.mktemp("trainer"), TRAINER, forked=forked)
     assert done.code == 0, done.err
-    steps = done.of(records.Step)
-    assert len(steps) == 10
+    return done.of(records.Step)
+
+
+def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(
+    steps: list[records.Step],
+) -> None:
+    assert len(steps) == 20
     evaluated = {step.n: step.ph["evaluation"] for step in steps if "evaluation" in step.ph}
     assert list(evaluated) == [4, 8], "each in the step after it; the one before the first step is in none"
     assert min(evaluated.values()) >= 30_000_000
@@ -91,34 +95,31 @@ def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(run
     assert 20_000_000 <= saved[6] <= steps[6].dur
 
 
-@pytest.mark.parametrize("automatic", [True, False])
-def test_a_training_step_is_forward_unless_it_optimizes_by_itself(
-    run: Callable[..., Run], automatic: bool
-) -> None:
-    done = run(MANUAL.replace("AUTOMATIC", str(automatic)))
-    assert done.code == 0, done.err
-    forward = [step.ph["forward"] for step in done.of(records.Step)[1:]]
-    assert all((ns >= 10_000_000) == automatic for ns in forward), forward
+def test_a_training_step_is_forward_unless_it_optimizes_by_itself(steps: list[records.Step]) -> None:
+    forward = [step.ph["forward"] for step in steps]
+    assert all(ns >= 10_000_000 for ns in forward[10:15]), forward
+    assert all(ns < 10_000_000 for ns in forward[15:]), forward
 
 
 SPAWNING = """
-import torch, torch.multiprocessing as mp
+import multiprocessing
 def train():
+    import torch
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(4):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
 if __name__ == "__main__":
-    process = mp.get_context("spawn").Process(target=train, name="trainer")
+    process = multiprocessing.get_context("spawn").Process(target=train, name="trainer")
     process.start()
     process.join()
 """
 
 
 def test_a_process_that_multiprocessing_started_has_the_name_that_the_script_gave_it(
-    run: Callable[..., Run],
+    run_forked: Callable[..., Run],
 ) -> None:
-    done = run(SPAWNING)
+    done = run_forked(SPAWNING)
     assert done.code == 0, done.err
     assert [head.process for head in done.of(records.Head)] == ["trainer"]

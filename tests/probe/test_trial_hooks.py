@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
+from tuiprof.session.log import records
+
 pytest.importorskip("torch")
 
-LOADER = """
-import json, torch, tuiprof
+#: Everything that a trial may switch, in one script: most of what a case takes is the import of PyTorch.
+SCRIPT = """
+import importlib.util, json, torch, tuiprof
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 class Items(Dataset):
@@ -22,23 +25,16 @@ class Items(Dataset):
 class Stream(IterableDataset):
     def __iter__(self): return iter(range(4))
 
-made = {
+loaders = {
     "default": DataLoader(Items(), 4),
     "by position": DataLoader(Items(), 4, False, None, None, 0),
     "given": DataLoader(Items(), batch_size=4, num_workers=1),
     "stream": DataLoader(Stream()),
 }
-read = [batch.sum().item() for batch in made["default"]]
-tuiprof.step()
-tuiprof.step()
-print(json.dumps({"workers": {name: loader.num_workers for name, loader in made.items()}, "read": read,
-                  "pinned": made["default"].pin_memory}))
-"""
+read = [batch.sum().item() for batch in loaders["default"]]
 
-OPTIMIZERS = """
-import json, torch, tuiprof
 weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-made = {
+optimizers = {
     "adamw": torch.optim.AdamW(w for w in weights),
     "loop": torch.optim.Adam(weights, foreach=False),
     "given": torch.optim.AdamW(weights, fused=False),
@@ -47,69 +43,65 @@ made = {
     "grouped": torch.optim.SGD([{"params": (w for w in weights), "lr": 0.1}]),
 }
 sum((w * 2).sum() for w in weights).backward()
-made["adamw"].step()
+optimizers["adamw"].step()
+
+metrics = {}
+if importlib.util.find_spec("torchmetrics"):
+    from torchmetrics import MeanMetric, SumMetric
+    metrics = {"mean": MeanMetric(), "warn": SumMetric("warn"), "imputed": SumMetric(0.0)}
+    for metric in metrics.values():
+        metric.update(torch.tensor([1.0, 2.0]))
+
 tuiprof.step()
 tuiprof.step()
-print(json.dumps({name: made[name].defaults.get("fused") for name in made}
-                 | {"groups": len(made["adamw"].param_groups[0]["params"]), "moved": weights[0].tolist()[0] < 1,
-                    "precision": torch.get_float32_matmul_precision()}))
+print(json.dumps({
+    "workers": {name: loader.num_workers for name, loader in loaders.items()},
+    "read": read,
+    "pinned": loaders["default"].pin_memory,
+    "fused": {name: optimizer.defaults.get("fused") for name, optimizer in optimizers.items()},
+    "groups": len(optimizers["adamw"].param_groups[0]["params"]),
+    "moved": weights[0].tolist()[0] < 1,
+    "precision": torch.get_float32_matmul_precision(),
+    "metrics": {name: [metric.nan_strategy, metric.compute().item()] for name, metric in metrics.items()},
+}))
 """
-
-METRICS = """
-import json, torch, torchmetrics, tuiprof
-from torchmetrics import SumMetric
-made = {"mean": torchmetrics.MeanMetric(), "warn": SumMetric("warn"), "imputed": SumMetric(0.0)}
-for metric in made.values():
-    metric.update(torch.tensor([1.0, 2.0]))
-tuiprof.step()
-tuiprof.step()
-print(json.dumps({name: [metric.nan_strategy, metric.compute().item()] for name, metric in made.items()}))
-"""
+SWITCHES = "loader_workers=2,pin_memory=1,fused_optimizer=1,matmul_precision=high,nan_strategy=disable"
 
 
-def said(run: Run) -> dict[str, Any]:
-    assert run.code == 0, run.err
-    result: dict[str, Any] = json.loads(run.out.splitlines()[-1])
-    return result
-
-
-def notes(run: Run) -> list[str]:
-    from tuiprof.session.log import records
-
-    return sorted(note.text for note in run.of(records.Note))
-
-
-def test_loader_workers(run: Callable[..., Run]) -> None:
-    trial = run(LOADER, TUIPROF_TRY="loader_workers=2")
-    ordinary = run(LOADER)
-    assert said(trial)["workers"] == {"default": 2, "by position": 2, "given": 1, "stream": 0}
-    assert said(ordinary)["workers"] == {"default": 0, "by position": 0, "given": 1, "stream": 0}
-    assert said(trial)["read"] == said(ordinary)["read"]
-    assert "trial: DataLoader(num_workers=2)" in notes(trial)
-    assert not any(note.startswith("trial") for note in notes(ordinary))
-
-
-def test_memory_is_pinned_only_for_a_device(run: Callable[..., Run]) -> None:
+def test_a_trial_switches_what_the_script_leaves_open(run_forked: Callable[..., Run]) -> None:
     import torch
 
-    trial = run(LOADER, TUIPROF_TRY="pin_memory=1")
-    assert said(trial)["pinned"] == torch.cuda.is_available()
-    assert any(note.startswith("trial") for note in notes(trial)) == torch.cuda.is_available()
+    (trial, noted), (ordinary, nothing) = (
+        _printed(run_forked(SCRIPT, TUIPROF_TRY=it)) for it in (SWITCHES, "")
+    )
+    assert not nothing
+    assert trial["workers"] == {"default": 2, "by position": 2, "given": 1, "stream": 0}
+    assert ordinary["workers"] == {"default": 0, "by position": 0, "given": 1, "stream": 0}
+    assert trial["read"] == ordinary["read"]
+    assert "trial: DataLoader(num_workers=2)" in noted
 
-
-def test_fused_optimizers_and_precision(run: Callable[..., Run]) -> None:
-    trial = run(OPTIMIZERS, TUIPROF_TRY="fused_optimizer=1,matmul_precision=high")
     fused = {"adamw": True, "loop": True, "given": False, "not fusible": None, "none": None, "grouped": True}
-    assert said(trial) == fused | {"groups": 2, "moved": True, "precision": "high"}
-    assert {"trial: Adam(fused=True)", "trial: AdamW(fused=True)"} <= set(notes(trial))
-    ordinary = run(OPTIMIZERS)
-    assert said(ordinary)["adamw"] is None
-    assert said(ordinary)["precision"] == "highest"
+    assert trial["fused"] == fused
+    assert ordinary["fused"]["adamw"] is None
+    assert (trial["groups"], trial["moved"]) == (2, True)
+    assert {"trial: Adam(fused=True)", "trial: AdamW(fused=True)"} <= noted
+    assert (trial["precision"], ordinary["precision"]) == ("high", "highest")
+
+    assert trial["pinned"] == torch.cuda.is_available(), "memory is pinned for a device only"
+    assert any("pin_memory" in note for note in noted) == torch.cuda.is_available()
+
+    if ordinary["metrics"]:
+        assert ordinary["metrics"] == {"mean": ["warn", 1.5], "warn": ["warn", 3.0], "imputed": [0.0, 3.0]}
+        assert trial["metrics"] == {
+            "mean": ["disable", 1.5],
+            "warn": ["disable", 3.0],
+            "imputed": [0.0, 3.0],
+        }
+        assert 'trial: MeanMetric(nan_strategy="disable")' in noted
 
 
-def test_metrics_without_their_check(run: Callable[..., Run]) -> None:
-    pytest.importorskip("torchmetrics")
-    trial = run(METRICS, TUIPROF_TRY="nan_strategy=disable")
-    assert said(trial) == {"mean": ["disable", 1.5], "warn": ["disable", 3.0], "imputed": [0.0, 3.0]}
-    assert said(run(METRICS)) == {"mean": ["warn", 1.5], "warn": ["warn", 3.0], "imputed": [0.0, 3.0]}
-    assert 'trial: MeanMetric(nan_strategy="disable")' in notes(trial)
+def _printed(run: Run) -> tuple[dict[str, Any], set[str]]:
+    """Return what the script printed, and the notes of what was switched."""
+    assert run.code == 0, run.err
+    notes = {note.text for note in run.of(records.Note)}
+    return json.loads(run.out.splitlines()[-1]), {text for text in notes if text.startswith("trial")}

@@ -174,7 +174,7 @@ def test_what_cannot_be_told_comes_last_and_once() -> None:
     other = Unavailable("ranks", "one rank", "")
     text = render_all([GONE, other, REPORT, GONE], "text", style=Style(width=80))
     assert text.count("memory: unavailable") == 1
-    assert text.index(REPORT.title) < text.index("Cannot be told here") < text.index("memory: unavailable")
+    assert text.index(REPORT.title) < text.index("Not available here") < text.index("memory: unavailable")
     assert render_all([GONE], "text").startswith("– memory")
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from scripts import PACKAGES, SCENARIOS
 
 from tuiprof.ladder.headers import read
@@ -33,7 +34,9 @@ def test_a_script_copied_alone_says_what_it_lacks(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name not in ("common", "varlen")])
-def test_a_script_copied_without_its_parts_names_their_folder(name: str, tmp_path: Path) -> None:
+def test_a_script_copied_without_its_parts_names_their_folder(
+    name: str, tmp_path: Path, forked: ForkedPython
+) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     shutil.copytree(SCENARIOS / "common", tmp_path / "common")
@@ -41,12 +44,11 @@ def test_a_script_copied_without_its_parts_names_their_folder(name: str, tmp_pat
     ladder = read(Path(copy))
     assert ladder is not None
     variant = {"giou_loss": "padded", "nms": "torch", "matmul_int8": "torch-bf16"}.get(name, ladder.baseline)
-    done = run(
-        sys.executable, copy, "--variant", variant, "--preset", "smoke", "--steps", "2", "--warmup", "0"
-    )
-    assert done.returncode == 77, done.stderr
-    assert f"{name}.py was copied without the folder {name}" in done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["tuiprof_result"]["unavailable"]
+    arguments = ("--variant", variant, "--preset", "smoke", "--steps", "2", "--warmup", "0")
+    code, out, err = forked.run(Path(copy), *arguments, env=os.environ, cwd=tmp_path)
+    assert code == 77, err
+    assert f"{name}.py was copied without the folder {name}" in err
+    assert json.loads(out.splitlines()[-1])["tuiprof_result"]["unavailable"]
 
 
 @pytest.mark.parametrize("name", LADDERS)

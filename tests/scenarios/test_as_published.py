@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkedPython
 from scripts import SCENARIOS
 
 PRELUDE = """
@@ -23,17 +24,24 @@ def loaded(name, variant, preset="paper"):
 """
 
 
-def ask(program: str, *paths: Path) -> Any:
-    """Run a program beside the scripts and return what it prints, as JSON."""
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(forked: ForkedPython, tmp_path: Path) -> Ask:
+    """Runs a program beside the scripts and returns what it prints, as JSON."""
     pytest.importorskip("torch")
-    code = "".join(f"import sys; sys.path.insert(0, {str(path)!r})\n" for path in paths) + PRELUDE + program
-    command = [sys.executable, "-c", code, str(SCENARIOS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+
+    def answer(program: str) -> Any:
+        (tmp_path / "program.py").write_text(PRELUDE + program)
+        code, out, err = forked.run(tmp_path / "program.py", str(SCENARIOS), env=os.environ, cwd=tmp_path)
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    return answer
 
 
-def test_gpt2_pads_to_the_longest_possible_document_and_trains_with_dropout() -> None:
+def test_gpt2_pads_to_the_longest_possible_document_and_trains_with_dropout(ask: Ask) -> None:
     pytest.importorskip("transformers")
     program = """
 import torch
@@ -54,7 +62,7 @@ print(json.dumps(answer))
     }
 
 
-def test_the_window_of_the_published_figures_reaches_four_patches() -> None:
+def test_the_window_of_the_published_figures_reaches_four_patches(ask: Ask) -> None:
     program = """
 import torch
 answer = {}
@@ -72,7 +80,9 @@ print(json.dumps(answer))
     }
 
 
-def test_transformer_engine_is_held_to_its_fused_backend_before_it_is_loaded(tmp_path: Path) -> None:
+def test_transformer_engine_is_held_to_its_fused_backend_before_it_is_loaded(
+    ask: Ask, tmp_path: Path
+) -> None:
     (tmp_path / "transformer_engine").mkdir()
     (tmp_path / "transformer_engine/__init__.py").write_text("")
     (tmp_path / "transformer_engine/pytorch.py").write_text("""
@@ -89,4 +99,4 @@ import transformer_engine.pytorch
 print(json.dumps(transformer_engine.pytorch.seen))
 """
     wanted = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "1", "NVTE_UNFUSED_ATTN": "0"}
-    assert ask(program, tmp_path) == wanted
+    assert ask(program) == wanted

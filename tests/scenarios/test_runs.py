@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from forked import ForkedPython
 
-from tuiprof.ladder.scenarios import Missing, Variant, availability, command, find
+from tuiprof.ladder.scenarios import Missing, availability, command, find
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter
 
@@ -21,13 +22,32 @@ SCENARIOS = shipped("scenarios")
 pytestmark = pytest.mark.timeout(600)
 
 
-def run(variant: str | Variant, *flags: str, script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    found = find(variant) if isinstance(variant, str) else variant
-    shipped_script, *arguments = command(found, preset="smoke", flags=flags)
-    argv = [sys.executable, str(script or shipped_script), *arguments]
-    # One thread: two would wait for each other by spinning wherever something else needs the cores too.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+class Run(Protocol):
+    def __call__(
+        self, variant: str, *flags: str, script: Path | None = None
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+#: Variants that start as a user starts them: one of PyTorch, and those that need something else, or processes.
+_FRESH = (":naive", ":numpy", ":pallas", ":triton", ":ipex", ":ddp-numa")
+
+
+@pytest.fixture
+def run(forked: ForkedPython, tmp_path: Path) -> Run:
+    """Runs a variant, or a script in place of its own, at its small size; most in a fork (`make smoke`: none)."""
+
+    def start(variant: str, *flags: str, script: Path | None = None) -> subprocess.CompletedProcess[str]:
+        shipped_script, *arguments = command(find(variant), preset="smoke", flags=flags)
+        path = script or Path(shipped_script)
+        # One thread: two would wait for each other by spinning wherever something else needs the cores too.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if variant.endswith(_FRESH):
+            argv = [sys.executable, str(path), *arguments]
+            return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+        done = forked.run(path, *arguments, env=environment, cwd=tmp_path)
+        return subprocess.CompletedProcess(arguments, *done)
+
+    return start
 
 
 def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -36,7 +56,7 @@ def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_metrics_run_prints_metrics_and_ends_with_the_result() -> None:
+def test_metrics_run_prints_metrics_and_ends_with_the_result(run: Run) -> None:
     done = run("metrics:naive", "--steps", "12", "--price", "3.6", "--check")
     assert done.returncode == 0, done.stderr
     assert "step 10: loss " in done.stdout
@@ -58,7 +78,7 @@ def test_metrics_run_prints_metrics_and_ends_with_the_result() -> None:
         ("giou-kernel:triton", "triton", "cpu (interpreted)"),
     ],
 )
-def test_kernel_is_checked_and_timed(variant: str, package: str, device: str) -> None:
+def test_kernel_is_checked_and_timed(run: Run, variant: str, package: str, device: str) -> None:
     pytest.importorskip(package)
     done = run(variant, "--check", "--steps", "3")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,7 +93,7 @@ def test_kernel_is_checked_and_timed(variant: str, package: str, device: str) ->
     assert "GB/s" in done.stdout
 
 
-def test_a_loss_is_timed_alone_with_and_without_its_gradient() -> None:
+def test_a_loss_is_timed_alone_with_and_without_its_gradient(run: Run) -> None:
     done = run("giou-loss:padded", "--preset", "loss", "--batch", "16", "--steps", "3", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = result(done)
@@ -83,14 +103,14 @@ def test_a_loss_is_timed_alone_with_and_without_its_gradient() -> None:
     assert summary["kernel"]["operations"] < 16 * 256 * 37  # only boxes that count
 
 
-def test_the_parts_of_a_step_are_timed() -> None:
+def test_the_parts_of_a_step_are_timed(run: Run) -> None:
     summary = result(run("giou-loss:padded", "--steps", "4"))
     parts = summary["ranges_ms"]
     assert set(parts) == {"copy data", "forward", "calc loss", "backward", "optimizer"}
     assert min(parts.values()) > 0
 
 
-def test_attention_variant_computes_what_its_baseline_does() -> None:
+def test_attention_variant_computes_what_its_baseline_does(run: Run) -> None:
     done = run("attention:sdpa-math", "--check", "--steps", "0")
     assert done.returncode == 0, done.stderr
     compared = {line["what"]: line["relative_error"] for line in result(done)["check"]["compared"]}
@@ -98,11 +118,13 @@ def test_attention_variant_computes_what_its_baseline_does() -> None:
     assert 0 < max(compared.values()) < 1e-3  # not the same kernel, but the same function
 
 
-def test_compiled_attention_is_told_apart_by_its_kernel() -> None:
+def test_compiled_attention_is_told_apart_by_its_kernel(forked: ForkedPython, tmp_path: Path) -> None:
     """What torch.compile traces must name the kernel: its cache would else give one variant the graph of another."""
-    script = """
-import runpy, torch
-script = runpy.run_path("attention.py")
+    script = tmp_path / "compiles.py"
+    script.write_text("""
+import runpy, sys, torch
+sys.path.insert(0, sys.argv[1])
+script = runpy.run_path(sys.argv[1] + "/attention.py")
 traced = []
 def keep(graph, inputs):
     traced.append(graph.code)
@@ -112,16 +134,13 @@ for name in ("sdpa-math", "sdpa-flash"):  # a CPU has no others
     torch.compile(script["sdpa"](script["KERNELS"][name]), backend=keep, fullgraph=True)(q, q, q)
 first, second = traced
 print(first != second)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=SCENARIOS
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True"]
+""")
+    code, out, err = forked.run(script, str(SCENARIOS), env=os.environ, cwd=tmp_path)
+    assert (code, out) == (0, "True\n"), err
 
 
 def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = tmp_path / "nan.pt"
     monkeypatch.setenv("NAN_CHECKPOINT", str(checkpoint))
@@ -138,7 +157,7 @@ def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
 
 
 def test_a_nan_before_any_step_was_measured_is_captured_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAN_CHECKPOINT", str(tmp_path / "nan.pt"))
     done = run("nan-capture:capture", "--steps", "2")
@@ -157,7 +176,7 @@ def test_a_nan_before_any_step_was_measured_is_captured_all_the_same(
         (["--batch", "8"], "--batch: nms has none in the preset smoke"),
     ],
 )
-def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
+def test_wrong_arguments_are_told(run: Run, flags: list[str], said: str) -> None:
     done = run("nms:numpy", *flags)
     assert done.returncode == 2
     assert said in done.stderr
@@ -190,7 +209,9 @@ def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
         "one bit",
     ],
 )
-def test_wrong_numbers_are_caught(tmp_path: Path, variant: str, file: str, right: str, wrong: str) -> None:
+def test_wrong_numbers_are_caught(
+    run: Run, tmp_path: Path, variant: str, file: str, right: str, wrong: str
+) -> None:
     copy = tmp_path / "scenarios"
     shutil.copytree(SCENARIOS, copy)
     text = (copy / file).read_text(encoding="utf-8")
@@ -202,12 +223,12 @@ def test_wrong_numbers_are_caught(tmp_path: Path, variant: str, file: str, right
     assert "does not compute what" in done.stderr
 
 
-def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
+def test_what_cannot_run_here_exits_with_77_and_the_reason(run: Run) -> None:
     facts = interpreter.facts(sys.executable)
     variant = find("cpu-training:ipex")
     answer = availability(variant, facts)
     assert isinstance(answer, Missing)
-    done = run(variant)
+    done = run("cpu-training:ipex")
     assert done.returncode == 77
     for reason, remedy in answer.reasons:
         assert reason in done.stderr
@@ -223,7 +244,7 @@ def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
         ({"steps": 3}, 0),
     ],
 )
-def test_a_launcher_loses_no_exit_status(last: dict[str, Any], status: int) -> None:
+def test_a_launcher_loses_no_exit_status(run: Run, last: dict[str, Any], status: int) -> None:
     """The launcher ends with 1 whatever its processes ended with; their last line says it."""
     launched = f"print('[rank0]: ' + {json.dumps({'tuiprof_result': last})!r}); raise SystemExit(1)"
     ask = "import sys; from common import scenario; sys.exit(scenario.relaunch([sys.executable, '-c', sys.argv[1]]))"
@@ -233,7 +254,7 @@ def test_a_launcher_loses_no_exit_status(last: dict[str, Any], status: int) -> N
     assert done.returncode == status
 
 
-def test_help_tells_the_story_without_torch() -> None:
+def test_help_tells_the_story_without_torch(run: Run) -> None:
     script = SCENARIOS / "metrics.py"
     blocked = f"import runpy, sys; sys.modules['torch'] = None; sys.path.insert(0, {str(SCENARIOS)!r}); "
     blocked += f"sys.argv = ['metrics.py', '--help']; runpy.run_path({str(script)!r}, run_name='__main__')"
@@ -245,14 +266,14 @@ def test_help_tells_the_story_without_torch() -> None:
     assert "77 cannot run here" in " ".join(done.stdout.split())
 
 
-def test_wrong_usage_is_refused() -> None:
+def test_wrong_usage_is_refused(run: Run) -> None:
     done = run("metrics:off", "--steps", "5", "--warmup", "5")
     assert done.returncode == 2
     assert "--warmup 5 leaves none of 5 steps to measure" in done.stderr
 
 
 @pytest.mark.slow
-def test_ddp_over_two_pretended_numa_nodes(tmp_path: Path) -> None:
+def test_ddp_over_two_pretended_numa_nodes(run: Run, tmp_path: Path) -> None:
     """Two ranks give the gradients of one process that takes both batches; their launcher loses no exit status."""
     cpus = sorted(os.sched_getaffinity(0))
     for node in (0, 1):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ while not done.is_set():
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     schedule.step()
-    time.sleep(0.001)
+    time.sleep(0.005)
 if said == ["quietly\\n"]:
     sys.exit()
 assert torch.optim.SGD.step is step and torch.autograd.backward is backward
@@ -47,11 +48,11 @@ assert not [name for name in sys.modules if "tuiprof" in name]
 """
 
 
-@pytest.fixture
-def trains(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
     pytest.importorskip("torch")
     pytest.importorskip("hypno")
-    script = tmp_path / "train.py"
+    script = folder / "train.py"
     script.write_text(TRAINS)
     with running(
         [sys.executable, str(script)],
@@ -59,13 +60,23 @@ def trains(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         if (why := ptrace.forbidden(child.pid)) is not None:
             pytest.skip(why[0])
         yield child
+
+
+@pytest.fixture(scope="module")
+def trains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process that each test leaves as it was, which it says at its end."""
+    with training(tmp_path_factory.mktemp("trains")) as child:
+        yield child
+        assert child.poll() is None
+        _, err = child.communicate("\n", timeout=60)
+        assert child.returncode == 0, err
 
 
 def _until_stepping(session: Path) -> None:
@@ -95,20 +106,17 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
     assert lead is not None
     assert {"forward", "backward", "optimizer"} <= set(lead.steps.phases)
     assert trains.poll() is None
-    _, err = trains.communicate("\n", timeout=60)
-    assert trains.returncode == 0, err
 
 
 @pytest.mark.parametrize(
     ("line", "status"), [("quietly\n", "finished (exit status unknown)"), ("\n", "failed (exit 1)")]
 )
-def test_a_process_that_ends_while_it_is_recorded(
-    trains: subprocess.Popen[str], tmp_path: Path, line: str, status: str
-) -> None:
+def test_a_process_that_ends_while_it_is_recorded(tmp_path: Path, line: str, status: str) -> None:
     """Its parent alone is told the status; the probe knows of an exception, here that it is still in there."""
-    session, _ = attach([trains.pid], root=tmp_path / "sessions")
-    _until_stepping(session.path)
-    trains.communicate(line, timeout=60)
+    with training(tmp_path) as child:
+        session, _ = attach([child.pid], root=tmp_path / "sessions")
+        _until_stepping(session.path)
+        child.communicate(line, timeout=60)
     assert str(wait(session, 60)) == status
 
 
@@ -135,7 +143,7 @@ def test_what_cannot_be_entered_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     with running([shutil.which("sleep") or "sleep", "60"]) as other:
         root = str(tmp_path / "sessions")
         assert main(["--sessions", root, "attach", "--pid", str(other.pid)]) == 4
-    said = capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
     assert f"process {other.pid} runs no CPython that tuiprof knows: " in said
     assert main(["--sessions", root, "attach", "--pid", str(1 << 22)]) == 4
     assert "there is no process" in capsys.readouterr().err

@@ -74,8 +74,12 @@ async def until_shown(pilot: Pilot[int], *texts: str) -> str:
     """Wait until the screen shows all texts, and return it whole."""
     app = pilot.app
     assert isinstance(app, TuiprofApp)
-    await until(pilot, lambda: all(text in screen_text(app) for text in texts))
+    await until(pilot, lambda: _has(screen_text(app), texts))
     return screen_text(app)
+
+
+def _has(shown: str, texts: tuple[str, ...]) -> bool:
+    return all(text in shown for text in texts)
 
 
 def live(path: Path) -> TuiprofApp:

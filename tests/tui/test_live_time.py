@@ -68,7 +68,7 @@ async def test_a_fresh_capture_names_the_line_from_its_trace(tmp_path: Path) -> 
         await until_shown(
             pilot, "saves about 5.", "%): 19 % of the device's work turns tensors", "enter opens it"
         )
-        assert list((tmp_path / "cache-gists").glob("*.json"))
+        assert list((tmp_path / "cache-headlines").glob("*.json"))
 
 
 async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) -> None:
@@ -78,7 +78,10 @@ async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) 
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "trace ready — press enter")
         await until(
-            pilot, lambda: None not in here(app)._verdict._gists.values() and bool(here(app)._verdict._gists)
+            pilot,
+            lambda: (
+                None not in here(app)._verdict._headlines.values() and bool(here(app)._verdict._headlines)
+            ),
         )
         await until_shown(pilot, "trace ready — press enter")
 

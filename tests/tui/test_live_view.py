@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from synthetic import Synthetic, recorded
 
-from tuiprof.headline.trace import Gist
+from tuiprof.headline.trace import Headline
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.stats import NO_STATS
 from tuiprof.session.live.straggler import Lane
@@ -55,7 +55,7 @@ def shown() -> Iterator[Shown]:
 
 
 class Bottom:
-    """A verdict and its parts; the gists that it asks for are kept in ``wanted``."""
+    """A verdict and its parts; the headlines that it asks for are kept in ``wanted``."""
 
     def __init__(self, moment: Moment, errors: tuple[str, ...] = ()) -> None:
         self.moment, self.captures, self.figures = moment, RunCaptures(moment), Figures(moment)
@@ -65,7 +65,7 @@ class Bottom:
             self.captures,
             self.figures,
             Overhead(moment),
-            read_gist=self.wanted.append,
+            read_headline=self.wanted.append,
             last_errors=lambda count: list(errors[-count:]),
         )
         self.figures.update(moment.view())
@@ -180,7 +180,7 @@ def test_a_capture_is_followed_from_the_request_to_what_its_trace_says(tmp_path:
     bottom.moment.feed.advance()
     assert "trace ready" in bottom.text()
     assert bottom.wanted == [trace]
-    bottom.verdict.set_gist(trace, Gist(line="launch-bound: 40 % idle", level="warn"))
+    bottom.verdict.set_headline(trace, Headline(line="launch-bound: 40 % idle", level="warn"))
     assert "launch-bound: 40 % idle — enter opens it" in bottom.text()
     bottom.captures.mark_seen()
     assert "launch-bound: 40 % idle" in bottom.text()

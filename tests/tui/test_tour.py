@@ -1,4 +1,4 @@
-"""The look around, and jumping between panes: on the real screens, with real keys."""
+"""The tour, and jumping between panes: on the real screens, with real keys."""
 
 from __future__ import annotations
 

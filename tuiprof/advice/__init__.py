@@ -100,7 +100,7 @@ def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
 
 
 def losses_of(trace: Trace, window: Window, place: int) -> Losses | str:
-    """Return where a step loses what a finding saves; else why that cannot be told.
+    """Return where a step loses what a finding saves; else why that is unknown.
 
     Args:
         trace: The trace.

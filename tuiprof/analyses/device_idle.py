@@ -80,8 +80,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     before = sum(gaps.low - scope.low for gaps in found)
     after = sum(scope.high - gaps.high for gaps in found)
     per_step = None
-    told = any((gaps.launch >= 0).any() for gaps in found) or not any(len(gaps.ns) for gaps in found)
-    if scope.step_count and told:
+    linked = any((gaps.launch >= 0).any() for gaps in found) or not any(len(gaps.ns) for gaps in found)
+    if scope.step_count and linked:
         per_step = sum(int(g.ns[m].sum()) for g, m in zip(found, in_steps, strict=True)) / scope.step_count
     facts = (
         Fact(

@@ -236,7 +236,7 @@ def _held_table(held: pl.DataFrame, peak: int) -> Table:
             Column("largest", "largest", "bytes"),
         ),
         held.with_columns((pl.col("bytes") / max(peak, 1)).alias("share")),
-        empty="cannot be told: allocations and frees in the trace do not match",
+        empty="unknown: allocations and frees in the trace do not match",
     )
 
 
@@ -268,8 +268,8 @@ def _place_table(places: list[_Place]) -> Table:
 def _timeline(place: _Place, scope: Scope, slices: int = 100) -> Table:
     """Return the highest allocated and reserved memory in equal slices of the window."""
     span = max(scope.high - scope.low, 1)
-    told = "total_reserved" in place.frame.columns
-    reserved = pl.col("total_reserved") if told else pl.lit(None, dtype=pl.Int64)
+    has_reserved = "total_reserved" in place.frame.columns
+    reserved = pl.col("total_reserved") if has_reserved else pl.lit(None, dtype=pl.Int64)
     index = ((pl.col("ts") - scope.low) * slices // span).clip(0, slices - 1)
     frame = (
         place.frame.with_columns(index.alias("slice"))

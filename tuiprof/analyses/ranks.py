@@ -42,7 +42,7 @@ _RULES = (
     Rule(
         "clock",
         "Median difference between the ends of the same collective on a rank and on the first one. Ends lie within the "
-        "time of a message of one another, so what is more than that is a difference of clocks. Not told where ends "
+        "time of a message of one another, so what is more than that is a difference of clocks. Unknown where ends "
         f"scatter (median absolute deviation) by more than {format_ns(MOST_SCATTER_NS)}.",
     ),
 )

@@ -55,7 +55,8 @@ _RULES = (
         "is the union of that work over all streams.",
     ),
     Rule(
-        "slow step", f"Its period is longer than {SLOW:g} times the median; told from {LEAST_STEPS} steps on."
+        "slow step",
+        f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps.",
     ),
     Rule(
         "what explains slow steps",
@@ -127,7 +128,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     )
     notes = []
     if trace.device_indices and busy is None:
-        notes.append("No device work has a launch call in this trace, so it cannot be told by step.")
+        notes.append("No device work has a launch call in this trace, so device time per step is unknown.")
     if len(times) < LEAST_STEPS:
         notes.append(f"Only {plural(len(times), 'step')}: too few to tell slow from normal.")
     return Report(

@@ -7,7 +7,7 @@ Exit codes:
     0 done · 1 an unexpected failure · 2 a wrong command line · 3 a trace that cannot be read · 4 a session
     that cannot be read or written · 5 a script that could not be started. ``run`` and ``record`` return the
     exit status of the script itself (128 + n when signal n ended it); ``check`` returns 1 when a figure is beyond its
-    limit and 2 when it cannot be told; ``ladder`` 1 when a variant is wrong or failed, and 130 when it was stopped.
+    limit and 2 when it is unknown; ``ladder`` 1 when a variant is wrong or failed, and 130 when it was stopped.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickExcep
     """Return what to show of an error; an option of the program given after the verb is pointed out."""
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
-        return click.UsageError(f"{error.option_name} stands before the verb: {where}", error.ctx)
+        return click.UsageError(f"{error.option_name} goes before the verb: {where}", error.ctx)
     return error
 
 

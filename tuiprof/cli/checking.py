@@ -24,7 +24,7 @@ _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
 @click.command(
     epilog="Figures are the facts of `tuiprof report -f json`. Times may be given in us, ms or s: "
     "--max device_empty_ms_per_step=0.5. Against an earlier run: "
-    "--baseline last~1 --max step_median_ms=+5%. Exit status: 0 all passed, 1 one failed, 2 one cannot be told."
+    "--baseline last~1 --max step_median_ms=+5%. Exit status: 0 all passed, 1 one failed, 2 one is unknown."
 )
 @click.argument("target", shell_complete=completing.targets)
 @click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="The figure may be at most this.")

@@ -79,7 +79,7 @@ _NOTHING_CAN_RUN: Final = 5
 )
 @click.option("--resume", metavar="LADDER", help="Go on with a stopped one: its name, or `last`.")
 @click.option(
-    "--show", metavar="LADDER", help="Show one as it stands, without running anything: name, `last`."
+    "--show", metavar="LADDER", help="Show a measured ladder, without running anything: its name, or `last`."
 )
 @click.option(
     "--trust", is_flag=True, help="Resume also a ladder that was not begun here by you: it names what is run."

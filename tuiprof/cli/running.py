@@ -68,8 +68,8 @@ def _watch_inline(session: Session) -> int | None:
     click.echo()
     sys.stdout.write(render_all([replace(report, tables=tables, rules=())]))
     if traces := session.traces():
-        gist = ask(traces[-1])
-        click.echo(for_log(sanitize(f"trace: {gist.line or gist.problem}")))
+        headline = ask(traces[-1])
+        click.echo(for_log(sanitize(f"trace: {headline.line or headline.problem}")))
     say(f"\nsee it:  tuiprof open {session.id}")
     status = session.status()
     return status.code if status.code is not None else 1

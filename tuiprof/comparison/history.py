@@ -89,7 +89,7 @@ def history(
             if row["problem"]:
                 problems.append(f"{row['path']}: {row['problem']}")
                 continue
-            told = {key: float(row[key]) for key in FIGURES if row[key] is not None}
+            in_trace = {key: float(row[key]) for key in FIGURES if row[key] is not None}
             # A session saw its steps without the profiler, the trace with it.
-            points[index] = replace(points[index], figures={**told, **points[index].figures})
+            points[index] = replace(points[index], figures={**in_trace, **points[index].figures})
     return points, problems

@@ -54,7 +54,7 @@ class Result:
 
     Attributes:
         limit: The limit.
-        outcome: ``unknown`` when the figure cannot be told; that is no pass.
+        outcome: ``unknown`` when the figure is unknown; that is no pass.
         measured: The figure in the key's unit; None = unknown.
         bound: The bound in the key's unit; None = unknown (no such figure in the baseline).
         baseline: The baseline's figure; None = none asked for, or unknown.
@@ -204,7 +204,7 @@ def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unav
     """Return why a figure has no value, and what was probably meant where its name is not among those found."""
     reasons = "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
     if _value(limit.key, facts) is not None:
-        return reasons or "cannot be told from this trace"
+        return reasons or "unknown from this trace"
     near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"no such figure is told here{hint}; what could not be asked: {reasons}"
+    return f"there is no such figure here{hint}; what could not be asked: {reasons}"

@@ -28,8 +28,7 @@ from tuiprof.analyses.compare.traces import compare as compare_traces
 from tuiprof.analyses.compare.words import changed_in_words
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.comparison.script import compare_scripts
-from tuiprof.comparison.setup import session_setup, trace_setup
+from tuiprof.comparison.setup import compare_scripts, session_setup, trace_setup
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_set, open_trace
 from tuiprof.formats.remote import fetch, is_url
@@ -215,8 +214,8 @@ def compare_sides(before: Side, after: Side) -> Report:
             if said
         ],
     )
-    told = changed_in_words(report, before.trace, after.trace)
-    facts = [*report.facts, Fact(CHANGED, "in the traces", told, "text")]
+    changed = changed_in_words(report, before.trace, after.trace)
+    facts = [*report.facts, Fact(CHANGED, "in the traces", changed, "text")]
     tables = list(report.tables)
     if before.session is not None and after.session is not None:
         table, words = compare_scripts(before.session, after.session)

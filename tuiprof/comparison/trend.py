@@ -138,10 +138,10 @@ def grouped(points: Sequence[Point], by: By) -> list[Point]:
 
 def course(points: Sequence[Point], key: str) -> Course | None:
     """Return how a figure went; None = no run has it."""
-    told = tuple(point for point in points if key in point.figures)
-    if not told:
+    having = tuple(point for point in points if key in point.figures)
+    if not having:
         return None
-    values = np.array([point.figures[key] for point in told])
+    values = np.array([point.figures[key] for point in having])
     noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2) if len(values) > 1 else 0.0
     changes = _changes(values, noise) if len(values) >= LEAST_RUNS else ()
     limit = None
@@ -150,7 +150,7 @@ def course(points: Sequence[Point], key: str) -> Course | None:
         begin = max((at for at in changes if at <= len(values) - 3), default=0)
         median = float(np.median(values[begin:-1]))
         limit = median + max(DEVIATIONS * noise, LEAST_CHANGE * abs(median))
-    return Course(key, told, values, changes, noise, limit)
+    return Course(key, having, values, changes, noise, limit)
 
 
 def _changes(values: npt.NDArray[np.float64], noise: float) -> tuple[int, ...]:

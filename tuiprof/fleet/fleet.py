@@ -27,11 +27,7 @@ _COMPARED_SHARE: Final = 0.002
 
 
 class Fleet:
-    """The ranks of a job together.
-
-    Args:
-        summary: Their summary.
-    """
+    """The ranks of a job together."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary

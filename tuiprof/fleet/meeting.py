@@ -256,9 +256,6 @@ class Job:
 
     Between the end of a collective, which all share, and the start of the next one, each rank has work of its own. The
     job takes the longest of those, then the collective itself (the time of the rank that came last).
-
-    Args:
-        found: Matched collectives.
     """
 
     def __init__(self, found: Meetings) -> None:

@@ -36,7 +36,7 @@ _FILES: Final[_Schema] = {
     "file": pl.UInt32,  # its number in the list that was gathered
     "path": pl.String,
     "rank": pl.Int64,
-    "host": pl.String,  # empty = cannot be told
+    "host": pl.String,  # empty = unknown
     "device": pl.String,
     "bytes": pl.Int64,
     "origin_unix_ns": pl.Int64,  # null = the trace does not say

@@ -183,7 +183,7 @@ def _runs(found: list[_Found]) -> dict[str, Run]:
     named: dict[str, Run] = {}
     for name, run in runs:
         name = name or "."
-        if name in named:  # told by the whole name of a file, then by a number
+        if name in named:  # by the whole name of a file, then by a number
             name = run.files[0].path.name
         again = 2
         unique = name

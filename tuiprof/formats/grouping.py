@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import TraceError
-from tuiprof.model.traceset import RankFile, Told
+from tuiprof.model.traceset import RankFile, RankSource
 
 #: Heads of files that are read at most to learn their ranks.
 MOST_HEADS: Final = 256
@@ -109,7 +109,7 @@ def _unnamed(files: list[Path]) -> list[Run]:
     return [_run(_ENDING.sub("", path.name), {0: path}, "order") for path in files]
 
 
-def _turns(name: str, files: Iterable[tuple[int, Path]], told: Told) -> list[Run]:
+def _turns(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSource) -> list[Run]:
     """Part the files of each rank by the turn in which it wrote them."""
     by_rank: defaultdict[int, list[Path]] = defaultdict(list)
     for rank, path in files:
@@ -118,20 +118,20 @@ def _turns(name: str, files: Iterable[tuple[int, Path]], told: Told) -> list[Run
         members.sort(key=lambda path: (_time(path.name), _modified(path), _natural(path.name)))
     turns = max(len(members) for members in by_rank.values())
     if turns == 1:
-        return [_run(name, {rank: members[0] for rank, members in by_rank.items()}, told)]
+        return [_run(name, {rank: members[0] for rank, members in by_rank.items()}, rank_from)]
     label = name or "capture"
     return [
         _run(
             f"{label}#{turn + 1}",
             {rank: members[turn] for rank, members in by_rank.items() if turn < len(members)},
-            told,
+            rank_from,
         )
         for turn in range(turns)
     ]
 
 
-def _run(name: str, files: Mapping[int, Path], told: Told) -> Run:
-    ordered = tuple(RankFile(rank, files[rank], told, _size(files[rank])) for rank in sorted(files))
+def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
+    ordered = tuple(RankFile(rank, files[rank], rank_from, _size(files[rank])) for rank in sorted(files))
     return Run(name, ordered, max(_modified(path) for path in files.values()))
 
 

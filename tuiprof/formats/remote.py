@@ -122,7 +122,7 @@ def _connect(url: str) -> tuple[Any, str]:
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """Return what a file system is told beyond the URL: of the web, when a server is given up.
+    """Return what a file system needs beyond the URL: for HTTP, the time after which a server is given up.
 
     By itself aiohttp gives up what takes five minutes in all, which a large trace on a slow line does.
     """
@@ -263,7 +263,7 @@ def _copy(
     ) as made:
         new = Path(made) / "copy"
 
-        def told() -> None:
+        def report() -> None:
             if progress is not None:
                 progress(done, max(total, done) if total else 0)
 
@@ -281,8 +281,8 @@ def _copy(
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")
 
-        _stoppable(copy, cancelled, told)
-        told()
+        _stoppable(copy, cancelled, report)
+        report()
         with contextlib.suppress(OSError):  # another process was quicker, and its copy is as good
             os.rename(new, folder)
 

@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from tuiprof.advice.shared.pricing import Priced
     from tuiprof.model import Report, Trace
 
-#: A trace that takes longer to read is told to be opened by hand.
+#: A trace that takes longer to read has to be opened by hand.
 PATIENCE_S: Final = 300.0
-#: So often is looked whether another screen's answer has come.
-_LOOK_AGAIN_S: Final = 0.1
-#: Where the syncs are harmless, or there is no device, the first of these that asks for action is told instead.
+#: Time between two checks whether another process has answered.
+_POLL_S: Final = 0.1
+#: Analyses whose verdict is shown where the syncs are harmless or there is no device, in this order.
 _OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
-#: From this share of the step on, what there is to win is called bad; from the lower one on, worth a look.
+#: From this share of the step on, what can be saved is bad; from the lower one on, a warning.
 _BAD_SHARE, _WARN_SHARE = 0.05, 0.01
 _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
-class Gist(msgspec.Struct, frozen=True):
+class Headline(msgspec.Struct, frozen=True):
     """What a trace says first.
 
     Attributes:
         line: It, as short as possible; holds names from the trace, so untrusted.
         level: ``good``, ``info``, ``warn`` or ``bad``.
         analysis: The analysis that tells more.
-        syncs_per_step: Syncs a step; None = cannot be told.
+        syncs_per_step: Syncs per step; None = unknown.
         problem: Why the trace says nothing; empty = it does.
     """
 
@@ -59,7 +59,7 @@ class Gist(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def gist(trace: Trace) -> Gist:
+def headline(trace: Trace) -> Headline:
     """Return what a trace says first."""
     from tuiprof.advice import priorities
     from tuiprof.analyses import run
@@ -67,18 +67,18 @@ def gist(trace: Trace) -> Gist:
     from tuiprof.model import Report
 
     syncs = run("sync_events", trace)
-    # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
+    # Without device activity blocking copies are not recognised, and a count of syncs would be too low.
     count = _number(syncs, "syncs_per_step") if isinstance(syncs, Report) and trace.device_indices else None
     step, found = replayed(trace), priorities(trace).findings
     if found and not isinstance(step, str):
         line, level = _finding_line(found[0], step.step_ns)
-        return Gist(line, level, "advice", count)
+        return Headline(line, level, "advice", count)
     names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
-    told = [answer for name in names if isinstance(answer := run(name, trace), Report)]
-    if not told:
-        return Gist(problem="no analysis can answer on this trace")
-    first = min(told, key=lambda report: _WEIGHT[report.verdict.level])
-    return Gist(first.verdict.sentence, first.verdict.level, first.analysis, count)
+    answers = [answer for name in names if isinstance(answer := run(name, trace), Report)]
+    if not answers:
+        return Headline(problem="no analysis can answer on this trace")
+    first = min(answers, key=lambda report: _WEIGHT[report.verdict.level])
+    return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
 
 def _number(answer: Report, key: str) -> float | None:
@@ -101,10 +101,10 @@ def _finding_line(first: Priced, step_ns: float) -> tuple[str, str]:
     )
 
 
-def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Gist:
+def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Headline:
     """Return what a trace says first: from the cache, else worked out in another process. May take long.
 
-    Of several screens that ask at the same time, one has it worked out and the others take its answer.
+    Of several screens that ask at the same time one starts the process, and the others read its answer.
     """
     kept = _kept_at(path)
     if kept is None:
@@ -121,16 +121,16 @@ def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Gist:
     return found
 
 
-def _read(kept: Path) -> Gist | None:
+def _read(kept: Path) -> Headline | None:
     try:
-        return msgspec.json.decode(kept.read_bytes(), type=Gist)
+        return msgspec.json.decode(kept.read_bytes(), type=Headline)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
 @contextlib.contextmanager
 def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Wait while another thread or process works out the same; where that cannot be told, or it hangs, go on."""
+    """Wait while another thread or process works out the same; go on where there is no lock, or it hangs."""
     lock = kept.with_suffix(".lock")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
     try:
         deadline = time.monotonic() + PATIENCE_S
         while not (held := _locked(file)) and not cancelled() and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         yield
         if held:  # who still has it open finds the answer, as does who comes later
             with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
+def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
     """Return what a trace says first, as another process finds."""
     try:
         with (
@@ -177,16 +177,18 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline and not cancelled():
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    told, _ = process.communicate(timeout=_LOOK_AGAIN_S)
-                    return msgspec.json.decode(told, type=Gist)
+                    written, _ = process.communicate(timeout=_POLL_S)
+                    return msgspec.json.decode(written, type=Headline)
             process.kill()
     except (OSError, msgspec.MsgspecError):
-        return Gist(problem="it cannot be read here: open it to see why")
-    return Gist(problem="nobody waited" if cancelled() else f"it takes more than {PATIENCE_S:.0f} s to read")
+        return Headline(problem="it cannot be read here: open it to see why")
+    return Headline(
+        problem="nobody waited" if cancelled() else f"it takes more than {PATIENCE_S:.0f} s to read"
+    )
 
 
 def _kept_at(path: Path) -> Path | None:
-    """Return where the gist of a file is kept; None when the cache is switched off or the file is gone."""
+    """Return where the headline of a file is kept; None when the cache is switched off or the file is gone."""
     from tuiprof.formats.cache import place
 
     folder = place()
@@ -198,17 +200,17 @@ def _kept_at(path: Path) -> Path | None:
         return None
     identity = (__version__, str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
-    return folder.with_name(folder.name + "-gists") / f"{name}.json"
+    return folder.with_name(folder.name + "-headlines") / f"{name}.json"
 
 
 def main(path: Path) -> None:
-    """Write the gist of a trace to standard output as JSON."""
+    """Write the headline of a trace to standard output as JSON."""
     from tuiprof.formats import open_trace
 
     try:
-        found = gist(open_trace(path))
+        found = headline(open_trace(path))
     except (TuiprofError, OSError) as error:
-        found = Gist(problem=error.message if isinstance(error, TraceError) else str(error))
+        found = Headline(problem=error.message if isinstance(error, TraceError) else str(error))
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 

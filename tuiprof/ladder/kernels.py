@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from tuiprof.ladder.state import Figures, KernelFigures
-from tuiprof.ladder.statistics import Judged
+from tuiprof.ladder.statistics import Judged, median_known
 from tuiprof.model import Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_ns, format_share
@@ -83,15 +82,18 @@ def range_words(row: Mapping[str, Any]) -> str:
 
 def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
     """Return the times of named parts of the step; without rows if no script reported any."""
-    told = {
+    timed = {
         one.name: trials
         for one in judged
         if one.word not in out and (trials := [f for f in one.trials.values() if f.ranges_ns])
     }
-    names = list(dict.fromkeys(name for trials in told.values() for f in trials for name in f.ranges_ns))
+    names = list(dict.fromkeys(name for trials in timed.values() for f in trials for name in f.ranges_ns))
     rows = [
-        {"variant": variant, **{_key(name): _median(f.ranges_ns.get(name) for f in trials) for name in names}}
-        for variant, trials in told.items()
+        {
+            "variant": variant,
+            **{_key(name): median_known(f.ranges_ns.get(name) for f in trials) for name in names},
+        }
+        for variant, trials in timed.items()
     ]
     columns = (Column("variant", "variant", whole=True), *(Column(_key(name), name, "ns") for name in names))
     note = "Median time of each named range of a step, on the device where the script can tell."
@@ -114,7 +116,7 @@ def _row(variant: str, trials: Sequence[Figures]) -> dict[str, Any]:
     kernels = [figures.kernel for figures in trials if figures.kernel is not None]
     last, chip = kernels[-1], find_chip(device)
     times = {
-        name: _median(kernel.times_ns.get(name) for kernel in kernels)
+        name: median_known(kernel.times_ns.get(name) for kernel in kernels)
         for name in ("cold", "warm", "replayed", "host")
     }
     rated = next((times[name] for name in _RATED if times[name]), None)
@@ -155,7 +157,7 @@ def _least(kernel: KernelFigures, chip: Chip | None) -> float | None:
 
 def _chips(frame: pl.DataFrame) -> str:
     """Return the limits of the chips in words."""
-    told: dict[str, str] = {}
+    limits: dict[str, str] = {}
     unknown: dict[str, None] = {}
     for device, arithmetic in frame.select("device", "arithmetic").unique(maintain_order=True).iter_rows():
         chip = find_chip(device)
@@ -163,11 +165,11 @@ def _chips(frame: pl.DataFrame) -> str:
             unknown[device] = None
             continue
         peak = chip.operations_per_s.get(arithmetic)
-        told.setdefault(chip.name, f"{chip.name}: {chip.bytes_per_s / 1e9:.0f} GB/s")
-        told[chip.name] += f", {peak / 1e12:.4g} T {arithmetic} op/s" if peak else ""
+        limits.setdefault(chip.name, f"{chip.name}: {chip.bytes_per_s / 1e9:.0f} GB/s")
+        limits[chip.name] += f", {peak / 1e12:.4g} T {arithmetic} op/s" if peak else ""
     if unknown:
-        told[""] = f"not in the table of chips, so without shares: {', '.join(unknown)}"
-    return "; ".join(told.values())
+        limits[""] = f"not in the table of chips, so without shares: {', '.join(unknown)}"
+    return "; ".join(limits.values())
 
 
 def _figure(value: float) -> str:
@@ -189,8 +191,3 @@ def _empty(column: pl.Series) -> bool:
 
 def _key(name: str) -> str:
     return f"{name.replace(' ', '_')}_ns"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -6,7 +6,6 @@ It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what t
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ from tuiprof.ladder.statistics import (
     Interval,
     Judged,
     judge,
+    median_known,
 )
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
@@ -63,11 +63,11 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     """Report a ladder, as far as it was run."""
     meta, judged = ladder.meta, judge(ladder.meta)
     traces = Traces(ladder, opener)
-    told = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
-    reasons = why(traces, meta, told)
+    seen_of = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
+    reasons = why(traces, meta, seen_of)
     traced = {trial.variant: trial for trial in meta.trials if trial.kind in ("trace", "once")}
     tables = [
-        _rungs(meta, judged, told, brief=brief),
+        _rungs(meta, judged, seen_of, brief=brief),
         kernels := kernel_table(judged, _OUT),
         range_table(judged, _OUT),
         _why_table(reasons, judged),
@@ -95,7 +95,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
                 "warm-up steps after it are left out of the step time too.",
             ),
         ),
-        (*_notes(meta, judged), *same_work(told), *problems(told, traced)),
+        (*_notes(meta, judged), *same_work(seen_of), *problems(seen_of, traced)),
     )
 
 
@@ -160,8 +160,8 @@ def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
     )
 
 
-def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen], *, brief: bool) -> Table:
-    rows = [_row(meta, one, told.get(one.name)) for one in judged]
+def _rungs(meta: LadderMeta, judged: Sequence[Judged], seen_of: Mapping[str, Seen], *, brief: bool) -> Table:
+    rows = [_row(meta, one, seen_of.get(one.name)) for one in judged]
     frame = pl.DataFrame(rows, infer_schema_length=None)
     mixed = len({rung.baseline for rung in meta.rungs}) > 1
 
@@ -197,12 +197,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
     rung = meta.rung(one.name)
     # A wrong variant has no figures: nothing of it may look fast.
     figures = [] if one.word in _OUT else list(one.trials.values())
-
-    def median(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.median(known) if known else None
-
-    rate = median([item.samples_per_s for item in figures])
+    rate = median_known([item.samples_per_s for item in figures])
     step, ratio = one.step_ns, one.ratio
     return {
         "variant": one.name,
@@ -215,11 +210,11 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "launches_per_step": trace.launches if trace else None,
         "samples_per_s": rate,
         "samples_per_usd": rate * 3600 / meta.price if rate and meta.price else None,
-        "peak_bytes": median([item.peak_bytes for item in figures]),
+        "peak_bytes": median_known([item.peak_bytes for item in figures]),
         "published": rung.published_beside(meta.sizes(figures)),
         "step_interval": _range(step),
-        "start_ns": median([item.start_ns for item in figures]),
-        "warmup_ns": median([item.warmup_ns for item in figures]),
+        "start_ns": median_known([item.start_ns for item in figures]),
+        "warmup_ns": median_known([item.warmup_ns for item in figures]),
         "ratio": ratio.value if ratio else None,
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,
@@ -241,7 +236,7 @@ def between(ratio: Interval | None) -> str:
     """Return an interval of ratios in words.
 
     Args:
-        ratio: Time over the baseline's; None = not told.
+        ratio: Time over the baseline's; None = unknown.
     """
     return format_speed_range(ratio.low, ratio.high) if ratio is not None else ""
 

@@ -141,7 +141,7 @@ class Trial(msgspec.Struct, frozen=True):
         round: 0 for checks and traces, 1 … for timing, 1 for ``once``.
         variant: Its variant.
         session: Name of its session's folder under ``trials``; empty = it could not be started.
-        state: How it stands.
+        state: Its state.
         why: Why it is wrong, failed or unavailable; else what else there is to say.
         remedy: What to do about that.
         wall_ns: How long it took.

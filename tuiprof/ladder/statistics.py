@@ -81,7 +81,7 @@ class Judged:
         why: Why it is wrong, failed, unavailable or undecided; what a reader must know of the others; may be empty.
         remedy: What to do about that; may be empty.
         step_ns: Step time; None = not measured.
-        ratio: Step time over the baseline's; None = not told.
+        ratio: Step time over the baseline's; None = unknown.
         equal: Whether its numbers were compared and are equal; None = not compared.
         trials: What its timing trials measured, by round.
     """
@@ -94,6 +94,12 @@ class Judged:
     ratio: Interval | None
     equal: bool | None
     trials: Mapping[int, Figures]
+
+
+def median_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None = none is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -147,7 +153,7 @@ def word_for(ratio: Interval | None) -> Word:
     """Return the verdict that a ratio allows, by :data:`VERDICT_RULE`.
 
     Args:
-        ratio: Step time over the baseline's; None = not told.
+        ratio: Step time over the baseline's; None = unknown.
     """
     if ratio is None:
         return "undecided"

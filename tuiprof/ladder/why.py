@@ -10,8 +10,9 @@ from typing import Final
 
 from tuiprof.advice.proof import Proof, prove
 from tuiprof.analyses import run
+from tuiprof.analyses.compare.figures import figure_of
 from tuiprof.analyses.compare.traces import compare
-from tuiprof.analyses.compare.words import DEVICE_SHARE, HOST_SHARE, change_clauses, figure_of
+from tuiprof.analyses.compare.words import DEVICE_SHARE, HOST_SHARE, change_clauses
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
 from tuiprof.ladder.state import LadderMeta, LadderRun, Trial
@@ -36,8 +37,8 @@ class Seen:
 
     Attributes:
         path: The trace; None = there is none.
-        syncs: Syncs a step; None = cannot be told.
-        launches: Launches a step; None = cannot be told.
+        syncs: Syncs a step; None = unknown.
+        launches: Launches a step; None = unknown.
         problem: Why there is no trace, or why it cannot be read; empty = none.
         work: What the device ran in a step: how often each kernel, by its name; empty = nothing, or not known.
         work_ns: What that took in a step.
@@ -124,11 +125,11 @@ def _device_work(trace: Trace) -> tuple[frozenset[tuple[str, float]], float]:
     return frozenset(rows.select("kernel", "per_step").iter_rows()), float(rows["per_step_ns"].sum())
 
 
-def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]:
+def why(traces: Traces, meta: LadderMeta, seen_of: Mapping[str, Seen]) -> list[Why]:
     """Return what changed in each variant against the one it builds on, else against its baseline."""
     found = []
     for rung in meta.rungs:
-        builds_on = rung.builds_on if rung.builds_on in told else rung.baseline
+        builds_on = rung.builds_on if rung.builds_on in seen_of else rung.baseline
         before, after = traces.get(builds_on), traces.get(rung.name)
         if builds_on != rung.name and before is not None and after is not None:
             found.append(Why(rung.name, builds_on, changes(before, after), prove(before, after)))
@@ -138,29 +139,29 @@ def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]
 def changes(before: Trace, after: Trace) -> tuple[str, ...]:
     """Return what changed between two traces of a few steps each, in words."""
     if not (before.steps.numbers.size and after.steps.numbers.size):
-        return ("cannot be told: not both traces mark steps",)
+        return ("unknown: not both traces mark steps",)
     return change_clauses(compare(before, after), before, after)
 
 
-def problems(told: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]:
+def problems(seen_of: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]:
     """Return why variants have no trace, each reason once."""
     by_reason: dict[str, list[str]] = {}
-    for variant, what in told.items():
+    for variant, what in seen_of.items():
         if what.problem and variant in trials:
             by_reason.setdefault(what.problem, []).append(variant)
     return [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
 
-def same_work(told: Mapping[str, Seen]) -> list[str]:
+def same_work(seen_of: Mapping[str, Seen]) -> list[str]:
     """Say which variants ran the same kernels, as often and as long: what differs between them is not on the device.
 
     That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
     does not tell two variants apart hands one of them the other's.
     """
     groups: list[list[str]] = []
-    for variant, what in told.items():
+    for variant, what in seen_of.items():
         for group in groups:
-            first = told[group[0]]
+            first = seen_of[group[0]]
             if what.work == first.work and abs(what.work_ns - first.work_ns) <= _SAME_SHARE * first.work_ns:
                 group.append(variant)
                 break

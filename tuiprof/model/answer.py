@@ -18,7 +18,7 @@ class Change:
         fix: What to write instead.
         because: What the finding rests on.
         sure: ``high``, ``medium`` or ``low``.
-        saves_ns: What a step without the profiler takes less, likely; None = cannot be told.
+        saves_ns: What a step without the profiler takes less, likely; None = unknown.
         saves_low_ns: At least.
         saves_high_ns: At most.
         share: ``saves_ns`` as a share of the step without the profiler.
@@ -65,7 +65,7 @@ class Answer:
         title: Which trace or session.
         device: Product name of the device; empty = none in the trace.
         steps: Number of steps; 0 = it marks none, and figures are of the whole stretch.
-        step_ns: A step without the profiler; None = cannot be told.
+        step_ns: A step without the profiler; None = unknown.
         captured_step_ns: The same step while captured.
         device_work_ns: The busiest device's work in a step, without any gap: no change on the host goes below it.
         together_ns: What all changes save together.

@@ -84,7 +84,7 @@ class Fact:
     Attributes:
         key: Stable name for JSON and for ``tuiprof check``, with its unit (``device_empty_ns_per_step``).
         label: What a person reads.
-        value: The figure in the unit of ``kind``; None = cannot be told.
+        value: The figure in the unit of ``kind``; None = unknown.
         kind: How to show it.
         help: Its definition in one sentence.
         signed: It is a difference: what is more than nothing has a plus.

@@ -12,8 +12,8 @@ from tuiprof.errors import UsageProblem
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
-#: How the rank of a file was told: by its name, by what the profiler wrote into it, by its place in the list.
-Told = Literal["name", "content", "order"]
+#: What the rank of a file was taken from: its name, what the profiler wrote into it, its position in the list.
+RankSource = Literal["name", "content", "order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class RankFile:
     Attributes:
         rank: Its rank.
         path: The file (or directory, for formats that write one).
-        told: How the rank is known.
+        rank_from: What the rank was taken from.
         size_bytes: Its size on disk; 0 = not known.
     """
 
     rank: int
     path: Path
-    told: Told = "order"
+    rank_from: RankSource = "order"
     size_bytes: int = 0
 
 
@@ -105,7 +105,7 @@ class TraceSet:
                 "name": "by name",
                 "content": "as the files say",
                 "order": "in the order of their names",
-            }[shown.told]
+            }[shown.rank_from]
             parts.append(
                 f"rank {shown.rank} of {len(self.files)} ({how}); others with --rank: {_some(others)}"
             )

@@ -130,7 +130,7 @@ def format_speed(ratio: float) -> str:
     difference it has a third decimal.
 
     Args:
-        ratio: The time after over the one before; 0 = cannot be told.
+        ratio: The time after over the one before; 0 = unknown.
     """
     if not ratio > 0:
         return NONE

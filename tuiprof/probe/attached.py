@@ -143,7 +143,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _unwrapped(name: str, function: Any) -> Any:
-    """Return what a function of the probe stands in for; None = that cannot be told."""
+    """Return what a function of the probe stands in for; None = unknown."""
     while isinstance(function, FunctionType) and _is_ours(function):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:

@@ -50,7 +50,8 @@ def scale_top(highs: Sequence[float]) -> float:
     return min(max(highs), usual) if usual > 0 else max(highs)
 
 
-def _numbers(table: Table, key: str) -> list[float]:
+def numbers(table: Table, key: str) -> list[float]:
+    """Return a column as numbers; unknown ones are 0."""
     return [float(value or 0) for value in table.rows[key].to_list()]
 
 
@@ -58,7 +59,7 @@ def _line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
     """Draw a series; where there are more rows than columns of dots, the highest is drawn for its neighbours."""
     series = drawn.series[0]
     column = table.column(series.value)
-    values = _numbers(table, series.high or series.value)
+    values = numbers(table, series.high or series.value)
     if len(values) < _LEAST_POINTS or max(values) <= 0:
         return []
     top = scale_top(values)
@@ -71,7 +72,7 @@ def _line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
     plot = _canvas(cells, _CANVAS_LINES)
     plot.xlim(0, max(count - 1, 1))
     plot.ylim(0, top)
-    marked = _numbers(table, drawn.marked) if drawn.marked else [0.0]
+    marked = numbers(table, drawn.marked) if drawn.marked else [0.0]
     points = [i for i, (low, high) in enumerate(bounds) if any(marked[low:high])] if any(marked) else []
     # A stretch of marked points has a line at either end.
     for point in points:

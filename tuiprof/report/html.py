@@ -63,7 +63,7 @@ def document(
     links = [_link(f"r{i}", report) for i, report in enumerate(answers)]
     if gone:
         sections.append(_gone(gone))
-        links.append('<li><a href="#gone"><b class="sign info">–</b> Cannot be told here</a></li>')
+        links.append('<li><a href="#gone"><b class="sign info">–</b> Not available here</a></li>')
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -214,7 +214,7 @@ def _gone(reports: Sequence[Unavailable]) -> str:
         + "</dd>"
         for report in reports
     )
-    return f'<section id="gone"><h2>Cannot be told here</h2><dl class="gone">{rows}</dl></section>'
+    return f'<section id="gone"><h2>Not available here</h2><dl class="gone">{rows}</dl></section>'
 
 
 RENDERER = Renderer("html", document)

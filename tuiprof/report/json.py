@@ -10,7 +10,7 @@ The shape is stable: keys are only ever added. A document is::
         "available": true,
         "window": {"start_ns": null, "end_ns": null, "label": ""},   null = open end
         "verdict": {"sentence": "…", "level": "good|info|warn|bad"},
-        "facts": {"syncs_per_step": 2.0, …},                         null = cannot be told
+        "facts": {"syncs_per_step": 2.0, …},                         null = unknown
         "units": {"device_empty_ns_per_step": "ns", …},            kind of every fact
         "tables": [{"key": "groups", "title": "…", "note": "…",
                     "columns": [{"key": "empty_ns", "label": "…", "kind": "ns"}, …],

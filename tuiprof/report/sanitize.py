@@ -17,8 +17,8 @@ _WORKFLOW_COMMAND: Final = re.compile(r"^([ \t]*)(?=::)|(?<=##)(?=\[)", re.MULTI
 def sanitize(text: str) -> str:
     """Return text with every control character, escape and direction override made visible.
 
-    ``ESC`` becomes ``␛``, a right-to-left override ``<U+202E>``: nothing is dropped, so what a trace holds can be
-    told from what it does not.
+    ``ESC`` becomes ``␛``, a right-to-left override ``<U+202E>``: nothing is dropped, so different names stay
+    different.
     """
     return text if text.isascii() and text.isprintable() else UNSAFE.sub(_visible, text)
 

@@ -10,7 +10,7 @@ from typing import Any
 from tuiprof.model import Chart, Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
-from tuiprof.report.chart import scale_top
+from tuiprof.report.chart import numbers, scale_top
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg_heat import heat
 from tuiprof.report.svg_pair import pair
@@ -36,30 +36,26 @@ def charts(table: Table) -> list[str]:
         return [_series(table, table.chart)] if len(table.rows) > 1 else []
     name = next((c for c in table.columns if c.kind == "text" and not c.hidden), None)
     if name is not None and len(table.rows) in _PARTS and (share := _whole(table)) is not None:
-        return [_parts(table, name, share, _numbers(table, share.key))]
+        return [_parts(table, name, share, numbers(table, share.key))]
     return [_bars(table, table.chart)] if table.chart is not None else []
 
 
 def _whole(table: Table) -> Column | None:
     """Return the first column of shares that make up a whole."""
     for share in (column for column in table.columns if column.kind == "share" and not column.hidden):
-        shares = _numbers(table, share.key)
+        shares = numbers(table, share.key)
         if min(shares) >= 0 and _WHOLE[0] <= sum(shares) <= _WHOLE[1]:
             return share
     return None
-
-
-def _numbers(table: Table, key: str) -> list[float]:
-    return [float(value or 0) for value in table.rows[key].to_list()]
 
 
 def _series(table: Table, chart: Chart) -> str:
     """Draw a series from 0 to its highest value: columns, or a line with the band of its extremes."""
     drawn = chart.series[0]
     kind = table.column(drawn.value).kind
-    values = _numbers(table, drawn.value)
-    highs = _numbers(table, drawn.high) if drawn.high else values
-    lows = _numbers(table, drawn.low) if drawn.low else values
+    values = numbers(table, drawn.value)
+    highs = numbers(table, drawn.high) if drawn.high else values
+    lows = numbers(table, drawn.low) if drawn.low else values
     highest = max(highs)
     if highest <= 0:
         return ""

@@ -241,7 +241,7 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -
     lacking = dict.fromkeys(report for report in reports if isinstance(report, Unavailable))
     gone = [line for report in lacking for line in report_lines(report, style)]
     if gone:
-        blocks.append([paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
+        blocks.append([paint("Not available here", "1", style), *gone] if len(reports) > 1 else gone)
     return document(blocks, style)
 
 

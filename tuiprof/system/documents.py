@@ -15,7 +15,7 @@ def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None)
 
     Args:
         lines: Lines of bytes.
-        said: Is told every line that belongs to no document (messages of the program).
+        said: Is called with every line that belongs to no document (messages of the program).
 
     Yields:
         Objects in order. One that is cut off or damaged is left out; the next one counts again.

@@ -185,7 +185,7 @@ def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy
 def explain(error: OSError, path: Path, verb: str) -> SessionError:
     """Return what an operating-system error means for a session."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        remedy = "free some space, or choose another place with --sessions or TUIPROF_SESSIONS"
+        remedy = "free some space, or choose another folder with --sessions or TUIPROF_SESSIONS"
         return SessionError(f"no space left to {verb} {path}", remedy)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "choose a directory of your own with --sessions or TUIPROF_SESSIONS"

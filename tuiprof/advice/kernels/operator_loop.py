@@ -33,7 +33,7 @@ _LEAST = 4.0
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for loops of short operators, the loops of one place together."""
     if trace.device_indices:
-        return  # what loops cost a device is told by its launches
+        return  # what loops cost a device is seen in its launches
     in_steps = evidence.stepped
     found = [loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows)]
     if not found:

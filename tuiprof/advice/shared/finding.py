@@ -197,9 +197,6 @@ class Evidence:
 
         Of the backward pass, which runs in no function of the user's, it is the one that called the forward pass.
 
-        Args:
-            row: Row of the event.
-
         Returns:
             As in :meth:`place`; empty where no Python frame was recorded.
         """

@@ -25,7 +25,7 @@ class Priced:
     Attributes:
         rule: Name of its rule.
         finding: It.
-        win: What the change wins a step; None = cannot be told.
+        win: What the change wins a step; None = unknown.
         overlaps: Together with the findings above it, it wins clearly less than by itself.
     """
 
@@ -41,7 +41,7 @@ class Priorities:
 
     Attributes:
         findings: What distorts every figure first, then by what it wins.
-        together: What all priced findings win together; None = cannot be told.
+        together: What all priced findings win together; None = unknown.
         missing: Why a rule could not answer, by its name.
         small: Findings that win less than :data:`LEAST_SHARE` of the step, and so are not shown.
     """

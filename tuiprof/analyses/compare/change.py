@@ -45,10 +45,10 @@ class StepChange:
     Attributes:
         before_ns: Median before, ns.
         after_ns: Median after, ns.
-        low: Lower end of the 95 % interval of after / before; None = cannot be told.
+        low: Lower end of the 95 % interval of after / before; None = unknown.
         high: Its upper end.
-        sure: ``yes``; ``no: …`` within the spread; ``cannot be told …`` from so few.
-        basis: What it was told from: ``180 and 200 steps``.
+        sure: ``yes``; ``no: …`` within the spread; ``unknown: …`` from too few steps.
+        basis: What it was derived from: ``180 and 200 steps``.
     """
 
     before_ns: float
@@ -99,9 +99,7 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     fewest = min(len(before), len(after))
     basis = f"{len(before)} and {len(after)} steps"
     if fewest < LEAST_STEPS:
-        return StepChange(
-            a, b, None, None, f"cannot be told from {fewest} step{'s' if fewest > 1 else ''}", basis
-        )
+        return StepChange(a, b, None, None, f"unknown: only {fewest} step{'s' if fewest > 1 else ''}", basis)
     errors = (_error(before), _error(after))
     error = float(np.hypot(errors[0], errors[1]))
     sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within the spread of the steps"

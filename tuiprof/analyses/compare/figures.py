@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tuiprof.analyses.compare.change import SAME_SHARE
-from tuiprof.model import Column, Table
+from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_change, format_points, format_value
 
@@ -21,7 +21,7 @@ class Metric:
         key: Its stable name, with the unit.
         label: What a person reads.
         kind: How it is shown.
-        before: The baseline's; None = cannot be told.
+        before: The baseline's; None = unknown.
         after: The other's.
     """
 
@@ -47,6 +47,12 @@ class Metric:
     def change_text(self) -> str:
         """The change as text."""
         return format_points(self.change) if self.kind == "share" else format_change(self.change, self.kind)
+
+
+def figure_of(report: Report | Unavailable, key: str) -> float | None:
+    """Return a figure of a report; None where it is not known."""
+    value = report.fact(key) if isinstance(report, Report) else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:

@@ -12,13 +12,13 @@ import polars as pl
 from tuiprof.analyses import run
 from tuiprof.analyses.compare.change import RULES as CHANGE_RULES
 from tuiprof.analyses.compare.change import SAME_SHARE, StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric, metric_table
+from tuiprof.analyses.compare.figures import Metric, figure_of, metric_table
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_share
@@ -108,7 +108,7 @@ def compare(
         (
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
-            Fact("sure", "sure", change.sure if change is not None else "cannot be told", "text"),
+            Fact("sure", "sure", change.sure if change is not None else "unknown", "text"),
             Fact("step_change_share", "step time", share, "share", signed=True),
         ),
         (
@@ -132,16 +132,10 @@ def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
         for side in sides
     ]
     figures = (
-        Metric(key, label, kind, *(_figure(report[analysis], key) for report in reports))
+        Metric(key, label, kind, *(figure_of(report[analysis], key) for report in reports))
         for analysis, key, label, kind in _METRICS
     )
     return [one for one in figures if one.before is not None or one.after is not None]
-
-
-def _figure(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure; None where the analysis, or it alone, cannot tell."""
-    value = report.fact(key) if isinstance(report, Report) else None
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _profiled_differently(before: Trace, after: Trace) -> list[str]:
@@ -231,7 +225,7 @@ def _changes(
     stepped: bool,
     collect: Callable[[Scope], pl.DataFrame],
     by: tuple[str, ...] = ("name",),
-    told: tuple[str, ...] = (),
+    kept: tuple[str, ...] = (),
 ) -> Table:
     """Compare what is collected from both sides, item by item."""
     frames = []
@@ -244,7 +238,7 @@ def _changes(
             frame.sort("ns", descending=True, maintain_order=True)
             .group_by(by, maintain_order=True)
             .agg(
-                *(pl.col(column).first().alias(f"{name}_{column}") for column in told),
+                *(pl.col(column).first().alias(f"{name}_{column}") for column in kept),
                 (pl.col("ns").sum() / per).alias(f"{name}_ns"),
                 (pl.len() / per).alias(f"{name}_count"),
                 pl.col("event").first().alias(f"{name}_event"),
@@ -252,7 +246,7 @@ def _changes(
         )
     joined = frames[0].join(frames[1], on=by, how="full", coalesce=True)
     joined = joined.with_columns(
-        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in told
+        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in kept
     )
     return _change_table(key, title, joined, stepped, DEVICE_NOISE if key == "kernels" else HOST_NOISE)
 

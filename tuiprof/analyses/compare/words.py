@@ -8,7 +8,8 @@ from typing import Final
 import polars as pl
 
 from tuiprof.analyses import run
-from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.analyses.compare.figures import figure_of
+from tuiprof.model import Report, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 
 #: Differences of time below this share of a step are not mentioned on a device …
@@ -50,12 +51,6 @@ def changed_in_words(report: Report, before: Trace | None, after: Trace | None) 
     return " · ".join(change_clauses(report, before, after)) or None
 
 
-def figure_of(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure of a report; None where it is not known."""
-    value = report.fact(key) if isinstance(report, Report) else None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
 def _median_step(trace: Trace) -> float:
     return figure_of(run("steps", trace), "step_period_ns") or 0.0
 
@@ -70,17 +65,13 @@ def _syncs(report: Report) -> list[str]:
     if old == new:
         return []
     rows = report.table("syncs").rows
-    told = [f"syncs {old} → {new} a step"]
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        named = [
-            _place(name)
-            for name in names.sort(f"{here}_ns", "name", descending=[True, False])["name"].head(_MOST)
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
-    return told
+    return [
+        f"syncs {old} → {new} a step",
+        *(
+            f"{word}: {', '.join(_place(name) for name, _ in items)}{more}"
+            for word, items, more in _gone_and_new(rows)
+        ),
+    ]
 
 
 def _place(name: str) -> str:
@@ -119,17 +110,10 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
 def _operators(report: Report) -> list[str]:
     """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
     rows = report.table("operators").rows
-    told = []
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        ordered = names.sort(f"{here}_ns", "name", descending=[True, False])
-        named = [
-            f"{name} ({format_count(round(count, 2))} a step)"
-            for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
+    found = [
+        f"{word}: {', '.join(f'{name} ({format_count(round(count, 2))} a step)' for name, count in items)}{more}"
+        for word, items, more in _gone_and_new(rows)
+    ]
     # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
     shares = rows.select(
         "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
@@ -140,8 +124,20 @@ def _operators(report: Report) -> list[str]:
     both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
     largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
     largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
-    told += [
+    found += [
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
     ]
-    return told
+    return found
+
+
+def _gone_and_new(rows: pl.DataFrame) -> list[tuple[str, list[tuple[str, float]], str]]:
+    """Return what only one side has: which, names and counts per step of the most expensive, and how many more."""
+    found = []
+    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
+        only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
+        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MOST)
+        if len(only):
+            more = f" and {len(only) - _MOST} more" if len(only) > _MOST else ""
+            found.append((word, first.select("name", f"{here}_count").rows(), more))
+    return found

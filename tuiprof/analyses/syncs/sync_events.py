@@ -287,7 +287,7 @@ def _verdict(
     block = f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host {format_ns(blocked)}"
     if not len(groups) and figures["empty"] is None:
         return Verdict(
-            "no synchronise calls; without device activity, copies that block cannot be told", "info"
+            "no synchronise calls; without device activity, blocking copies are not recognised", "info"
         )
     if not len(groups):
         return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
@@ -323,9 +323,7 @@ def _place(groups: pl.DataFrame) -> str:
 def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
     notes = []
     if not trace.device_indices:
-        notes.append(
-            "No device activity in this trace: empty time and what a sync waited for cannot be told."
-        )
+        notes.append("No device activity in this trace: empty time and what a sync waited for are unknown.")
     if not trace.steps.numbers.size:
         notes.append("No step markers: figures are for the whole window, not per step.")
     if table.counted.is_empty():

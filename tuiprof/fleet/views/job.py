@@ -86,7 +86,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             "warn",
         )
     else:
-        verdict = Verdict("the advice finds nothing on any rank whose gain can be told", "good")
+        verdict = Verdict("the advice finds nothing on any rank whose gain is known", "good")
     return Report(
         NAME,
         TITLE,

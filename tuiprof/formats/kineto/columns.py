@@ -151,7 +151,7 @@ def build(
     """Turn events into columns.
 
     Raises:
-        Untimely: A time cannot be told exactly from the decoded number.
+        Untimely: A time cannot be read exactly from the decoded number.
     """
     cats = _codes([event.cat for event in events], books.cats)
     return Columns(

@@ -1,7 +1,7 @@
 """From the words of the tools to the categories of the model.
 
 Kineto's words are those of its ``ActivityType`` names since PyTorch 1.8; vendors put their own prefix in
-front (``cuda_``, ``xpu_``, ``mtia_``, ``privateuse1_``). Tools that write no category are told by the lane
+front (``cuda_``, ``xpu_``, ``mtia_``, ``privateuse1_``). Tools that write no category get it from the lane
 an event lies on.
 """
 

@@ -37,7 +37,7 @@ _EVENT: Final[Columns] = {
     "size": NUMBER,
 }
 
-#: Event name → category. The set of names is open: what is not here is told by where it ran.
+#: Event name → category. The set of names is open: what is not here gets its category from where it ran.
 _CATEGORIES: Final = {
     "nc_exec_running": "kernel",
     "device_exec": "kernel",

@@ -342,8 +342,8 @@ class Builder:
     def _allocators(self) -> Ints:
         """Return the device whose memory each event is about; -1 = the host's.
 
-        The allocators of GPUs are told by their names (``GPU_0_bfc``, ``xla_gpu_host_bfc``), those of TPUs, which have
-        none, by the index of the device. ``bytes_reserved`` is what programs hold besides buffers, not a pool that
+        The allocators of GPUs are recognised by their names (``GPU_0_bfc``, ``xla_gpu_host_bfc``), those of TPUs by
+        the index of the device. ``bytes_reserved`` is what programs hold besides buffers, not a pool that
         buffers are taken from.
         """
         named = self.stats.has("allocator_name")

@@ -81,7 +81,7 @@ def match_programs(
 
 
 def match_runs(run: Ints, start: Ints, call_starts: Ints) -> Ints:
-    """Return for each operator of a program which of the program's calls made it run; empty = cannot be told."""
+    """Return for each operator of a program which of the program's calls made it run; empty = unknown."""
     numbers, of_run = dense(run - run.min())
     first = np.full(len(numbers), np.iinfo(np.int64).max)
     np.minimum.at(first, of_run, start)

@@ -139,7 +139,7 @@ def show_name(name: str) -> str:
 
 
 def framework(names: Iterable[str], lines: Iterable[str]) -> str:
-    """Return whose profile it is, by what only that framework writes; empty = it cannot be told."""
+    """Return whose profile it is, by what only that framework writes; empty = unknown."""
     jax = False
     for name in names:
         if name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name:
@@ -153,7 +153,7 @@ def framework(names: Iterable[str], lines: Iterable[str]) -> str:
 def of_host(name: str, *, runs_python: bool) -> str:
     """Return the category of an event on a host thread.
 
-    What a user names with ``jax.profiler.TraceAnnotation`` cannot be told from what the runtime names, except
+    What a user names with ``jax.profiler.TraceAnnotation`` cannot be distinguished from what the runtime names, except
     by knowing the runtime's names: on a thread that runs Python, what is not known is an annotation — unless it
     lies inside a runtime call or a compilation, which :mod:`tuiprof.formats.xplane.build` sees.
     """

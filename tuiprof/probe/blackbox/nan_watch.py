@@ -2,7 +2,7 @@
 
 Before an optimizer steps, the norm of each gradient is put into one small tensor on the device, with the loss of the
 last backward pass in front. On a GPU it is copied to pinned memory without waiting, with an event behind the copy; at
-one of the next steps, when the event has happened, the host reads it. So the host is told a step or so later, of the
+one of the next steps, when the event has happened, the host reads it. So the host learns it a step or so later, of the
 step in which it was. Gradients are read, never written. On the CPU there is nothing to wait for.
 """
 

@@ -46,11 +46,7 @@ def threads_now() -> list[dict[str, Any]]:
 
 
 def frames_of(frame: FrameType | None) -> list[Frame] | None:
-    """Return a stack, innermost frame first; None = of a thread of the probe.
-
-    Args:
-        frame: The innermost frame.
-    """
+    """Return a stack, innermost frame first; None = of a thread of the probe."""
     frames: list[Frame] = []
     outermost = ""
     while frame is not None:

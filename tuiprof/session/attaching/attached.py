@@ -127,7 +127,7 @@ def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
 
 
 def _code(session: Session) -> int | None:
-    """Return the exit status that the probe saw; None = unknown, as only a parent is told it."""
+    """Return the exit status that the probe saw; None = unknown, as only a parent gets it."""
     deadline = time.monotonic() + _LAST_LINE_S
     while time.monotonic() < deadline:
         ends = [last_end(session, path.stem) for path in session.log_files() if path.stem != "recorder"]

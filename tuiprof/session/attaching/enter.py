@@ -116,9 +116,9 @@ def check(pid: int) -> tuple[int, int]:
     """
     if sys.platform != "linux":
         raise SessionError("a running process can be entered on Linux alone", "start it with tuiprof run")
-    told = ptrace.forbidden(pid)
-    if told is not None:
-        raise SessionError(*told)
+    refusal = ptrace.forbidden(pid)
+    if refusal is not None:
+        raise SessionError(*refusal)
     if not _readable(pid):
         raise SessionError(*ptrace.refused())
     version = python_of(pid)

@@ -49,9 +49,9 @@ def stacks_of(pid: int, *, children: bool = False) -> dict[int, list[Thread]]:
     Raises:
         SessionError: py-spy is not installed, ptrace is not allowed, or it is no Python process.
     """
-    told = ptrace.forbidden(pid)
-    if told is not None:
-        raise SessionError(*told)
+    refusal = ptrace.forbidden(pid)
+    if refusal is not None:
+        raise SessionError(*refusal)
     spy = program()
     if spy is None:
         raise SessionError(f"py-spy is needed to look into process {pid}, which has no probe", INSTALL)

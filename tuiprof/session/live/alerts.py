@@ -69,7 +69,7 @@ _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P
     "idle device",
     "jitter",
 )
-#: Every rule by name, in the order in which equally bad ones are told.
+#: Every rule by name, in the order in which equally bad ones are shown.
 RULES: Final = (
     (
         _STORAGE,
@@ -178,7 +178,7 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     if not since_ns >= stall_after_ns(median_ns):
         return []
     text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
-    return [_alert(_STALLED, f"{text}: stacks show where it stands", "bad")]
+    return [_alert(_STALLED, f"{text}: stacks show where it waits", "bad")]
 
 
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -315,7 +315,7 @@ def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) 
 
 
 _Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
-#: In the order in which equally bad ones are told.
+#: In the order in which equally bad ones are shown.
 _RULES: Final[tuple[_Rule, ...]] = (
     _out_of_memory,
     _not_a_number,

@@ -18,7 +18,7 @@ def crowded(fold: Fold) -> str:
     """Say that other programs took the cores that a run might have used.
 
     Returns:
-        A sentence with the shares; empty where there was room, or where it cannot be told.
+        A sentence with the shares; empty where there was room, or where it is unknown.
     """
     host = fold.devices.get("host")
     cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0

@@ -266,7 +266,7 @@ class Replay:
 
     @property
     def tells_output(self) -> bool:
-        """Whether the recorder told when the script printed; sessions of before it did do not."""
+        """Whether the recorder logged when the script printed; older sessions lack it."""
         if self._tells_output is None:
             path = self.session.log / "recorder.jsonl"
             # It tells with its first reading after the first output, and every minute.

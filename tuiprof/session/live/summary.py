@@ -193,7 +193,7 @@ def _level(status: Status, stats: StepStats | None) -> Level:
 
 def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStats | None) -> tuple[Fact, ...]:
     facts = [
-        Fact("state", "state", str(status), "text", "How the run stands."),
+        Fact("state", "state", str(status), "text", "Whether the run goes on, and how it ended."),
         Fact("exit_code", "exit status", status.code, "count", "As a shell gives it: 128 + n for signal n."),
         Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the newest record."),
     ]
@@ -530,12 +530,7 @@ def _captured(fold: Fold, lead: WriterState) -> Ints:
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:
-    """List sessions as a report.
-
-    Args:
-        root: Where they are.
-        summaries: They, the newest first.
-    """
+    """List sessions as a report."""
     rows = [
         {
             "id": as_utf8(item.id),

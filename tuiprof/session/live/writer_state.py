@@ -448,7 +448,7 @@ class WriterState:
         lines: Where its main thread was; None = it does not tell.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
-        cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = not told.
+        cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = unknown.
         end: How it ended; None = it goes on, or died.
         restarts: How often the process behind it was started anew.
     """
@@ -495,12 +495,12 @@ class WriterState:
 
     @property
     def cost_per_step_ns(self) -> float | None:
-        """What the probe's hooks cost a step, ns; None = not told."""
+        """What the probe's hooks cost a step, ns; None = unknown."""
         return self.cost.ns / self.cost.steps if self.cost and self.cost.steps else None
 
     @property
     def cost_share(self) -> float | None:
-        """Share of time that tuiprof itself took (0..1); None = not told.
+        """Share of time that tuiprof itself took (0..1); None = unknown.
 
         Of a rank: cost a step over the mean time of the kept steps. Of the recorder: CPU time of sampling
         over the time since it began.

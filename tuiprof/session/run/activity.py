@@ -28,7 +28,7 @@ _LIBRARIES: Final = (
 
 
 def activity(session: Session) -> str:
-    """Return what the script of a session does just now, in words; empty = it cannot be told here."""
+    """Return what the script of a session does just now, in words; empty = unknown."""
     who = processes(session)
     if who is None or who.place != process.place():
         return ""

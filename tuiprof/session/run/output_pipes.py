@@ -49,9 +49,6 @@ _WRITER: Final = Path(output_writer.__file__).resolve()
 class OutputPipes:
     """The pipes of one script, and the process that empties them.
 
-    Args:
-        session: Where the output goes.
-
     Attributes:
         out: What the script is given as its standard output; :meth:`handed_over` closes it here.
         err: The same for its standard error.

@@ -26,7 +26,7 @@ CPU_BUDGET: Final = 0.02
 #: … of one core, up to this period.
 LONGEST_PERIOD_S: Final = 5.0
 _COST_EVERY: Final = 10
-#: How much was printed is told when it changed, and again every so many readings, so that it is never far back.
+#: How much was printed is logged when it changed, and again every so many readings, so that it is never far back.
 _PRINTED_EVERY: Final = 120
 
 

@@ -1,4 +1,4 @@
-"""The script that a session ran, kept so that two runs of a script that was edited in place can be told apart.
+"""The script that a session ran, kept so that two runs of a script that was edited in place can be distinguished.
 
 What is kept is the text of the script that the user launched, of a scenario also the files in the folder of its name,
 up to a size, in ``source/``; the digest of each in ``session.json``. Nothing else is: no module that it imports, no
@@ -40,7 +40,7 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
         cwd: Where it runs.
 
     Returns:
-        Its absolute path; None = there is none, or none can be told.
+        Its absolute path; None = there is none, or it is unknown.
     """
     for part in argv:
         if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
@@ -93,7 +93,7 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
         if not text or len(content) > room or b"\0" in content:
             continue
         copy = session.path / FOLDER / name
-        with contextlib.suppress(OSError, SessionError):  # a full disk is told by what cannot do without
+        with contextlib.suppress(OSError, SessionError):  # a full disk is reported by what needs it
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(copy, content)
             kept.append(name)

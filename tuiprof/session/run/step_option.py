@@ -1,4 +1,4 @@
-"""Where the user says that steps end: what is typed, and what the probe is told."""
+"""Where the user says that steps end: what is typed, and what the probe gets."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class _Run:
         try:
             self._identify(child.pid)
         except TuiprofError as error:  # the script runs all the same
-            self._note("warn", f"{error.message}: without it a lost recorder cannot be told from a lost run")
+            self._note("warn", f"{error.message}: without it a lost recorder looks like a lost run")
         if output.problem:
             self._note(
                 "warn",

@@ -38,11 +38,7 @@ class Evidence(Horizontal):
             self.row = row
 
     class ElsewhereWanted(Message):
-        """A row was opened that another analysis explains.
-
-        Attributes:
-            title: Title of that analysis.
-        """
+        """A row was opened that another analysis explains."""
 
         def __init__(self, title: str) -> None:
             super().__init__()

@@ -48,7 +48,7 @@ def _key(keys: str, action: str, label: str, tooltip: str) -> Binding:
 
 KEYS: Final[tuple[Binding, ...]] = (
     _key("t", "timelines", "timelines", "To the timelines and back to the table"),
-    _key("x", "swap", "swap", "Let before and after change places"),
+    _key("x", "swap", "swap", "Swap before and after"),
     *(binding for binding in TRACE_KEYS if (binding.id or "").removeprefix("trace.") in _SHARED),
     _key("escape", "escape", "back", "Clear filter and search, close the timelines, leave"),
 )

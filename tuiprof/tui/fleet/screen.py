@@ -118,7 +118,7 @@ class FleetScreen(Screen[None]):
                 raise TuiprofError(
                     f"no collective of {len(fleet.read)} ranks was matched"
                     + (f"; {len(problems)} files cannot be read: {problems[0]}" if problems else ""),
-                    "tuiprof report FOLDER says what can be told",
+                    "tuiprof report FOLDER shows what is known",
                 )
             self.post_message(self.Read(fleet))
         except TuiprofError as error:

@@ -26,11 +26,7 @@ _LEVELS: Final = len(glyphs.EIGHTHS_UP) - 1
 
 
 class HeatMap:
-    """How late each rank comes in each step, as cells; a cell of several ranks or steps shows the latest of them.
-
-    Args:
-        fleet: The job.
-    """
+    """How late each rank comes in each step, as cells; a cell of several ranks or steps shows the latest of them."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._late: Floats = np.nan_to_num(fleet.late_per_step, nan=-np.inf)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class RankMap(Lines, can_focus=True):
-    """Ranks from top to bottom, steps from left to right.
-
-    Args:
-        shown: What it draws.
-    """
+    """Ranks from top to bottom, steps from left to right."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("up,k", "move(-1, 0)", "up", "The rank above", id="fleet.up", group="Ranks", show=False),

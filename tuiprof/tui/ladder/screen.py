@@ -433,7 +433,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageProblem(
-                f"{path} cannot be written: {error.strerror}", "choose another place"
+                f"{path} cannot be written: {error.strerror}", "choose another file"
             ) from error
         self.app.notify(f"written: {path.absolute()}", timeout=6)
 

@@ -17,7 +17,7 @@ from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tuiprof.headline.trace import Gist
+    from tuiprof.headline.trace import Headline
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
     from tuiprof.session.run.interpreter import Facts
@@ -389,7 +389,7 @@ class Measured:
         self._scenario_of: dict[str, Scenario | None] = {}
         self._ladders: dict[Path, tuple[int, dict[str, Figure], str, int]] = {}
         self._found: dict[str, dict[str, Figure]] = {}
-        self._gists: dict[Path, Gist] = {}
+        self._headlines: dict[Path, Headline] = {}
 
     def look(self, root: Path) -> None:
         """Take up the ladders of a folder; what did not change is not read again."""
@@ -425,8 +425,10 @@ class Measured:
 
     def syncs(self, figure: Figure | None) -> float | None:
         """Return the syncs a step in the trace of a measurement; None = unknown, or not read yet."""
-        gist = self._gists.get(figure.trace) if figure is not None and figure.trace is not None else None
-        return gist.syncs_per_step if gist is not None else None
+        headline = (
+            self._headlines.get(figure.trace) if figure is not None and figure.trace is not None else None
+        )
+        return headline.syncs_per_step if headline is not None else None
 
     def read_one(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
         """Read one trace of a ladder that was not read yet; takes seconds unless it was read before.
@@ -437,10 +439,10 @@ class Measured:
         from tuiprof.headline.trace import ask
 
         for figure in list(self._found.get(ladder, {}).values()):
-            if figure.trace is not None and figure.trace not in self._gists:
+            if figure.trace is not None and figure.trace not in self._headlines:
                 found = ask(figure.trace, cancelled)
                 if not cancelled():
-                    self._gists[figure.trace] = found
+                    self._headlines[figure.trace] = found
                 return True
         return False
 

@@ -15,11 +15,7 @@ _MEASURE_S: Final = 5.0
 
 
 class Overhead:
-    """The overhead of tuiprof on the run that is shown.
-
-    Attributes:
-        row: It in words.
-    """
+    """The overhead of tuiprof on the run that is shown."""
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment

@@ -39,7 +39,7 @@ from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Gist
+    from tuiprof.headline.trace import Headline
     from tuiprof.session.store.summary import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
@@ -100,7 +100,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.captures,
             self.figures,
             self._overhead,
-            read_gist=self._read_gist,
+            read_headline=self._read_headline,
             last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
         )
         self._trace_figures: dict[Path, TraceFigures | None] = {}  # what is known of the traces
@@ -379,15 +379,15 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.refresh_bindings()
         self.app.go.trace(path, step=step)
 
-    def _read_gist(self, path: Path) -> None:
+    def _read_headline(self, path: Path) -> None:
         """Read a trace in another process, for what it says first."""
         from tuiprof.headline.trace import ask
 
-        def show(gist: Gist) -> None:
-            self._verdict.set_gist(path, gist)
+        def show(headline: Headline) -> None:
+            self._verdict.set_headline(path, headline)
             self.redraw_now()
 
-        self._read("gist", lambda cancelled: ask(path, cancelled), show, exclusive=False)
+        self._read("headline", lambda cancelled: ask(path, cancelled), show, exclusive=False)
 
     def action_stacks(self) -> None:
         """Show where every thread is; of a run that is over, where they were when that was kept last."""

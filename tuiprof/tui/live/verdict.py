@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tuiprof.headline.trace import Gist
+from tuiprof.headline.trace import Headline
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import refusal
 from tuiprof.session.store.storage import lost_output
@@ -16,7 +16,7 @@ from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.overhead import Overhead
-from tuiprof.tui.live.view import alert_row, armed_row, capture_row, gist_row, over_row, step_row
+from tuiprof.tui.live.view import alert_row, armed_row, capture_row, headline_row, over_row, step_row
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
 from tuiprof.tui.widgets.wrap import wrap_row
@@ -31,7 +31,7 @@ class Verdict:
     """Says what is most worth knowing of the moment that is shown.
 
     Args:
-        read_gist: Starts to read a trace for its gist, which then goes to :meth:`set_gist`; takes seconds.
+        read_headline: Starts to read a trace for its headline, which then goes to :meth:`set_headline`; takes seconds.
         last_errors: Returns so many of the last lines of the script's standard error.
     """
 
@@ -42,12 +42,12 @@ class Verdict:
         figures: Figures,
         overhead: Overhead,
         *,
-        read_gist: Callable[[Path], object],
+        read_headline: Callable[[Path], object],
         last_errors: Callable[[int], list[str]],
     ) -> None:
         self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
-        self._read_gist, self._last_errors = read_gist, last_errors
-        self._gists: dict[Path, Gist | None] = {}  # None = it is being read
+        self._read_headline, self._last_errors = read_headline, last_errors
+        self._headlines: dict[Path, Headline | None] = {}  # None = it is being read
 
     def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
         """Return what goes wrong and what there is to say; only one of them where the screen is not tall."""
@@ -78,30 +78,30 @@ class Verdict:
         if row is not None and moment.rank is not None:
             covered = captures.trace_of_step() is not None
             return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
-        gist = self._gist() if isinstance(moment.run, Live) else None
-        if capture := self._capture(gist):
+        headline = self._headline() if isinstance(moment.run, Live) else None
+        if capture := self._capture(headline):
             return capture
         if moment.status.over and moment.replay is None:
             newest = captures.newest
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [said for said in (lost_output(moment.session), short) if said]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return [*over, (glyphs.DOT, "dim"), *gist_row(gist, fresh=False)[1:]] if gist else over
-        if gist is not None:
-            return gist_row(gist, fresh=False)
+            return [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
+        if headline is not None:
+            return headline_row(headline, fresh=False)
         if self._figures.alerts:
             return [] if tall else alert_row(self._figures.alerts, width)
         if stats.count:
             return [(f" {glyphs.FLAG} ", "good"), ("nothing stands out; a capture shows more", "dim")]
         return []
 
-    def _capture(self, gist: Gist | None) -> Row:
+    def _capture(self, headline: Headline | None) -> Row:
         """Return the state of the newest capture, or of the one that was asked for; empty = nothing to say of it."""
         moment, captures = self._moment, self._captures
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
             if newest.state == "written" and newest.id not in captures.seen:
-                return gist_row(gist, fresh=True) if gist else capture_row(newest)
+                return headline_row(headline, fresh=True) if headline else capture_row(newest)
             if newest.state in ("armed", "started") and moment.running:
                 return capture_row(newest)
             if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:
@@ -117,7 +117,7 @@ class Verdict:
         text = "no answer to the capture yet: the script answers at the end of a step"
         return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
 
-    def _gist(self) -> Gist | None:
+    def _headline(self) -> Headline | None:
         """Return what the newest trace says first; None = there is none, or it is being read."""
         captures, newest = self._captures, self._captures.newest
         if newest is not None and newest.state == "written" and newest.paths:
@@ -133,13 +133,13 @@ class Verdict:
             and newest.state == "written"
             and (why := refusal(newest, self._moment.feed.fold))
         ):
-            return Gist(why, "warn")
-        if path not in self._gists:
-            self._gists[path] = None
-            self._read_gist(path)
-        found = self._gists[path]
+            return Headline(why, "warn")
+        if path not in self._headlines:
+            self._headlines[path] = None
+            self._read_headline(path)
+        found = self._headlines[path]
         return found if found is not None and found.line else None
 
-    def set_gist(self, path: Path, gist: Gist) -> None:
+    def set_headline(self, path: Path, headline: Headline) -> None:
         """Say this of a trace from now on."""
-        self._gists[path] = gist
+        self._headlines[path] = headline

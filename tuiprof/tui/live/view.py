@@ -35,7 +35,7 @@ from tuiprof.tui.widgets.braille import Floats
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Gist
+    from tuiprof.headline.trace import Headline
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
@@ -546,10 +546,10 @@ def capture_row(capture: CaptureState) -> Row:
     return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
 
 
-def gist_row(gist: Gist, *, fresh: bool) -> Row:
+def headline_row(headline: Headline, *, fresh: bool) -> Row:
     """Return what the newest trace says first."""
-    role = gist.level if gist.level in ("good", "warn", "bad") else "info"
-    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(gist.line), "text")]
+    role = headline.level if headline.level in ("good", "warn", "bad") else "info"
+    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
     return [*row, (" — enter opens it", "dim")] if fresh else row
 
 

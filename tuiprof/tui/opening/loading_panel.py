@@ -27,11 +27,7 @@ class LoadingPanel(Lines, can_focus=True):
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 
     class Moved(Message):
-        """Progress of opening, posted by a worker to the screen.
-
-        Attributes:
-            progress: How far it is.
-        """
+        """Progress of opening, posted by a worker to the screen."""
 
         def __init__(self, progress: Progress) -> None:
             super().__init__()

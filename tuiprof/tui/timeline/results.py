@@ -24,9 +24,6 @@ class Results:
     Args:
         trace: The trace.
         names: The analyses, in tab order; the table of events comes after them.
-
-    Attributes:
-        names: All tabs.
     """
 
     def __init__(self, trace: Trace, names: Sequence[str]) -> None:

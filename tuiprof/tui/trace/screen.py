@@ -104,12 +104,7 @@ class TraceScreen(Screen[None]):
             self.part = part
 
     class Failed(Message):
-        """The trace cannot be opened.
-
-        Attributes:
-            path: The file.
-            error: Why.
-        """
+        """The trace cannot be opened."""
 
         def __init__(self, path: Path | None, error: TuiprofError) -> None:
             super().__init__()
@@ -117,11 +112,7 @@ class TraceScreen(Screen[None]):
             self.error = error
 
     class Gathered(Message):
-        """It is known which traces belong together.
-
-        Attributes:
-            captures: They.
-        """
+        """It is known which traces belong together."""
 
         def __init__(self, captures: Captures) -> None:
             super().__init__()

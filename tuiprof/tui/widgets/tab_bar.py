@@ -46,11 +46,7 @@ class TabBar(Lines):
     DEFAULT_CSS = "TabBar { height: 1; }"
 
     class Chosen(Message):
-        """A tab was clicked.
-
-        Attributes:
-            name: Its name.
-        """
+        """A tab was clicked."""
 
         def __init__(self, name: str) -> None:
             super().__init__()

@@ -126,11 +126,7 @@ class VirtualTable(ScrollView, can_focus=True):
         """A row was opened with enter or a click on the row under the cursor."""
 
     class Sorted(Message):
-        """The order changed.
-
-        Attributes:
-            table: The table.
-        """
+        """The order changed."""
 
         def __init__(self, table: VirtualTable) -> None:
             super().__init__()

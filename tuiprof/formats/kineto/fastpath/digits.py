@@ -1,7 +1,7 @@
 """Reads many numbers at once out of text, eight digits a step.
 
-Eight characters are one 64-bit word; its digits are told from other characters, and summed up, by arithmetic on
-the whole word, so that numpy does for all numbers what a C program would do for each.
+Eight characters are one 64-bit word; its digits are recognised, and summed up, by arithmetic on the whole word, so
+that numpy does for all numbers what a C program would do for each.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _decode = msgspec.json.Decoder(Head).decode
 
 def _decoded(line: bytes) -> Head:
     if not line.endswith(b",\n"):
-        raise msgspec.DecodeError("something stands between the first line and the second")
+        raise msgspec.DecodeError("there is text between the first line and the second")
     return _decode(b"{%b}" % line[:-2])
 
 

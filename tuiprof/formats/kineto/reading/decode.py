@@ -224,7 +224,7 @@ def _chunk(
     """Sort events by phase into columns.
 
     Raises:
-        Untimely: A time cannot be told exactly from the decoded number.
+        Untimely: A time cannot be read exactly from the decoded number.
     """
     phases = _phases(events)
     every = np.arange(len(events), dtype=np.uint32) if positions is None else positions

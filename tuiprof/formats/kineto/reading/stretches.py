@@ -94,9 +94,6 @@ def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
 class Inflow:
     """The list of events of one stream, in stretches with their text.
 
-    Args:
-        stream: The unwrapped bytes.
-
     Attributes:
         ended: Whether all of the stream was read.
         damage: Why the stream ended early; None = it did not.

@@ -12,7 +12,7 @@ from analyses.made import Made
 
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
-from tuiprof.headline.trace import ask, gist
+from tuiprof.headline.trace import ask, headline
 from tuiprof.model import Report
 from tuiprof.model.units import format_rough_share
 from tuiprof.resources import shipped
@@ -28,7 +28,7 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     for number in range(4):
         at = number * 100
         made.step(number, at, at + 100).op(LOADER, at, at + wait_us).op("aten::mm", at + 70, at + 95)
-    found = gist(made.trace())
+    found = headline(made.trace())
     assert found.analysis == analysis
     assert ("num_workers=0" in found.line) == (analysis == "data_loading")
 
@@ -41,7 +41,7 @@ def test_the_line_is_the_first_advice(name: str) -> None:
     advice = run("advice", trace)
     assert isinstance(advice, Report)
     first = advice.table("findings").rows.row(0, named=True)
-    found = gist(trace)
+    found = headline(trace)
     assert found.analysis == "advice"
     assert first["what"] in found.line
     assert f"({format_rough_share(first['share'])})" in found.line
