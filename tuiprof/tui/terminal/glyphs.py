@@ -5,9 +5,10 @@ Braille cells hold 2 × 4 dots each. A terminal or font without them could be se
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tuiprof.model.report import Level
+if TYPE_CHECKING:
+    from tuiprof.model.report import Level
 
 RUNNING: Final = "●"
 DONE: Final = "✓"
