@@ -86,7 +86,9 @@ class Verdict:
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [said for said in (lost_output(moment.session), short) if said]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
+            return (
+                [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
+            )
         if headline is not None:
             return headline_row(headline, fresh=False)
         if self._figures.alerts:
