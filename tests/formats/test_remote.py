@@ -15,8 +15,8 @@ import pytest
 
 from tuiprof.cli import main
 from tuiprof.errors import TraceError
-from tuiprof.formats import Cancelled
-from tuiprof.formats.remote import LIMIT_VARIABLE, PLACE_VARIABLE, fetch, is_url
+from tuiprof.formats import Cancelled, remote
+from tuiprof.formats.remote import LIMIT_VARIABLE, PATIENCE_VARIABLE, PLACE_VARIABLE, fetch, is_url
 from tuiprof.resources import shipped
 
 SAMPLE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
@@ -140,6 +140,32 @@ def test_nobody_answers(server: tuple[str, type[_Handler]]) -> None:
     "raised",
     [OSError("500, url='http://me:pw@host/x?sig=abc'"), ValueError("no http://me:pw@host/x?sig=abc")],
 )
+@pytest.mark.parametrize("silent", ["info", "open"])
+def test_a_library_that_waits_for_ever_is_given_up(
+    silent: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As aiohttp does, once in a few hundred times, after a chunk that is none."""
+    for_ever = threading.Event()
+
+    class Web:
+        protocol = ("http", "https")
+
+        def info(self, path: str) -> dict[str, Any]:
+            if silent == "info":
+                for_ever.wait()
+            return {"name": path, "type": "file", "size": None}
+
+        def open(self, *_: object, **__: object) -> Any:
+            for_ever.wait()
+
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0.05")
+    monkeypatch.setattr(remote, "_connect", lambda url: (Web(), url))
+    with pytest.raises(TraceError, match="the server fell silent"):
+        fetch("http://silent/t.json")
+    for_ever.set()
+    assert not list(cache.rglob("*.json"))
+
+
 def test_passwords_and_signatures_are_not_repeated(
     raised: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,8 @@ LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
 PATIENCE_VARIABLE: Final = "TUIPROF_REMOTE_TIMEOUT_S"
 _DEFAULT_LIMIT: Final = 16 << 30
 _DEFAULT_PATIENCE_S: Final = 60.0
+#: So many times that may pass between two answers: looking for a file asks for several things.
+_GIVEN_UP: Final = 4
 _BLOCK: Final = 4 << 20
 #: So often is looked whether the copy is still wanted.
 _LOOK_S: Final = 0.1
@@ -80,7 +83,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
     """
     system, path = _connect(url)
     with _explained(url):
-        files, is_folder = _stoppable(lambda: _found(system, path, url), cancelled)
+        files, is_folder = _stoppable(lambda: _found(system, path, url), cancelled, _Silence(system).check)
     folder = _place() / _identity(url, files)
     local = folder / _name(url)
     if not folder.is_dir():
@@ -130,12 +133,40 @@ def _options(protocol: str) -> dict[str, Any]:
         return {}
     import aiohttp
 
-    try:
-        patience_s = float(os.environ.get(PATIENCE_VARIABLE) or _DEFAULT_PATIENCE_S)
-    except ValueError:
-        patience_s = _DEFAULT_PATIENCE_S
+    patience_s = _patience_s()
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=patience_s, sock_read=patience_s)
     return {"client_kwargs": {"timeout": timeout}}
+
+
+def _patience_s() -> float:
+    try:
+        return float(os.environ.get(PATIENCE_VARIABLE) or _DEFAULT_PATIENCE_S)
+    except ValueError:
+        return _DEFAULT_PATIENCE_S
+
+
+class _Silence:
+    """Gives up a web server that says nothing, where aiohttp does not.
+
+    After a chunk that is none aiohttp now and then waits for ever: the connection is gone, and its own limit with it.
+    """
+
+    def __init__(self, system: Any) -> None:
+        self._most_s = _GIVEN_UP * _patience_s() if "http" in system.protocol else float("inf")
+        self.broken()
+
+    def broken(self) -> None:
+        """Something has come."""
+        self._since_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise where it has lasted too long.
+
+        Raises:
+            TimeoutError: It has.
+        """
+        if time.monotonic() - self._since_s > self._most_s:
+            raise TimeoutError
 
 
 def _stoppable(
@@ -257,13 +288,14 @@ def _copy(
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if total > shutil.disk_usage(folder.parent).free:
         raise OSError(errno.ENOSPC, "No space left on device")
-    done = 0
+    done, silence = 0, _Silence(system)
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
     ) as made:
         new = Path(made) / "copy"
 
         def report() -> None:
+            silence.check()
             if progress is not None:
                 progress(done, max(total, done) if total else 0)
 
@@ -278,6 +310,7 @@ def _copy(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 for size in _copied(system, name, _size(info), target):
                     done += size
+                    silence.broken()
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")
 
