@@ -136,10 +136,6 @@ def test_nobody_answers(server: tuple[str, type[_Handler]]) -> None:
         fetch("http://127.0.0.1:1/x.json")
 
 
-@pytest.mark.parametrize(
-    "raised",
-    [OSError("500, url='http://me:pw@host/x?sig=abc'"), ValueError("no http://me:pw@host/x?sig=abc")],
-)
 @pytest.mark.parametrize("silent", ["info", "open"])
 def test_a_library_that_waits_for_ever_is_given_up(
     silent: str, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +162,10 @@ def test_a_library_that_waits_for_ever_is_given_up(
     assert not list(cache.rglob("*.json"))
 
 
+@pytest.mark.parametrize(
+    "raised",
+    [OSError("500, url='http://me:pw@host/x?sig=abc'"), ValueError("no http://me:pw@host/x?sig=abc")],
+)
 def test_passwords_and_signatures_are_not_repeated(
     raised: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
