@@ -110,6 +110,15 @@ def test_csv_has_every_row_and_runs_no_formula() -> None:
     assert rows[at + 2] == ["10", "31204", "'=HYPERLINK()", "9"]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_quote_in_a_comment_of_csv_begins_no_cell(delimiter: str) -> None:
+    rows = pl.DataFrame({"name": ["x,=1+1", "x;=1+1"]})
+    table = Table("t", "T", (Column("name", "name", "text"),), rows)
+    text = render(Report("x", "X", Verdict('x,"=2+2","+3'), tables=(table,)), "csv")
+    cells = [cell for row in csv.reader(io.StringIO(text), delimiter=delimiter) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+"))]
+
+
 def test_markdown_escapes_what_would_be_markup() -> None:
     text = render(REPORT, "md")
     assert r"\<b\>\*\|" in text

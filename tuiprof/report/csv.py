@@ -30,7 +30,9 @@ def _cell(value: Any) -> Any:
 
 
 def _comment(text: str) -> str:
-    return "# " + _FORMULA_IN_COMMENT.sub(r"\1'", sanitize(text)) + "\n"
+    # A quote behind a comma would begin a cell that goes on over the lines below, and turn theirs inside out.
+    said = sanitize(text).replace('"', "'")
+    return "# " + _FORMULA_IN_COMMENT.sub(r"\1'", said) + "\n"
 
 
 def _render(reports: Sequence[Report | Unavailable], trust: str, _style: Style) -> str:
