@@ -28,9 +28,8 @@ from tuiprof.cli import completing
 from tuiprof.cli.agent import mcp
 from tuiprof.cli.answering import why
 from tuiprof.cli.asking import stacks, steps
-from tuiprof.cli.attaching import attach, detach
+from tuiprof.cli.attaching import attach, collect, detach
 from tuiprof.cli.checking import check
-from tuiprof.cli.collecting import collect
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare, trend
 from tuiprof.cli.ladders import ladder

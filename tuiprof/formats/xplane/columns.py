@@ -77,12 +77,7 @@ class Lookup:
     def __call__(
         self, planes: npt.NDArray[np.integer], ids: npt.NDArray[np.integer]
     ) -> npt.NDArray[np.int32]:
-        """Look up pairs.
-
-        Args:
-            planes: Plane of each, shape ``(n,)``.
-            ids: Id of each, shape ``(n,)``.
-        """
+        """Look up pairs of a plane and an id, both of shape ``(n,)``."""
         if self._rank is not None:
             last = len(self._rank) - 1  # stands for "no such id"
             rank = self._rank[np.where((ids < 0) | (ids > last), last, ids)]

@@ -240,15 +240,7 @@ class NoteLine:
 
 
 def _path_in(folder: str, path: str) -> str:
-    """Return a path relative to the session directory of one that a host's log gives relative to that host's own.
-
-    Args:
-        folder: The host's directory as seen from the session's; empty = it is that.
-        path: Whoever wrote it.
-
-    Returns:
-        The path; empty where there is none, or it leads out of the host's directory.
-    """
+    """Return where a path of a host's log is in the session's directory; empty = nowhere, or it leads out."""
     inside = not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
     return folder + path if path and inside else ""
 

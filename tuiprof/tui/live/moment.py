@@ -58,7 +58,7 @@ class Moment:
         """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
 
         Args:
-            session: It.
+            session: The run with all hosts known so far.
             keep_rank: Show the same rank as before, though another host may come first now. A rank that was chosen is
                 kept anyway.
         """
