@@ -29,6 +29,7 @@ def shell_word(text: str) -> str:
         text: For example the name of a folder; what is not printed is written as bash, zsh and ksh read it in ``$'…'``.
     """
     if not UNSAFE.search(text):
-        return shlex.quote(text)
+        # In the log of a CI system ``##[`` is a command: two words that a shell joins say the same.
+        return shlex.quote(text).replace("##[", "##''[")
     plain = (chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
-    return f"$'{''.join(plain)}'"
+    return f"$'{''.join(plain)}'".replace("##[", "##\\x5b")
