@@ -59,10 +59,20 @@ def read_small(path: Path, largest: int = _LARGEST_SMALL) -> bytes:
         OSError: There is none, it cannot be read, it is no file, or it is not small.
     """
     with open_regular(path) as file:
-        data = file.read(largest + 1)
+        data = read_at_most(file, largest + 1)
     if len(data) > largest:
         raise OSError(errno.EINVAL, f"it is larger than {largest >> 20} MiB")
     return data
+
+
+def read_at_most(file: BinaryIO, size: int) -> bytes:
+    """Read the rest of a file up to a limit, into no more memory than that rest takes.
+
+    ``file.read(size)`` first asks for ``size`` bytes however few there are. For a log that is read every second those
+    are megabytes for some hundred bytes, and the holes they leave make the heap of a viewer grow by the hour.
+    """
+    rest = os.fstat(file.fileno()).st_size - file.tell()
+    return file.read(min(size, rest)) if rest > 0 else b""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -141,7 +151,7 @@ def read_end(path: Path, size: int) -> bytes:
         with open_regular(path) as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - size))
-            block = file.read(size)
+            block = read_at_most(file, size)
     except OSError:
         return b""
     return block if length <= size else block[block.find(b"\n") + 1 :]

@@ -20,7 +20,7 @@ from tuiprof.session.log.records import Record
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
-from tuiprof.system.files import UNDECODABLE, open_regular
+from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
 
 #: Bytes read from one file at a time.
 BLOCK: Final = 4 << 20
@@ -98,7 +98,7 @@ class LogFile:
                 return []
             self.unreadable = ""
             self._file.seek(self._position)
-        block = self._partial + self._file.read(max_bytes)
+        block = self._partial + read_at_most(self._file, max_bytes)
         cut = block.rfind(b"\n") + 1
         self._partial = block[cut:]
         self._position += cut

@@ -21,7 +21,7 @@ from tuiprof.session.log.records import Head, Record, Step
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.pieces import decode, first_head
 from tuiprof.session.store.status import State, Status
-from tuiprof.system.files import open_regular, read_end
+from tuiprof.system.files import open_regular, read_at_most, read_end
 
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
@@ -247,7 +247,7 @@ def _step_ends_apart(one: Sequence[Step], other: Sequence[Step]) -> tuple[list[i
 def _beginning(path: Path) -> list[Step]:
     try:
         with open_regular(path) as file:
-            block = file.read(_BEGINNING_BYTES)
+            block = read_at_most(file, _BEGINNING_BYTES)
     except OSError:
         return []
     records = decode(block[: block.rfind(b"\n") + 1])
