@@ -22,6 +22,8 @@ SAME_SHARE = 0.01
 _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
 #: By how much the error of so few steps is larger: Student's t for 95 % over that of a normal distribution.
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
+#: What a verdict says of a change that is not sure.
+_DOUBTS = {"no": "not sure", "unknown": "how sure is not known"}
 #: Neighbouring steps are taken to resemble each other by no more than this.
 _MOST_ALIKE = 0.9
 
@@ -72,7 +74,8 @@ class StepChange:
             return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
-        doubt = "" if self.sure == "yes" else f"; sure: {self.sure}".replace("sure: no:", "not sure:")
+        known, _, why = self.sure.partition(": ")
+        doubt = f"; {_DOUBTS[known]}: {why}" if known in _DOUBTS else ""
         how = "is" if self.sure == "yes" else "may be"
         speed = format_speed(self.after_ns / self.before_ns if self.before_ns else 0.0)
         return Verdict(f"a step {how} {speed}: {a} before, {b} after{span}{doubt}", level)
