@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -20,12 +20,16 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: Most operators of one pass (a layer of a model has more), and passes from which on it is a loop.
-LONGEST_PERIOD, LEAST_PASSES = 12, 8
+#: Most operators of one pass, and passes from which on it is a loop.
+LONGEST_PERIOD, LEAST_PASSES = 40, 8
 #: Operators that take less than this on average mostly cost their calls …
 SHORT_NS = 50_000
 #: … if they have at least this share of the loop's time: else it is the Python between them that takes it.
 LEAST_INSIDE = 0.25
+#: Layers of a model repeat as well, and cannot be called all at once. They have parameters of their own: autograd
+#: accumulates a gradient in (nearly) every pass. Without a backward pass, these operators are taken for layers.
+_ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
+_LAYERS: Final = r"^aten::(linear|conv\dd|\w*_norm|embedding|scaled_dot_product_attention)$"
 #: One call on the whole batch takes longer than one pass did, at worst by this factor.
 _LEAST = 4.0
 
@@ -35,7 +39,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if trace.device_indices:
         return  # what loops cost a device is seen in its launches
     in_steps = evidence.stepped
-    found = [loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows)]
+    loops_of_steps = (loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows))
+    found = [loop for one in loops_of_steps if (loop := _steady(evidence, one)) is not None]
     if not found:
         return
     places = (
@@ -43,13 +48,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         .group_by("where", "backward", maintain_order=True)
         .agg(
             pl.col("track", "start", "end", "times"),
+            pl.col("calls").explode(),
             pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
         )
         .to_dicts()
     )
     forward = [place for place in places if not place["backward"]]
     for place in places:
-        of = [one for one in forward if set(one["times"]) == set(place["times"])] if place["backward"] else []
+        of = [one for one in forward if _made(one, place)] if place["backward"] else []
         if len(of) == 1:  # autograd repeats what the forward did: one place, one change
             for key in ("track", "start", "end", "times"):
                 of[0][key] += place[key]
@@ -58,6 +64,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             forward.append(place)
     jit = "jax.jit" if evidence.is_jax else "torch.compile"
     yield from (_finding(place, jit) for place in forward)
+
+
+def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
+    """Return whether autograd repeats in one loop what was done in the other."""
+    made_by = [call for call in backward["calls"] if call >= 0]
+    if made_by:
+        return bool(np.isin(made_by, forward["calls"]).mean() > 0.5)
+    return set(forward["times"]) == set(backward["times"])
 
 
 def _finding(place: dict[str, Any], jit: str) -> Finding:
@@ -81,6 +95,27 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
         Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],
     )
+
+
+def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a loop with its calls, of backward nodes those that made them; None = its passes are layers of a model."""
+    trace, calls = evidence.trace, evidence.calls
+    within = (calls.tracks == loop["track"]) & (trace.starts[calls.rows] >= loop["start"])
+    within &= trace.ends[calls.rows] <= loop["end"]
+    accumulates = trace.named(_ACCUMULATES, calls.rows)
+    if loop["backward"]:
+        if (within & accumulates).sum() >= loop["times"] / 2:
+            return None
+        return loop | {"calls": calls.forward[within].tolist()}
+    nodes = np.isin(calls.forward, np.flatnonzero(within))
+    if nodes.any():
+        # A gradient is accumulated right after the node that made it.
+        last_node = np.maximum.accumulate(np.where(calls.backward & ~accumulates, np.arange(len(nodes)), 0))
+        if nodes[last_node[accumulates]].sum() >= loop["times"] / 2:
+            return None
+    elif trace.named(_LAYERS, calls.rows[within]).any():
+        return None
+    return loop | {"calls": np.flatnonzero(within).tolist()}
 
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:

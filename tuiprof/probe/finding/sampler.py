@@ -35,6 +35,8 @@ _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "to
 #: What the script does at a line, by the module of a frame below it; the one next to the script decides.
 _DOING = (
     ("torch.utils.data", "waits for a batch"),
+    ("torch._tensor_str", "prints a tensor"),
+    ("copy", "copies"),
     ("torch.autograd", "backward"),
     ("torch._tensor", "backward"),
     ("torch.optim", "optimizer"),
@@ -46,6 +48,8 @@ _DOING = (
     ("jax._src.array", "reads an array"),
     *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
 )
+#: What calls the script's data set and collate function.
+_LOADER = "torch.utils.data"
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
 
 
@@ -99,18 +103,17 @@ class Sampler:
         innermost: FrameType | None = None
         script: list[FrameType] = []
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-        compiles = False
+        compiles = loads = False
         below: FrameType | None = None  # the frame that the script's innermost one has called
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
             if is_script(frame.f_code.co_filename):
                 innermost = innermost or frame
-                if not self.wants_loops:
-                    break
                 script.append(frame)
-            elif self.wants_loops:
+            else:
                 module = str(frame.f_globals.get("__name__", ""))
+                loads = loads or (innermost is not None and module.startswith(_LOADER))
                 compiles = compiles or module.startswith(_COMPILING)
                 if module.partition(".")[0] in _FRAMEWORKS:
                     script.clear()
@@ -119,7 +122,11 @@ class Sampler:
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
-            key = innermost.f_code.co_filename, innermost.f_lineno or 0, _doing(below)
+            key = (
+                innermost.f_code.co_filename,
+                innermost.f_lineno or 0,
+                "makes a batch" if loads else _doing(below),
+            )
             if key in self._lines or len(self._lines) < _MOST_LINES:
                 self._lines[key] += 1
         if self.wants_loops:
