@@ -31,6 +31,10 @@ SHORT_NS: Final = 50_000
 MOST_INSIDE: Final = 0.25
 #: A line of the script is where the stretches are if it has this many times as many of the samples, at least and most.
 _LINE_SHARE: Final = (0.35, 1.5)
+#: Stretches that are less of the step than this may be anywhere.
+_LEAST_NAMED: Final = 0.1
+#: The part of a stretch that is most of it.
+_MOST_OF_IT: Final = 0.6
 #: What there is to say of it, by what the sampler saw there.
 _WHAT: Final = {
     "": "Python runs without calling an operator",
@@ -73,10 +77,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}
     for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, main, mine, (begin + end) // 2, end), []).append(index)
+        places.setdefault(_place(trace, main, mine, begin, end), []).append(index)
     part = float((ends - starts).sum()) / (high - low)
     line = evidence.line_doing("", *_INSTEAD, least=_LINE_SHARE[0] * part, most=_LINE_SHARE[1] * part)
-    if line is not None and not any(".py" in place for place in places):
+    if part >= _LEAST_NAMED and line is not None and not any(".py" in place for place in places):
         places = {line.where: list(range(len(starts)))}
     else:
         line = None
@@ -147,13 +151,13 @@ def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int,
     return mine[~(short & in_sparse)]
 
 
-def _place(trace: Trace, main: int, recorded: Ints, middle: int, end: int) -> str:
-    """Return where a stretch is: the innermost function of the user's around its middle, else what it leads to."""
+def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int) -> str:
+    """Return where a stretch is: the innermost function of the user's that has most of it, else what it leads to."""
+    inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
     frames = np.flatnonzero(
-        (trace.track_codes == main)
+        (inside > _MOST_OF_IT * (end - begin))
+        & (trace.track_codes == main)
         & trace.is_category("python_function")
-        & (trace.starts <= middle)
-        & (trace.ends > middle)
     )
     users = [row for row in frames.tolist() if _frames.is_user(trace.name(row))]
     if users:

@@ -113,9 +113,16 @@ def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
         last_node = np.maximum.accumulate(np.where(calls.backward & ~accumulates, np.arange(len(nodes)), 0))
         if nodes[last_node[accumulates]].sum() >= loop["times"] / 2:
             return None
-    elif trace.named(_LAYERS, calls.rows[within]).any():
+    elif trace.named(_LAYERS, calls.rows[within]).any() and not _calls_a_model(trace, loop):
         return None
     return loop | {"calls": np.flatnonzero(within).tolist()}
+
+
+def _calls_a_model(trace: Trace, loop: dict[str, Any]) -> bool:
+    """Return whether each pass of a loop calls a model, so that its layers are those of the model's single call."""
+    forward = np.flatnonzero(trace.named("^forward$") & trace.is_category("annotation"))
+    within = (trace.starts[forward] < loop["end"]) & (trace.ends[forward] > loop["start"])
+    return bool(within.sum() >= loop["times"])
 
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
