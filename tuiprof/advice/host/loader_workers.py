@@ -18,7 +18,7 @@ _MOST_WORKERS: Final = 8
 #: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
 _HAND_OVER_NS: Final = 300_000.0
 _HAND_OVER: Final = (0.1, 0.3, 0.02)
-#: Where no core is idle, the batches themselves have to become cheaper; read ready-made, this part stays of making them.
+#: Where no core is idle, batches have to become cheaper to make: read ready-made, they take this part of it.
 _CHEAPER: Final = (0.1, 1.0, 0.02)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
@@ -29,10 +29,6 @@ LEAST_STEPS: Final = 2
 #: long as they take no more than this part of it.
 SHORT_NS: Final = 50_000
 MOST_INSIDE: Final = 0.25
-#: A line of the script is where the stretches are if it has this many times as many of the samples, at least and most.
-_LINE_SHARE: Final = (0.35, 1.5)
-#: Stretches that are less of the step than this may be anywhere.
-_LEAST_NAMED: Final = 0.1
 #: The part of a stretch that is most of it.
 _MOST_OF_IT: Final = 0.6
 #: What there is to say of it, by what the sampler saw there.
@@ -78,15 +74,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     places: dict[str, list[int]] = {}
     for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         places.setdefault(_place(trace, main, mine, begin, end), []).append(index)
-    part = float((ends - starts).sum()) / (high - low)
-    line = evidence.line_doing("", *_INSTEAD, least=_LINE_SHARE[0] * part, most=_LINE_SHARE[1] * part)
-    if part >= _LEAST_NAMED and line is not None and not any(".py" in place for place in places):
-        places = {line.where: list(range(len(starts)))}
+    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
+    recurring = sorted(index for indices in places.values() for index in indices)
+    part = float((ends - starts)[recurring].sum()) / (high - low)
+    line = evidence.line_doing("", *_INSTEAD, least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part)
+    if part >= LEAST_NAMED and line is not None and not any(".py" in place for place in places):
+        places = {line.where: recurring}
     else:
         line = None
     for place, indices in places.items():
-        if len(indices) < 0.75 * len(steps):
-            continue
         at = np.array(indices)
         count = len(at)
         host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
@@ -162,7 +158,11 @@ def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int) -> str
     users = [row for row in frames.tolist() if _frames.is_user(trace.name(row))]
     if users:
         return _frames.function_label(trace.name(users[-1]))
-    following = _next(trace, recorded, end)
+    # What its longest part without any operator leads to.
+    inside = recorded[(trace.ends[recorded] > begin) & (trace.starts[recorded] < end)]
+    until = np.append(trace.starts[inside], end)
+    since = np.maximum.accumulate(np.append(begin, trace.ends[inside]))
+    following = _next(trace, recorded, int(until[np.argmax(until - since)]))
     return (
         f"before {_frames.operator_label(trace.name(following))}"
         if following is not None

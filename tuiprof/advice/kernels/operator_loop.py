@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared.codes import distinct
@@ -29,7 +29,9 @@ LEAST_INSIDE = 0.25
 #: Layers of a model repeat as well, and cannot be called all at once. They have parameters of their own: autograd
 #: accumulates a gradient in (nearly) every pass. Without a backward pass, these operators are taken for layers.
 _ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
-_LAYERS: Final = r"^aten::(linear|conv\dd|\w*_norm|embedding|scaled_dot_product_attention)$"
+_LAYERS: Final = (
+    r"^aten::(linear|conv\dd|(layer|batch|group|instance|rms)_norm|embedding|scaled_dot_product_attention)$"
+)
 #: One call on the whole batch takes longer than one pass did, at worst by this factor.
 _LEAST = 4.0
 
@@ -63,7 +65,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         elif place["backward"]:
             forward.append(place)
     jit = "jax.jit" if evidence.is_jax else "torch.compile"
-    yield from (_finding(place, jit) for place in forward)
+    yield from (_finding(evidence, place, jit) for place in forward)
 
 
 def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
@@ -74,7 +76,7 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
     return set(forward["times"]) == set(backward["times"])
 
 
-def _finding(place: dict[str, Any], jit: str) -> Finding:
+def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
     if "Optimizer.step" in place["where"]:
         instead = "fused=True (or foreach=True) when making the optimizer"
@@ -83,10 +85,15 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
     times = np.array(place["times"], dtype=np.float64)
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     host = HostTime(tracks, starts, ends, 1 / times)
+    low, high = evidence.trace.span
+    part = float((ends - starts).sum()) / (high - low)
+    line = evidence.line_doing(
+        "", "copies", "prints a tensor", least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part
+    )
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
-        place["where"],
+        place["where"] or (line.where if line is not None and part >= LEAST_NAMED else ""),
         f"{instead}; or {jit}",
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "
@@ -148,7 +155,9 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
     for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
         lengths = (ends - starts)[first : first + period * times]
         span = int(ends[first + period * times - 1] - starts[first])
-        if lengths.mean() >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
+        # A machine that is crowded holds up some of them.
+        usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
+        if usual_ns >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
             continue
         around = _ancestry.of(trace, rows[first : first + 1])
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])

@@ -27,6 +27,10 @@ from tuiprof.whatif.edit import Edit, HostTime
 
 #: What makes waits those of one place.
 _PLACE = ("where", "in", "through", "range", "kind")
+#: A line of the script is where something happens that takes a part of the step if the line has this many times that
+#: part of the samples, at least and at most. What is less of the step than this may be anywhere.
+LINE_SHARE: Final = (0.35, 1.5)
+LEAST_NAMED: Final = 0.1
 #: A line that fewer of the samples were taken at may be there by chance.
 LEAST_SEEN: Final = 0.03
 Sure = Literal["high", "medium", "low"]
