@@ -165,17 +165,22 @@ def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     with log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
         written = [line for line in file.read().splitlines() if line.startswith(b'{"t": "lines"')]
-    try:
-        found = msgspec.json.decode(written[-1], type=_Lines)
-    except (IndexError, *_UNDECODABLE):
-        return ()
-    if found.samples < _LEAST_SAMPLES:
+    found = next(filter(None, map(_decoded, reversed(written))), None)
+    if found is None or found.samples < _LEAST_SAMPLES:
         return ()
     inside = cwd.rstrip("/") + "/"
     return tuple(
         SampledLine(f"{file.removeprefix(inside)}:{line}", count / found.samples, doing)
         for (file, line, count), doing in zip(found.top, found.doing, strict=False)
     )
+
+
+def _decoded(line: bytes) -> _Lines | None:
+    """Return what a line says; None = it is damaged, or the one being written."""
+    try:
+        return msgspec.json.decode(line, type=_Lines)
+    except _UNDECODABLE:
+        return None
 
 
 def _cores(log: Path) -> tuple[float | None, float | None]:

@@ -29,7 +29,7 @@ from tuiprof.whatif.edit import Edit, HostTime
 _PLACE = ("where", "in", "through", "range", "kind")
 #: A line of the script is where something happens that takes a part of the step if the line has this many times that
 #: part of the samples, at least and at most. What is less of the step than this may be anywhere.
-LINE_SHARE: Final = (0.35, 1.5)
+LINE_SHARE: Final = (0.35, 2.0)
 LEAST_NAMED: Final = 0.1
 #: A line that fewer of the samples were taken at may be there by chance.
 LEAST_SEEN: Final = 0.03

@@ -35,10 +35,8 @@ _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "to
 #: What the script does at a line, by the module of a frame below it; the one next to the script decides.
 _DOING = (
     ("torch.utils.data", "waits for a batch"),
-    ("torch._tensor_str", "prints a tensor"),
     ("copy", "copies"),
     ("torch.autograd", "backward"),
-    ("torch._tensor", "backward"),
     ("torch.optim", "optimizer"),
     ("torch.nn.modules.module", "forward"),
     ("torch.serialization", "checkpoint"),
@@ -48,6 +46,8 @@ _DOING = (
     ("jax._src.array", "reads an array"),
     *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
 )
+#: The same by the function, of the methods of a tensor that are written in Python.
+_TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
 #: What calls the script's data set and collate function.
 _LOADER = "torch.utils.data"
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
@@ -173,7 +173,11 @@ class Sampler:
 
 def _doing(below: FrameType | None) -> str:
     """Return what the script does in the frame that it has called; empty = something of its own."""
-    module = "" if below is None else str(below.f_globals.get("__name__", ""))
+    if below is None:
+        return ""
+    module = str(below.f_globals.get("__name__", ""))
+    if module == "torch._tensor":
+        return _TENSOR.get(below.f_code.co_name, "")
     return next((doing for name, doing in _DOING if module.startswith(name)), "")
 
 
