@@ -37,8 +37,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if len(checked) < LEAST_SHARE * len(nodes):
         return
     yield Finding(
-        f"autograd's anomaly mode is on: {evidence.how_often(len(nan_checks))} a gradient is checked for NaN, and "
-        "every operator keeps its Python stack",
+        f"autograd's anomaly mode is on: gradients are checked for NaN {evidence.how_often(len(nan_checks))}, "
+        "and every operator of the forward pass records its Python stack",
         "",
         "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step (Lightning: "
         "Trainer(detect_anomaly=False)); switch it on to look for a NaN, and off again",

@@ -45,8 +45,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
     filled = evidence.without_operators(fills)
     yield Finding(
-        f"{format_rough_share(share)} of the step fills gradients as large as embedding tables with zeros; then the "
-        "optimizer goes over all rows, of which a batch touches a few",
+        f"{format_rough_share(share)} of the step zeroes gradients as large as embedding tables; the optimizer then "
+        "updates every row, of which a batch uses a few",
         evidence.function_of(int(gradients[0])),
         "nn.Embedding(sparse=True), nn.EmbeddingBag(sparse=True), with SGD, Adagrad or SparseAdam",
         "high",

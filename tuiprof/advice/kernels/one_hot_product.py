@@ -33,7 +33,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     with_backward = calls.with_backward(chosen)
     likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP)
     yield Finding(
-        f"{evidence.how_often(len(found))} one-hot vectors are multiplied with a matrix, which picks rows of it",
+        f"one-hot vectors are multiplied by a matrix {evidence.how_often(len(found))}, which only selects rows of it",
         evidence.function_of(int(calls.rows[found[0]])),
         "F.embedding(ids, table) or table[ids] (of nn.Linear: its weight transposed), without one_hot",
         "high",
