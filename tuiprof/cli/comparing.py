@@ -101,8 +101,7 @@ def trend(
     from contextlib import ExitStack
     from dataclasses import replace
 
-    from tuiprof.comparison.history import history
-    from tuiprof.comparison.trend import FIGURES, course, grouped, report
+    from tuiprof.comparison.trend import FIGURES, course, grouped, history, report
     from tuiprof.report import render_all, stdout_style
     from tuiprof.session.store.folders import sessions_root
 

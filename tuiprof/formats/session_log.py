@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.steps import Uncaptured
 
 #: Fewer steps than this say little about the others.
 LEAST_STEPS: Final = 5

@@ -21,9 +21,9 @@ from tuiprof.model.trust import ReadStats
 from tuiprof.model.window import Window
 
 if TYPE_CHECKING:
+    from tuiprof.model.steps import Uncaptured
     from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
-    from tuiprof.model.uncaptured import Uncaptured
 
 Mask = npt.NDArray[np.bool_]
 _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.graph import WORK, Graph
 from tuiprof.whatif.replay import Replay

@@ -12,8 +12,8 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.syncs.emptied import LEAD_NS
 from tuiprof.analyses.syncs.wait_table import WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
@@ -96,7 +96,7 @@ _RULES = (
         "refill",
         "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
         "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
-        f"to work that was launched {format_ns(_refill.LEAD_NS)} before or earlier) or until the next sync. Of a "
+        f"to work that was launched {format_ns(LEAD_NS)} before or earlier) or until the next sync. Of a "
         "read of XLA's also such gaps inside it, because it launches its copy itself.",
     ),
     Rule(

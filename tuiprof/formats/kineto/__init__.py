@@ -122,8 +122,7 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
 
 
 def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
-    from tuiprof.formats.kineto.about import base_unix_ns, describe_file
-    from tuiprof.formats.kineto.assemble import assemble
+    from tuiprof.formats.kineto.assemble import assemble, base_unix_ns, describe_file
     from tuiprof.formats.kineto.raw import RawChunks
     from tuiprof.formats.sidecar import read_sync_sites
 

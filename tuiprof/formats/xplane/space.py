@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.xplane.protobuf.chain import Chains
 from tuiprof.formats.xplane.protobuf.messages import (
     Metadata,
     Value,
@@ -26,6 +25,7 @@ from tuiprof.formats.xplane.protobuf.wire import (
     FIXED64,
     VARINT,
     Buffer,
+    Chains,
     Damaged,
     Data,
     fields,
