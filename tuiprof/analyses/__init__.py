@@ -19,7 +19,7 @@ from polars.exceptions import PanicException
 from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.trust_checks import EVENTLESS
+from tuiprof.model.trust import EVENTLESS
 from tuiprof.plugins import discover
 
 #: From this many events on threads are quicker than one analysis after the other; more than these gain nothing.

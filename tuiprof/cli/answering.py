@@ -109,7 +109,7 @@ def write_page_of_trace(
     convert: bool | None = None,
 ) -> None:
     """Write the page of a trace as text to standard output, its first lines as soon as they are known."""
-    from tuiprof.analyses.shared.opening import opening
+    from tuiprof.analyses.shared.replay import opening
     from tuiprof.report.answer import opening_text, to_text
 
     trace, title = _named_trace(target, rank, run, convert)

@@ -23,9 +23,8 @@ import numpy as np
 from tuiprof.advice.proof import KEY as PROOF
 from tuiprof.advice.proof import proof_table, prove
 from tuiprof.analyses.compare.change import StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric
+from tuiprof.analyses.compare.figures import Metric, step_pair
 from tuiprof.analyses.compare.script import script_change
-from tuiprof.analyses.compare.step_pair import step_pair
 from tuiprof.analyses.compare.traces import compare as compare_traces
 from tuiprof.analyses.compare.words import changed_in_words
 from tuiprof.analyses.shared.scope import Scope

@@ -11,8 +11,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import polars as pl
 
+from tuiprof.model.intervals import Window
 from tuiprof.model.units import format_change, format_value
-from tuiprof.model.window import Window
 
 #: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]

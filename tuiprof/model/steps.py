@@ -12,8 +12,8 @@ import polars as pl
 from tuiprof.model.intervals import Ints
 
 if TYPE_CHECKING:
+    from tuiprof.model.intervals import Window
     from tuiprof.model.trace import Trace
-    from tuiprof.model.window import Window
 
 
 from typing import TYPE_CHECKING, Final
@@ -60,7 +60,7 @@ class Steps:
         Args:
             index: Index into ``numbers``.
         """
-        from tuiprof.model.window import Window
+        from tuiprof.model.intervals import Window
 
         return Window(int(self.starts[index]), int(self.ends[index]), f"step {self.numbers[index]}")
 

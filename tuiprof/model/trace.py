@@ -15,10 +15,9 @@ import polars as pl
 
 from tuiprof.model import links, nesting, steps
 from tuiprof.model.derived import Derivation, derived
-from tuiprof.model.intervals import Ints, row_type, union
+from tuiprof.model.intervals import Ints, Window, row_type, union
 from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
 from tuiprof.model.trust import ReadStats
-from tuiprof.model.window import Window
 
 if TYPE_CHECKING:
     from tuiprof.model.steps import Uncaptured
@@ -383,7 +382,7 @@ class Trace:
     @derived
     def trust(self) -> Trust:
         """What this trace cannot tell."""
-        from tuiprof.model.trust_checks import examine
+        from tuiprof.model.trust import examine
 
         return examine(self)
 

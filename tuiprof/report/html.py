@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.model.answer import Answer, Change
-from tuiprof.model.picture import Lane, Picture, Range
+from tuiprof.model.answer import Answer, Change, Lane, Picture, Range
 from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.sanitize import sanitize

@@ -9,8 +9,8 @@ import numpy as np
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Trace, Window
+from tuiprof.model.answer import Kind, Lane, Picture, Range
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
-from tuiprof.model.picture import Kind, Lane, Picture, Range
 
 #: Columns a picture has, and steps and devices it shows at most.
 _COLUMNS: Final = 800

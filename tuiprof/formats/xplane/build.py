@@ -17,7 +17,7 @@ from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
 from tuiprof.formats.xplane.dispatch import handed_over, match_programs
 from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
-from tuiprof.formats.xplane.protobuf.wire import Damaged
+from tuiprof.formats.xplane.protobuf import Damaged
 from tuiprof.formats.xplane.space import Space
 from tuiprof.formats.xplane.words import Row
 from tuiprof.model import Trace

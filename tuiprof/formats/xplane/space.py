@@ -12,15 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.xplane.protobuf.messages import (
-    Metadata,
-    Value,
-    put_stat,
-    read_entry,
-    read_metadata,
-    read_text,
-)
-from tuiprof.formats.xplane.protobuf.wire import (
+from tuiprof.formats.xplane.protobuf import (
     BYTES,
     FIXED64,
     VARINT,
@@ -28,7 +20,13 @@ from tuiprof.formats.xplane.protobuf.wire import (
     Chains,
     Damaged,
     Data,
+    Metadata,
+    Value,
     fields,
+    put_stat,
+    read_entry,
+    read_metadata,
+    read_text,
     signed,
     varint,
     walk,
@@ -175,7 +173,7 @@ def decode(data: Data) -> Space:
     """Decode an XSpace.
 
     Args:
-        data: Its bytes and :data:`~tuiprof.formats.xplane.protobuf.wire.PADDING`.
+        data: Its bytes and :data:`~tuiprof.formats.xplane.protobuf.PADDING`.
 
     Raises:
         Damaged: It is no XSpace, or is cut off.
