@@ -121,11 +121,7 @@ def launch_options(function: Function) -> Function:
 
 
 def open_screen(start: Start) -> int:
-    """Open the dashboard; without a terminal say what to use instead.
-
-    Returns:
-        The exit status.
-    """
+    """Open the dashboard; without a terminal say what to use instead. Returns the exit status."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError(
             "the dashboard needs a terminal on stdin and stdout. "
@@ -230,12 +226,7 @@ def traces_at(
 ) -> TraceSet:
     """Return the traces that a target names, and say on stderr which one is taken of several.
 
-    Args:
-        target: A file, a directory, or a URL, which is copied here first.
-        run: Name of the run; None = the newest.
-        rank: The rank that will be shown; None = the lowest.
-        convert: Whether a raw capture is converted first; None = ask, where there is somebody to ask.
-        several: Whether all ranks are taken.
+    ``convert`` as in :func:`converted`; ``several``: all ranks are taken.
 
     Raises:
         TraceError: There is no trace.
@@ -262,10 +253,9 @@ def traces_at(
 
 
 def converted(path: Path, wanted: bool | None) -> Path:
-    """Offer to convert a raw capture where the program for that is installed; never without a word.
+    """Return what to open for a path: of a raw capture the converted one, where the program for that is installed.
 
-    Returns:
-        What to open: the converted capture, or the path itself.
+    ``wanted`` None asks, where there is somebody to ask.
 
     Raises:
         TraceError: Converting failed.
@@ -302,11 +292,7 @@ def open_with_progress(path: Path) -> Trace:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal's stderr while something goes on.
-
-    Yields:
-        What to call with (bytes done, bytes in all); None = stderr is no terminal.
-    """
+    """Show a bar on stderr; yields what to call with (bytes done, bytes in all), None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -179,13 +179,10 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
 
 
 def compare_sides(before: Side, after: Side) -> Report:
-    """Compare two sides.
+    """Compare two sides; differences are after minus before, so negative is faster.
 
-    The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both
-    recorded without a profiler, else by those of the traces.
-
-    Returns:
-        The report; differences are after minus before, so negative is faster.
+    The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both recorded
+    without a profiler, else by those of the traces.
     """
     recorded = {figure.key: figure for figure in before.figures}
     metrics = [
@@ -436,10 +433,8 @@ def session_setup(session: Session) -> dict[str, str]:
 
 
 def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
-    """Say what changed in the script between two sessions.
-
-    Returns:
-        The lines that differ, or why they are not known; and how many, in words (empty = unknown).
+    """Return the lines of the script that differ between two sessions, or why they are not known; and how many, in
+    words.
     """
     old, new = before.meta.source, after.meta.source
     if old is None or new is None:

@@ -173,12 +173,7 @@ def _changes(values: npt.NDArray[np.float64], noise: float) -> tuple[int, ...]:
 
 
 def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable]:
-    """Report the course of every figure that a run has.
-
-    Args:
-        points: The runs, in any order.
-        by: What a point of the course is.
-    """
+    """Report the course of every figure that a run has; a point is a run, or whatever ``by`` says."""
     members = grouped(points, by)
     courses = [found for key in FIGURES if (found := course(members, key)) is not None]
     if not courses:
@@ -289,15 +284,9 @@ def history(
     executor: Callable[[Sequence[File]], Executor],
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[list[Point], list[str]]:
-    """Return a point for each session, and for each run of traces where a place holds no session.
+    """Return a point for each session and each run of traces where there is no session, and what could not be read.
 
-    Args:
-        places: Sessions, folders of sessions, traces and folders of traces.
-        executor: Makes what reads traces.
-        progress: See :func:`tuiprof.fleet.gather.gather`.
-
-    Returns:
-        The points, and what could not be read.
+    ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
     """
     from tuiprof.fleet.gather import gather
     from tuiprof.fleet.task import File

@@ -68,11 +68,7 @@ def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]
 
 
 def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
-    """Return the set of one run.
-
-    Args:
-        sets: Those of a path, the newest last.
-        run: Name of the run, or the beginning of one; None = the newest.
+    """Return the set whose run begins with this name; None = the newest, which is last.
 
     Raises:
         UsageProblem: There is no such run.

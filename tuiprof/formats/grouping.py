@@ -42,11 +42,7 @@ class Run:
 
 
 def group(paths: Iterable[Path]) -> list[Run]:
-    """Sort the traces of one folder into runs, the newest last.
-
-    Args:
-        paths: The traces; of each rank there may be several, written one after the other.
-    """
+    """Sort the traces of one folder into runs, the newest last; a rank may have written several in a row."""
     files = list(paths)
     if any(_PLANE in path.name for path in files):
         return _with_planes(files)

@@ -84,10 +84,7 @@ def available() -> dict[str, Format]:
 
 
 def sniff(path: str | os.PathLike[str]) -> str:
-    """Tell the format of a file by its content.
-
-    Returns:
-        The name of the format.
+    """Return the name of a file's format, by its content.
 
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
@@ -97,10 +94,6 @@ def sniff(path: str | os.PathLike[str]) -> str:
 
 def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
     """Return where the bytes of a trace come from and the format they are in.
-
-    Args:
-        path: A file, or a directory of a format that writes several.
-        limit: See :class:`Options`.
 
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.

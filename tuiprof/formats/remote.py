@@ -71,10 +71,7 @@ def is_url(text: str | os.PathLike[str]) -> bool:
 def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> Path:
     """Return a local copy of a remote trace, or of a remote directory of traces.
 
-    Args:
-        url: Where it is.
-        progress: Called now and then with (bytes copied, bytes in all; 0 = the server does not say).
-        cancelled: Asked now and then; copying stops with ``Cancelled`` once it answers True.
+    ``progress`` is called with (bytes copied, bytes in all; 0 = the server does not say).
 
     Raises:
         TraceError: fsspec or what it needs for this protocol is not installed, there is nothing at the URL, it may

@@ -141,9 +141,6 @@ class Stream:
     def read_some(self, size: int) -> bytes:
         """Return the next bytes, at most this many; none only at the end.
 
-        Args:
-            size: How many at most.
-
         Raises:
             Damaged: The compressed stream is broken here.
             TraceError: The file inflates to more than the limit, or it cannot be read.
@@ -163,11 +160,7 @@ class Stream:
         return part
 
     def skip(self, size: int) -> None:
-        """Go forward.
-
-        Args:
-            size: How many bytes to leave out.
-        """
+        """Go forward."""
         if self._unwrapped is self._file:
             self._file.seek(size, os.SEEK_CUR)
             self.at += size

@@ -69,7 +69,7 @@ _HOMES = {
     "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
     "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
     "trust": ("ReadStats", "Remark", "Trust"),
-    "window": ("Window",),
+    "intervals": ("Window",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

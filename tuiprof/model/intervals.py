@@ -22,15 +22,7 @@ def row_type(count: int) -> type[np.signedinteger[Any]]:
 
 
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Merge overlapping and touching intervals.
-
-    Args:
-        starts: Starts, any order.
-        ends: Ends; an interval that does not end after its start is empty and is dropped.
-
-    Returns:
-        The disjoint set that covers the same points.
-    """
+    """Merge overlapping and touching intervals, in any order; one that does not end after its start is dropped."""
     keep = ends > starts
     if not keep.all():
         starts, ends = starts[keep], ends[keep]
@@ -49,11 +41,7 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 
 def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
-    """Return the gaps of a disjoint set within ``[low, high)``.
-
-    Returns:
-        The disjoint set of gaps.
-    """
+    """Return the gaps of a disjoint set within ``[low, high)``."""
     starts, ends = clip(starts, ends, low, high)
     gap_starts = np.concatenate((np.array([low], dtype=np.int64), ends))
     gap_ends = np.concatenate((starts, np.array([high], dtype=np.int64)))
@@ -98,11 +86,7 @@ class Coverage:
         self._before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)))
 
     def up_to(self, at: Ints | int) -> Ints:
-        """Return the covered length in ``(-inf, at)`` for each instant.
-
-        Args:
-            at: Instants, shape ``(n,)`` or a scalar.
-        """
+        """Return the covered length in ``(-inf, at)`` for each instant."""
         at = np.asarray(at, dtype=np.int64)
         if not len(self.starts):
             return np.zeros_like(at)
@@ -113,12 +97,7 @@ class Coverage:
         return covered
 
     def between(self, low: Ints | int, high: Ints | int) -> Ints:
-        """Return the covered length in ``[low, high)``; 0 where high is not above low.
-
-        Args:
-            low: Lower bounds.
-            high: Upper bounds, same shape.
-        """
+        """Return the covered length in ``[low, high)``; 0 where high is not above low."""
         covered: Ints = np.maximum(self.up_to(high) - self.up_to(low), 0)
         return covered
 

@@ -138,11 +138,7 @@ class Column:
         return self.figure or self.kind != "text"
 
     def text(self, value: object) -> str:
-        """Return one of its values as people read it, with its unit; may hold untrusted text.
-
-        Args:
-            value: The value in the unit of ``kind``; None = unknown.
-        """
+        """Return one of its values as people read it, with its unit; may hold untrusted text."""
         return _text(value, self.kind, self.signed)
 
 

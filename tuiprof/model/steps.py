@@ -55,11 +55,7 @@ class Steps:
         return np.flatnonzero((self.starts >= low) & (self.ends <= high)).astype(np.int64)
 
     def window(self, index: int) -> Window:
-        """Return the window of one step.
-
-        Args:
-            index: Index into ``numbers``.
-        """
+        """Return the window of one step, by its index in ``numbers``."""
         from tuiprof.model.intervals import Window
 
         return Window(int(self.starts[index]), int(self.ends[index]), f"step {self.numbers[index]}")
@@ -68,10 +64,8 @@ class Steps:
 def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     """Find the steps and assign every event to one.
 
-    Args:
-        trace: The trace.
-        markers: ``step``, ``start``, ``end`` where the format knows them; None = look for ``ProfilerStep#N``
-            outside the device tracks. Where there are none, steps are read from what repeats (see :mod:`.repeats`).
+    Without ``markers`` of the format, ``ProfilerStep#N`` outside the device tracks is looked for; where there are none,
+    steps are read from what repeats (:func:`repeated`).
     """
     if markers is None:
         markers = _markers_by_name(trace)
@@ -138,13 +132,11 @@ _MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
 
 def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
-    """Return steps that are read from a trace, and by what; no rows and an empty text = nothing repeats.
+    """Return ``step`` (from 0), ``start`` and ``end`` (ns) of steps read from a trace, and by what; empty = nothing
+    repeats.
 
     In this order: the ends of the ranges of PyTorch's optimizer; calls of the jitted JAX function that takes most of
     the time; batches of a DataLoader; kernels, of which as many different ones as possible come equally often.
-
-    Returns:
-        Columns ``step`` (from 0), ``start`` and ``end`` (ns).
     """
     for find in (_by_optimizer, _by_jitted, _by_batches, _by_launches):
         edges, by = find(trace)
@@ -221,9 +213,6 @@ def anchors(codes: Ints) -> Ints:
 
     What comes once in each repetition has equal distances. So have a model's layers in each pass over them: the
     distance counts at which most of the sequence is the same again.
-
-    Args:
-        codes: What is launched, in order.
     """
     by_name = np.argsort(codes, kind="stable")
     times = np.bincount(codes)

@@ -26,10 +26,9 @@ _BEYOND: Final = 3.0
 
 
 def chart(table: Table, style: Style) -> list[str]:
-    """Draw a table as its :class:`~tuiprof.model.Chart` says; values begin at zero.
+    """Draw a table as its :class:`~tuiprof.model.Chart` says, from zero, in at most eight lines.
 
-    Returns:
-        At most eight lines; none where the table declares no chart, or is too short to be worth one.
+    There are none where the table declares no chart, or is too short to be worth one.
     """
     if table.chart is None or not table.chart.in_text or not style.charts:
         return []

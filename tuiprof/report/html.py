@@ -45,15 +45,7 @@ def document(
     answer: Answer | None = None,
     picture: Picture | None = None,
 ) -> str:
-    """Return reports as a page.
-
-    Args:
-        reports: What analyses answered.
-        trust: The trust line of the trace; empty = none.
-        style: Its title.
-        answer: What it opens with: what to change first; None = the page begins with the verdicts.
-        picture: The timeline; None = there is none.
-    """
+    """Return reports as a page that opens with the answer (what to change first) and the timeline, as far as given."""
     answers = [report for report in reports if isinstance(report, Report)]
     gone = [report for report in reports if isinstance(report, Unavailable)]
     title = escape(style.title or (answers[0].title if answers else "Report"))

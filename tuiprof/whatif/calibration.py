@@ -138,8 +138,8 @@ class Calibrated:
             edit: The likely change.
             least: The same where it helps least; None = as likely.
             most: The same where it helps most; None = as likely.
-            on: A change that is made before; None = none.
-            likely_ns: What :meth:`likely_ns` said already; None = not asked yet.
+            on: A change that is made before.
+            likely_ns: What :meth:`likely_ns` said already.
         """
         likely = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns
         limit = self._limit_ns((edit, least or edit, most or edit), on or Edit())

@@ -128,19 +128,11 @@ _CHIPS: Final = tuple(
 
 
 def find_chip(device: str) -> Chip | None:
-    """Return the chip of a device; None = it is not in the table.
-
-    Args:
-        device: Its name as the driver or the framework gives it: ``"NVIDIA H200"``, ``"TPU v5 lite"``.
-    """
+    """Return the chip that the driver or the framework calls ``"NVIDIA H200"``, ``"TPU v5 lite"``, …"""
     return next((chip for pattern, chip in _CHIPS if pattern.search(device)), None)
 
 
 def link_bytes_per_s(device: str) -> float:
-    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known.
-
-    Args:
-        device: Its name as the driver or the framework gives it.
-    """
+    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known."""
     chip = find_chip(device)
     return chip.link_bytes_per_s if chip is not None else _PCIE_4 * 1e9

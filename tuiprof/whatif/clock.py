@@ -76,9 +76,8 @@ class HostClock:
     def passed(self, scale: float, keep: Floats | None = None) -> Floats:
         """Return the host time that had passed at each instant of :attr:`at` without the profiler, ns.
 
-        Args:
-            scale: Factor on the table's costs; 0 = as captured, hiccups included.
-            keep: The part of each stretch that stays, shape ``(n - 1,)``; None = all of each.
+        ``scale`` is a factor on the table's costs (0 = as captured, hiccups included), ``keep`` the part of each
+        stretch that stays, shape ``(n - 1,)``.
         """
         # Of a stretch that is long beside its recording, the recording is taken away; of a short one less, as it cannot
         # have taken all of it.

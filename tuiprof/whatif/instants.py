@@ -82,17 +82,10 @@ def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
 
 
 def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None) -> Losses:
-    """Return where the captured stretch loses what a change saves.
+    """Return where the captured stretch loses what a change saves (``saved_ns`` a step), made on top of another.
 
-    The stretch is replayed with and without the change until steps follow one another in the same time. By how much
-    one is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
-
-    Args:
-        trace: The trace.
-        step: Its replayed step.
-        edit: The change.
-        saved_ns: What it saves a step, without marked steps in all.
-        on: A change that is made before; None = none.
+    The stretch is replayed with and without the change until steps follow one another in the same time. By how much one
+    is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
     """
     graph, replay = step.graph, step.likely
     before, after = on or Edit(), edit if on is None else on | edit

@@ -60,10 +60,8 @@ class Replay:
         return self.step_ns()
 
     def once(self) -> Floats:
-        """Replay one round that begins at rest.
-
-        Returns:
-            When each of ``graph.last`` is reached, ns since the begin of the stretch.
+        """Replay one round that begins at rest: when each of ``graph.last`` is reached, ns since the begin of the
+        stretch.
         """
         return self.first_round().reached[self.graph.last]
 
@@ -93,11 +91,7 @@ class Replay:
         return Round(np.array(reached), np.array(before))
 
     def step_ns(self, edit: Edit | None = None) -> float:
-        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch.
-
-        Args:
-            edit: The change; None = as it is.
-        """
+        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch."""
         took = self.settled_round(edit).took(self.graph.last)
         return float(took.max()) / max(self.graph.step_count, 1)
 

@@ -87,15 +87,7 @@ class StepChange:
 
 
 def step_change(before: Ints, after: Ints) -> StepChange | None:
-    """Compare step times.
-
-    Args:
-        before: Step times before, ns.
-        after: Step times after, ns.
-
-    Returns:
-        The change; None where one side has no steps.
-    """
+    """Compare step times, ns; None where one side has no steps."""
     if not len(before) or not len(after):
         return None
     a, b = float(np.median(before)), float(np.median(after))

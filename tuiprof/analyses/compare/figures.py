@@ -111,16 +111,10 @@ _STEP_CHART: Final = Chart(
 
 
 def step_pair(before: Ints, after: Ints, source: str) -> Table:
-    """Put the steps of two runs side by side, as many in each row of both.
+    """Put the steps of two runs side by side, in order, as many in each row of both; ``source`` says where they come
+    from.
 
-    Args:
-        before: Step times of the baseline in order, ns; empty = not known.
-        after: The other's.
-        source: Where they were measured.
-
-    Returns:
-        Median and extremes of the steps of each row; null behind the end of the shorter run. It has no rows where
-        neither is known.
+    A row has median and extremes of its steps, null behind the end of the shorter run.
     """
     longest = max(len(before), len(after))
     edges = (

@@ -48,13 +48,7 @@ class Launches:
 
 
 def launches(trace: Trace, low: int, high: int) -> Launches:
-    """Collect the launches that begin in a window.
-
-    Args:
-        trace: The trace.
-        low: Start of the window, ns.
-        high: Its end, ns.
-    """
+    """Collect the launches that begin in a window, ns."""
     links = trace.links
     inside = (trace.starts[links.launches] >= low) & (trace.starts[links.launches] < high)
     rows, count = links.launches[inside], links.work_count[inside]

@@ -39,11 +39,7 @@ class Ancestry:
     by_profiler: npt.NDArray[np.bool_]
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Ancestry:
-        """Return the ancestry of some of the events.
-
-        Args:
-            mask: Which, shape ``(k,)``.
-        """
+        """Return the ancestry of some of the events."""
         return Ancestry(
             self.annotation[mask],
             self.operators[mask],

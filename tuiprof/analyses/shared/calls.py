@@ -101,11 +101,7 @@ class Calls:
         return result
 
     def work_ns_of(self, which: Mask) -> Ints:
-        """Return the device time of some works by the call that launched them, ns.
-
-        Args:
-            which: Which of ``trace.device_work``.
-        """
+        """Return the device time of some of ``trace.device_work`` by the call that launched them, ns."""
         trace = self.trace
         chosen = which & (self.call_of_work >= 0)
         lengths = trace.lengths(trace.device_work[chosen])
@@ -126,12 +122,8 @@ class Calls:
         """Return the change in which some calls take less, or are not made at all; nor do they wait any more.
 
         Host time between two of them goes with them where no other call of the thread with device work lies between,
-        and where there is little of it: what takes longer is not the way from one call to the next.
-
-        Args:
-            which: Which calls.
-            keep_host: The part of their host time that stays, for all or for each of the calls.
-            keep_work: The part of their device work that stays, for all or for each of ``trace.device_work``.
+        and where there is little of it: what takes longer is not the way from one call to the next. ``keep_host`` and
+        ``keep_work`` are the parts that stay, of the calls' host time and of their device work.
         """
         trace = self.trace
         until = trace.ends[self.rows]

@@ -129,11 +129,7 @@ class Waiting:
 
 
 def waiting(ranks: list[RankSteps]) -> Waiting:
-    """Match the collectives of ranks, step by step and in order, and tell who waited how long.
-
-    Args:
-        ranks: Two ranks or more.
-    """
+    """Match the collectives of two ranks or more, step by step and in order, and tell who waited how long."""
     numbers = ranks[0].numbers
     for rank in ranks[1:]:
         numbers = np.intersect1d(numbers, rank.numbers)

@@ -96,11 +96,7 @@ class Gaps:
         return self.ends - self.starts
 
     def of(self, *causes: str) -> Ints:
-        """Return the idle time of some causes in each gap, ns, shape ``(g,)``.
-
-        Args:
-            *causes: Names out of ``CAUSES``.
-        """
+        """Return the idle time of some causes in each gap, ns, shape ``(g,)``."""
         total: Ints = np.zeros(len(self.starts), dtype=np.int64)
         for cause in causes:
             total += self.causes[CAUSES.index(cause)]

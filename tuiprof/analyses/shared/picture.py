@@ -21,11 +21,8 @@ _MARKER: Final = r"^ProfilerStep#\d+$"
 
 
 def picture(trace: Trace, window: Window | None = None) -> Picture | None:
-    """Return the first steps of a trace, at most four, or all of a trace that marks none.
-
-    Returns:
-        Lanes of the steps, the named ranges in them, what the host calls, where it waits, and where each device works;
-        None where there is nothing to show.
+    """Return the first steps of a trace, at most four, or all of one that marks none; None where there is nothing to
+    show.
     """
     scope = Scope.of(trace, window or Window())
     steps = scope.steps[:_STEPS]

@@ -48,23 +48,11 @@ class Scope:
         return total(self.trace.steps.starts[self.steps], self.trace.steps.ends[self.steps])
 
     def in_steps(self, rows: Ints) -> npt.NDArray[np.bool_]:
-        """Return which events belong to a whole step of the window, by launch for device work.
-
-        Args:
-            rows: Rows in the event table, shape ``(k,)``.
-        """
+        """Return which events belong to a whole step of the window, by launch for device work."""
         return member(self.trace.steps.step_of[rows], self.steps)
 
     def per_step(self, values: npt.ArrayLike, rows: Ints) -> float | None:
-        """Return the sum of values over the steps, divided by the number of steps.
-
-        Args:
-            values: One value an event, shape ``(k,)``.
-            rows: Rows of the events they belong to, shape ``(k,)``.
-
-        Returns:
-            The figure; None where there are no steps.
-        """
+        """Return the sum of the values of events (``rows``) over the steps, by step; None where there are no steps."""
         if not self.step_count:
             return None
         return float(np.asarray(values)[self.in_steps(rows)].sum()) / self.step_count

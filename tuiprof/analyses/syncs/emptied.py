@@ -39,20 +39,13 @@ class Emptied:
 def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Emptied:
     """Work out the device-empty time of waits.
 
-    For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and
-    ``f`` the start of the first device work launched after ``e``, by any thread. The device is empty from
-    ``max(dry, b)`` to ``f``: it had nothing queued because the host stood, and until the host had got its next
-    launch through. Between these two instants the device is idle on all its streams by construction, so empty
-    time is a part of device idle time. Two waits without a launch between them share it: every instant is charged once,
-    to the wait that began last, so that the figures of several waits may be added up. Before the first work of a device
-    nothing counts, and neither does a wait after which nothing is launched.
-
-    Args:
-        trace: The trace.
-        tracks: Track of each wait, shape ``(k,)``.
-        copies: Device copy each wait made, as a row; -1 = none.
-        starts: Start of each wait, ns.
-        ends: End of each, ns, ascending.
+    For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and ``f`` the
+    start of the first device work launched after ``e``, by any thread. The device is empty from ``max(dry, b)`` to
+    ``f``: it had nothing queued because the host stood, and until the host had got its next launch through. Between
+    these two instants the device is idle on all its streams by construction, so empty time is a part of device idle
+    time. Two waits without a launch between them share it: every instant is charged once, to the wait that began last,
+    so that the figures of several waits may be added up. Before the first work of a device nothing counts, and neither
+    does a wait after which nothing is launched.
     """
     k = len(starts)
     result = Emptied(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
@@ -134,9 +127,9 @@ def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) 
 
     Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
     kernels. After it the queue is empty, and every launch may come late until the host has gained a head start again.
-    Refill is the device's idle time in gaps that a late launch ended (the call began after the device had run
-    dry; a gap whose work had been submitted before is a hand-over and does not count), outside of all empty time,
-    from the later of the wait's end and its emptied's end to the earliest of
+    Refill is the device's idle time in gaps that a late launch ended (the call began after the device had run dry; a
+    gap whose work had been submitted before is a hand-over and does not count), outside of all empty time, from the
+    later of the wait's end and its emptied's end to the earliest of
 
     - the instant at which the device became free for the first work that had by then been launched for
       ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
@@ -145,18 +138,8 @@ def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) 
     A read of XLA's makes its copy itself, and late where it has to find memory for it first: such gaps inside a read
     are its own refill.
 
-    These spans are disjoint, so every instant is charged to one wait at most, and empty time and refill
-    together are a part of device idle time.
-
-    Args:
-        trace: The trace.
-        empty: What the same waits empty, shape ``(k,)``.
-        starts: Start of each wait, ns.
-        ends: End of each, ns, ascending.
-        reads: Which of them read a buffer of XLA's.
-
-    Returns:
-        Refill of each wait, ns, shape ``(k,)``.
+    These spans are disjoint, so every instant is charged to one wait at most, and empty time and refill together are a
+    part of device idle time.
     """
     result = np.zeros(len(starts), dtype=np.int64)
     for device in trace.device_indices:

@@ -228,19 +228,12 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
 
 
 def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
-    """Return what removing waits together can win at most, in all and per step.
+    """Return what removing waits, in order of their end, can win at most: ``saves_ns`` and ``saves_ns_per_step``.
 
-    Without a wait the host comes further ahead by the time it was blocked, and that can only be spent on idle time of
-    the device after it. So in order of time a wait adds to a credit, and wins as much of the idle time that follows it
-    as the credit covers; what is left is carried on. A wait behind which nothing is launched wins nothing.
-
-    Args:
-        waits: Waits in order of their end.
-        by: Columns whose values are alike for waits that are removed together; none = all of them.
-        steps: Number of steps; None = the trace marks none.
-
-    Returns:
-        Columns ``by``, ``saves_ns`` and ``saves_ns_per_step`` (null without steps).
+    Waits that are alike in the columns ``by`` are removed together. Without a wait the host comes further ahead by the
+    time it was blocked, and that can only be spent on idle time of the device after it. So in order of time a wait adds
+    to a credit, and wins as much of the idle time that follows it as the credit covers; what is left is carried on. A
+    wait behind which nothing is launched wins nothing.
     """
     groups = waits.partition_by(by, maintain_order=True) if by else [waits]
     rows = []
@@ -259,10 +252,9 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
 
 
 def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
-    """Return what a step saves without some waits, by the replayed step; those that save most at most first.
+    """Return what a step saves without some waits, in the columns of :func:`bound`, by the replayed step.
 
-    Returns:
-        Columns as :func:`bound`; for places beyond the first :data:`MOST_REPLAYED` the bound stands.
+    Beyond the :data:`MOST_REPLAYED` that could save most, the bound stands.
     """
     stepped = bool(step.graph.step_count)
     found = bound(waits, by, step.graph.step_count or None)
@@ -342,11 +334,6 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     last wait of its thread that ended before the site was stamped. All waits of the same outermost operator share the
     line, because one Python call made them; so do those of one call of a library's function, such as
     ``torch.cuda.empty_cache``, which frees several blocks.
-
-    Args:
-        trace: The trace.
-        rows: Rows of the calls that end the waits, shape ``(k,)``.
-        outer_rows: Row of the outermost operator around each, -1 = none, shape ``(k,)``.
     """
     of_wait = np.full(len(rows), -1, dtype=np.int64)
     sites, origin = trace.sync_sites, trace.info.origin_unix_ns

@@ -39,17 +39,9 @@ def assemble(
     raw: RawSource | None = None,
     complete: bool = True,
 ) -> Trace:
-    """Build a trace.
+    """Build a trace; what is met while doing so is added to ``stats``.
 
-    Args:
-        gathered: The events.
-        info: Where the trace comes from; the origin is filled in here.
-        stats: What was met while reading; what is met here is added.
-        base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
-        sync_sites: Source lines of host waits, where the probe recorded them.
-        raw: Source of raw event text.
-        complete: Whether all is read; the events then move out of ``gathered``, so that they never lie in
-            memory twice.
+    When ``complete`` the events move out of ``gathered``, so that they are never in memory twice.
     """
     labels = Labels()
     labels.read(gathered.rare)

@@ -65,11 +65,7 @@ class Columns(msgspec.Struct):
         return len(self.ts)
 
     def take(self, keep: npt.NDArray[np.bool_]) -> Columns:
-        """Return some of the rows.
-
-        Args:
-            keep: Which, shape ``(len(self),)``.
-        """
+        """Return some of the rows."""
         return Columns(
             self.ordinal[keep],
             self.ts[keep],
@@ -82,11 +78,7 @@ class Columns(msgspec.Struct):
         )
 
     def joined(self, other: Columns) -> Columns:
-        """Return these events and others behind them.
-
-        Args:
-            other: Events of the same shape, with codes of the same codebooks.
-        """
+        """Return these events and others behind them; both use the same codebooks."""
         numbers = {}
         for key in self.numbers.keys() | other.numbers.keys():
             numbers[key] = np.concatenate(

@@ -54,11 +54,7 @@ class Labels:
         return any(_PLANE.match(name) for name in self.processes.values())
 
     def read(self, events: Iterable[Rare]) -> None:
-        """Take in metadata events.
-
-        Args:
-            events: Events of phase M; others are passed over.
-        """
+        """Take in the metadata events (phase M) among these."""
         for event in events:
             if event.phase != "M" or not isinstance(event.args, dict):
                 continue

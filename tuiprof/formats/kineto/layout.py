@@ -104,11 +104,7 @@ def _without_events(properties: dict[str, Any]) -> str:
 
 
 def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Read the properties behind the list of events.
-
-    Returns:
-        The properties; None when the file does not end as it should.
-    """
+    """Read the properties behind the list of events; None when the file does not end as it should."""
     rest = data[1:].strip()
     if rest in (b"", b"}"):
         return {}

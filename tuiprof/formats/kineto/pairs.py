@@ -35,18 +35,11 @@ class Matched:
 def match(
     ts: Ints, phases: npt.NDArray[np.uint8], lanes: Sequence[int], names: Sequence[str], last_ns: int
 ) -> Matched:
-    """Match begin and end events of each lane, like brackets.
+    """Match begin and end events of each lane, like brackets; what is never closed ends at ``last_ns``.
 
-    An end closes the innermost open begin of its lane. Where its name is that of an outer one it closes that
-    one; the order within the file decides between equal stamps, except that an end waits for a begin of its
-    name at the same instant (a range without length may be written end first).
-
-    Args:
-        ts: Times in ns, file order.
-        phases: ``B`` or ``E`` of each, ASCII.
-        lanes: Lane of each.
-        names: Name of each; an end may have none.
-        last_ns: End of the trace, for what was never closed.
+    An end closes the innermost open begin of its lane. Where its name is that of an outer one it closes that one; the
+    order within the file decides between equal stamps, except that an end waits for a begin of its name at the same
+    instant (a range without length may be written end first).
     """
     order = np.argsort(ts, kind="stable").tolist()
     times, kinds = ts.tolist(), (phases == _BEGIN).tolist()
@@ -97,7 +90,7 @@ class Async:
 
 
 def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
-    """Match asynchronous begin and end events (b, e): those of one process, category and id belong together.
+    """Match asynchronous begin and end events (b, e) of the same process, category and id.
 
     Returns:
         The spans; how many begins had no end; how many ends had no begin, or events had no time.

@@ -63,11 +63,7 @@ class Pieces:
 
 
 def split(data: bytes) -> Pieces:
-    """Find the events in a stretch of a list.
-
-    Args:
-        data: Text that begins at an event, or at what stands between two.
-    """
+    """Find the events in text that begins at an event or between two."""
     # Latin-1 gives one character a byte, so positions agree; every structural character is ASCII.
     text = data.decode("latin-1")
     found, at, end = Pieces(), 0, len(text)
@@ -98,11 +94,9 @@ def split(data: bytes) -> Pieces:
 
 
 def extent(text: str, at: int) -> tuple[bool, int | None]:
-    """Find where an object or array ends.
+    """Return whether an object or array is whole, and where it ends.
 
-    Returns:
-        Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
-        Without a position it does not end in this text.
+    A broken one ends where the next event seems to begin. None = it does not end in this text.
     """
     for window in _WINDOWS:
         try:
@@ -148,11 +142,8 @@ def _behind_comma(text: str, at: int) -> bool:
 
 
 def mend(data: bytes) -> bytes | None:
-    """Return an event as strict JSON that the typed decoders take.
-
-    Returns:
-        The same text when it is sound; a repaired copy with the same fields where they hold something that
-        can be used; None when nothing can be made of it.
+    """Return an event as strict JSON that the typed decoders take: unchanged when sound, else what can be used of it,
+    or None.
     """
     if _sound(data):
         return data

@@ -296,11 +296,7 @@ def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
 
 
 def moments(frame: pl.DataFrame) -> pl.Series:
-    """Return when the rows of a table without lengths were taken, ns; null where that is not said.
-
-    Args:
-        frame: The table, with ``timestamp`` as far as it is there.
-    """
+    """Return when the rows of a table without lengths were taken, ns; null where that is not said."""
     at = numbers(frame, "timestamp", _NEVER)
     return at.set(pl.Series(_no_time(at.to_numpy())), None)
 

@@ -35,10 +35,8 @@ def handed_over(
     start: Ints,
     end: Ints,
 ) -> dict[str, Ints]:
-    """Return the calls that handed a program over, in order of start, by the program's name.
-
-    Returns:
-        Events that are such calls; of calls inside each other the innermost.
+    """Return the calls that handed a program over, in order of start, by the program's name; the innermost of nested
+    ones.
     """
     program = {code: plain(match[1]) for code, text in enumerate(names) if (match := _CALL.match(text))}
     executes = np.fromiter((_EXECUTE.search(text) is not None for text in names), bool, len(names))
@@ -91,9 +89,5 @@ def match_runs(run: Ints, start: Ints, call_starts: Ints) -> Ints:
 
 
 def plain(name: str) -> str:
-    """Return a function's name as XLA writes it into the name of a program, without underscores at its ends.
-
-    Args:
-        name: ``"step"``, ``"<lambda>"`` or, of a program, ``"jit_step"``.
-    """
+    """Return a function's name as XLA writes it into a program's, without ``jit_`` and underscores at its ends."""
     return re.sub(r"\W+", "_", name.removeprefix(_MODULE)).strip("_")

@@ -14,14 +14,11 @@ _GENERIC: Final = 0  # type of flow that marks a wait's two ends
 
 
 def pair_waits(rows: Ints, line: Ints, start: Ints, flow: dict[str, Ints]) -> tuple[Ints, Ints]:
-    """Pair the marks of host waits.
+    """Pair the marks of host waits: events that begin a wait, and events that end it.
 
-    The runtime writes a wait as two short events of one name on one line: the first produces a generic flow
-    (``_pt`` 0, ``_p`` id), the second consumes it (``_ct`` 0, ``_c`` id). The wait lasts from the start of the
-    first to the end of the second; summing up their own lengths would say a few µs instead.
-
-    Returns:
-        Events that begin a wait and events that end it, same shape.
+    The runtime writes a wait as two short events of one name on one line: the first produces a generic flow (``_pt`` 0,
+    ``_p`` id), the second consumes it (``_ct`` 0, ``_c`` id). The wait lasts from the start of the first to the end of
+    the second; summing up their own lengths would say a few µs instead.
     """
     begins, ends = [], []
     open_waits: dict[tuple[int, int], int] = {}
@@ -38,16 +35,7 @@ def pair_waits(rows: Ints, line: Ints, start: Ints, flow: dict[str, Ints]) -> tu
 
 
 def number_runs(device: Ints, run: Ints, rows: Ints) -> Ints:
-    """Give each (device, run id) a number from 1 on, which serves as correlation.
-
-    Args:
-        device: Device of every event; for a host call the device it names.
-        run: ``run_id`` of every event.
-        rows: Events to number.
-
-    Returns:
-        The number of each of ``rows``.
-    """
+    """Number the (device, run id) of some rows from 1 on, which serves as correlation."""
     pairs = np.stack((device[rows], run[rows]), axis=1)
     _, inverse = np.unique(pairs, axis=0, return_inverse=True)
     return inverse.reshape(-1).astype(np.int64) + 1

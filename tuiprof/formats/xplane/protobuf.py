@@ -43,10 +43,7 @@ class Damaged(ValueError):
 
 
 def varint(data: Data, position: int) -> tuple[int, int]:
-    """Read one varint.
-
-    Returns:
-        Its value, 0 to 2^64 − 1, and the position after it.
+    """Read one varint: its value, 0 to 2^64 − 1, and the position after it.
 
     Raises:
         Damaged: It does not end within ten bytes or within the buffer.
@@ -70,10 +67,7 @@ def signed(value: int) -> int:
 
 
 def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Walk over the fields of one message.
-
-    Yields:
-        Field number, wire type, and: the value and 0 for a varint; start and end of the bytes for the others.
+    """Yield field number, wire type, and the value and 0 of a varint, else start and end of the bytes.
 
     Raises:
         Damaged: A field does not end within the message or has no wire type.
@@ -117,14 +111,7 @@ class Buffer:
         self.words: Words = np.ndarray(shape=(self.size + 8,), dtype="<u8", buffer=data, strides=(1,))
 
     def varints(self, at: Positions) -> tuple[Words, Positions]:
-        """Read a varint at each position.
-
-        Args:
-            at: Positions, shape ``(n,)``.
-
-        Returns:
-            Values and lengths in bytes, shape ``(n,)`` each. A varint without an end has length 11.
-        """
+        """Read a varint at each position: values, and lengths in bytes (11 = it does not end)."""
         word = self.words[at]
         # The lowest byte without the continuation bit is the last one of the number.
         stop = ~word & _MSB
@@ -170,11 +157,7 @@ class Step:
 
 
 def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np.bool_]) -> Iterator[Step]:
-    """Walk over the fields of many messages at once, the first fields first.
-
-    Yields:
-        The next field of every message that has one.
-    """
+    """Yield the fields of many messages at once: the first field of every message that has one, then the second, …"""
     rows = np.flatnonzero(starts < ends)
     at, end = starts[rows], ends[rows]
     while len(rows):
@@ -232,14 +215,8 @@ class Chains:
         self._run_ends = np.flatnonzero(np.append(self._leads_to[:-1] != self._places[1:], True))
 
     def follow(self, position: int, end: int) -> tuple[Positions, int]:
-        """Follow a chain.
-
-        Args:
-            position: Where a message begins.
-            end: Where what holds the chain ends.
-
-        Returns:
-            Where the messages of the chain begin, none where none of this kind is known; and where the last ends.
+        """Return where the messages of the chain at a position begin, none where there is none, and where the last
+        ends.
         """
         first = int(np.searchsorted(self._places, position))
         if first == len(self._places) or self._places[first] != position:

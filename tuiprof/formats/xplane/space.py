@@ -170,10 +170,7 @@ class Space:
 
 
 def decode(data: Data) -> Space:
-    """Decode an XSpace.
-
-    Args:
-        data: Its bytes and :data:`~tuiprof.formats.xplane.protobuf.PADDING`.
+    """Decode an XSpace followed by :data:`~tuiprof.formats.xplane.protobuf.PADDING`.
 
     Raises:
         Damaged: It is no XSpace, or is cut off.

@@ -96,11 +96,7 @@ class LineReader:
         self._heads = Heads()
 
     def read(self, data: bytes, books: Books) -> Lines | None:
-        """Read a chunk.
-
-        Returns:
-            What was read; None when too little of it stands in such lines.
-        """
+        """Read a chunk; None when too little of it consists of such lines."""
         # With this in front the first event begins like all others.
         before = _BEFORE if data.startswith(b",") else _BEFORE + b","
         text = b"".join((before, data.rstrip(), _AFTER))
@@ -229,11 +225,7 @@ class _Chunk:
         return _Complete(rows, sound, at_ts - 7, both[:count], both[count:])
 
     def numbers(self, complete: _Complete) -> dict[str, Ints] | None:
-        """Read the arguments that become columns, one value an event of the chunk.
-
-        Returns:
-            The columns; None when there are arguments that are not known here.
-        """
+        """Read the arguments that become columns, one value an event; None where there are arguments unknown here."""
         words, characters = self.text.words, self.text.characters
         if (words[self._keys[self._ending(b"_id")] - 7] == _CONNECTION).any():
             return None
@@ -313,10 +305,7 @@ class Heads:
         self._hashes, self._codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
 
     def number(self, text: Text, starts: Ints, stops: Ints, books: Books) -> tuple[Codes, Codes, Codes]:
-        """Number names, category words and lanes.
-
-        Returns:
-            Codes of the names, of the category words and of the lanes.
+        """Return the codes of names, category words and lanes.
 
         Raises:
             msgspec.DecodeError: A line holds something else than these.

@@ -112,11 +112,7 @@ class ChunkDecoder:
         self._lines = LineReader()
 
     def decode(self, data: bytes) -> Chunk:
-        """Decode a chunk; never raises on what the chunk holds.
-
-        Args:
-            data: Events with commas between them (one may come first), without the brackets of the list.
-        """
+        """Decode events with commas between them (one may come first); never raises on what the chunk holds."""
         chunk = self._strictly(data)
         return self._patiently(data) if chunk is None else chunk
 
@@ -281,11 +277,7 @@ def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
 
 
 def _sound(columns: Columns) -> tuple[Columns, int, int]:
-    """Drop events without time, give those without length one of 0.
-
-    Returns:
-        The sound events; how many were dropped; how many were repaired.
-    """
+    """Drop events without time, give those without length one of 0; also how many were dropped and repaired."""
     timeless = columns.ts == MISSING
     lost = int(timeless.sum())
     if lost:

@@ -33,11 +33,7 @@ _SHRINKS = 8
 
 
 def start_pool(source: Source, asked: int | None) -> Pool | None:
-    """Start as many worker processes as pay; they load what they need while the reader does.
-
-    Returns:
-        The pool; None when none pay, or none may be started here.
-    """
+    """Start as many worker processes as pay, or None; they load what they need while the reader does."""
     size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
     count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
     if not count:
@@ -113,10 +109,7 @@ class Pool:
         return any(worker.held for worker in self._workers)
 
     def offer(self, number: int, stretch: Stretch) -> bool:
-        """Give a stretch to a worker.
-
-        Returns:
-            False when all workers have enough to do.
+        """Give a stretch to a worker; False when all have enough to do.
 
         Raises:
             WorkerLost: The worker is gone.
@@ -138,10 +131,8 @@ class Pool:
         return True
 
     def answers(self, timeout: float | None) -> Iterator[tuple[int, Chunk]]:
-        """Yield the answers that have come.
-
-        Args:
-            timeout: How long to wait for the first, s; None = as long as it takes.
+        """Yield the answers that have come, after waiting up to ``timeout`` s for the first; None = for as long as it
+        takes.
 
         Raises:
             WorkerLost: A worker ended early.

@@ -59,10 +59,7 @@ class EventReader:
         self._looked = 0  # events when memory was looked at last
 
     def read(self, meanwhile: Callable[[], None]) -> int:
-        """Read to the end.
-
-        Returns:
-            Size of the unwrapped file, bytes.
+        """Read to the end and return the size of the unwrapped file, bytes.
 
         Raises:
             NotATrace: There is no list of events in it.

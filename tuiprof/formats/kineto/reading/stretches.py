@@ -45,13 +45,10 @@ class Stretch(NamedTuple):
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
-    """Return where the last event that seems whole ends, if the text begins at an event.
+    """Return the offset behind the last event that seems whole, if the text begins at an event; None = there is none.
 
-    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be
-    decoded proves it.
-
-    Returns:
-        The offset behind its ``}``; None when there is no boundary.
+    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be decoded proves
+    it.
     """
     window = _WINDOW
     while True:
