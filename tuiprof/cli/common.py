@@ -49,17 +49,11 @@ class Positive(click.FloatRange):
 
 @dataclass(slots=True)
 class Invocation:
-    """What was given before the verb, and the user's own command after ``--``.
+    """What was given before the verb, and the user's own command after ``--``."""
 
-    Attributes:
-        command: Everything after ``--``; None = there was no ``--``.
-        sessions: Folder of sessions; None = the default one.
-        scenarios: More folders of scenarios.
-    """
-
-    command: tuple[str, ...] | None = None
-    sessions: Path | None = None
-    scenarios: tuple[Path, ...] = ()
+    command: tuple[str, ...] | None = None  # everything after ``--``; None = there was no ``--``
+    sessions: Path | None = None  # folder of sessions; None = the default one
+    scenarios: tuple[Path, ...] = ()  # more folders of scenarios
 
 
 def launch_options(function: Function) -> Function:

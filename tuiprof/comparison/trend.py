@@ -64,21 +64,14 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run.
+    """One run."""
 
-    Attributes:
-        name: What it is called; of a commit or a day with several runs, that.
-        unix_ns: When it began.
-        commit: Commit of its checkout; empty = not known.
-        figures: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
-        runs: Runs that it is the median of.
-    """
-
-    name: str
-    unix_ns: int
-    commit: str = ""
+    name: str  # what it is called; of a commit or a day with several runs, that
+    unix_ns: int  # when it began
+    commit: str = ""  # commit of its checkout; empty = not known
+    #: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
     figures: dict[str, float] = field(default_factory=dict)
-    runs: int = 1
+    runs: int = 1  # runs that it is the median of
 
     @property
     def day(self) -> str:
@@ -88,23 +81,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One figure over all runs that tell it.
+    """One figure over all runs that tell it."""
 
-    Attributes:
-        key: Which.
-        points: Those runs, in order of time.
-        values: The figure, shape ``(n,)``.
-        changes: Indices of the first run after each change.
-        noise: How much neighbouring runs differ.
-        limit: What the newest run may be at most; None = too few runs to say.
-    """
-
-    key: str
-    points: tuple[Point, ...]
-    values: npt.NDArray[np.float64]
-    changes: tuple[int, ...]
-    noise: float
-    limit: float | None
+    key: str  # which
+    points: tuple[Point, ...]  # those runs, in order of time
+    values: npt.NDArray[np.float64]  # the figure, shape ``(n,)``
+    changes: tuple[int, ...]  # indices of the first run after each change
+    noise: float  # how much neighbouring runs differ
+    limit: float | None  # what the newest run may be at most; None = too few runs to say
 
     @property
     def exceeded(self) -> bool:

@@ -37,17 +37,11 @@ _LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file or directory that may be a trace.
+    """A file or directory that may be a trace."""
 
-    Attributes:
-        path: Where it is.
-        folder: Its folder, relative to where looking began.
-        sure: Its name tells that it is one.
-    """
-
-    path: Path
-    folder: str
-    sure: bool
+    path: Path  # where it is
+    folder: str  # its folder, relative to where looking began
+    sure: bool  # its name tells that it is one
 
 
 def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:

@@ -28,17 +28,11 @@ _PLANE = ".xplane.pb"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Files that belong together.
+    """Files that belong together."""
 
-    Attributes:
-        name: Its name in its folder; empty = that of the folder.
-        files: One a rank, by rank.
-        modified: When the newest of them was written, Unix time in s.
-    """
-
-    name: str
-    files: tuple[RankFile, ...]
-    modified: float
+    name: str  # its name in its folder; empty = that of the folder
+    files: tuple[RankFile, ...]  # one a rank, by rank
+    modified: float  # when the newest of them was written, Unix time in s
 
 
 def group(paths: Iterable[Path]) -> list[Run]:

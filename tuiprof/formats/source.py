@@ -39,23 +39,14 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable file and how its bytes are wrapped.
+    """A readable file and how its bytes are wrapped."""
 
-    Attributes:
-        path: The file.
-        size: Its size on disk, bytes.
-        wrapping: The outermost wrapping.
-        limit: Bytes it may inflate to.
-        whole_limit: Bytes that :meth:`whole` may return.
-        member: Entry of a zip.
-    """
-
-    path: Path
-    size: int
-    wrapping: Wrapping
-    limit: int = DEFAULT_LIMIT
-    whole_limit: int = DEFAULT_WHOLE_LIMIT
-    member: str = ""
+    path: Path  # the file
+    size: int  # its size on disk, bytes
+    wrapping: Wrapping  # the outermost wrapping
+    limit: int = DEFAULT_LIMIT  # bytes it may inflate to
+    whole_limit: int = DEFAULT_WHOLE_LIMIT  # bytes that :meth:`whole` may return
+    member: str = ""  # entry of a zip
 
     @contextmanager
     def stream(self) -> Iterator[Stream]:

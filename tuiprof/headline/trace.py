@@ -42,21 +42,13 @@ _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """What a trace says first.
+    """What a trace says first."""
 
-    Attributes:
-        line: It, as short as possible; holds names from the trace, so untrusted.
-        level: ``good``, ``info``, ``warn`` or ``bad``.
-        analysis: The analysis that tells more.
-        syncs_per_step: Syncs per step; None = unknown.
-        problem: Why the trace says nothing; empty = it does.
-    """
-
-    line: str = ""
-    level: str = "info"
-    analysis: str = ""
-    syncs_per_step: float | None = None
-    problem: str = ""
+    line: str = ""  # it, as short as possible; holds names from the trace, so untrusted
+    level: str = "info"  # ``good``, ``info``, ``warn`` or ``bad``
+    analysis: str = ""  # the analysis that tells more
+    syncs_per_step: float | None = None  # syncs per step; None = unknown
+    problem: str = ""  # why the trace says nothing; empty = it does
 
 
 def headline(trace: Trace) -> Headline:

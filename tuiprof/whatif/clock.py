@@ -30,19 +30,13 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True)
 class HostClock:
-    """Host time of one thread, with and without what the profiler added to it.
+    """Host time of one thread, with and without what the profiler added to it."""
 
-    Attributes:
-        at: Instants at which an event of the thread begins or ends, ns, ascending, shape ``(n,)``.
-        captured_ns: Host time between neighbours, shape ``(n - 1,)``; 0 where the profiler held the host.
-        recording_ns: What recording costs in each at the table's costs, same shape.
-        hiccup_ns: The part of ``captured_ns`` that an ordinary step does not have, same shape.
-    """
-
-    at: Ints
+    at: Ints  # instants at which an event of the thread begins or ends, ns, ascending, shape ``(n,)``
+    #: Host time between neighbours, shape ``(n - 1,)``; 0 where the profiler held the host.
     captured_ns: Floats
-    recording_ns: Floats
-    hiccup_ns: Floats
+    recording_ns: Floats  # what recording costs in each at the table's costs, same shape
+    hiccup_ns: Floats  # the part of ``captured_ns`` that an ordinary step does not have, same shape
 
     @classmethod
     def of(cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage) -> HostClock:

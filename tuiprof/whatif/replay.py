@@ -20,15 +20,10 @@ SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One round of a replay.
+    """One round of a replay."""
 
-    Attributes:
-        reached: When each node of the graph was reached, ns, shape ``(n,)``.
-        before: The same in the round before it; 0 = it began at rest.
-    """
-
-    reached: Floats
-    before: Floats
+    reached: Floats  # when each node of the graph was reached, ns, shape ``(n,)``
+    before: Floats  # the same in the round before it; 0 = it began at rest
 
     def took(self, nodes: Ints) -> Floats:
         """Return how long after the round before each of some nodes was reached, ns."""
@@ -42,17 +37,12 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A graph with what the profiler added taken away.
-
-    Attributes:
-        graph: The graph.
-        scale: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
-        host: Factor on what is left of the host's time.
-    """
+    """A graph with what the profiler added taken away."""
 
     graph: Graph
+    #: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
     scale: float = 0.0
-    host: float = 1.0
+    host: float = 1.0  # factor on what is left of the host's time
 
     @cached_property
     def unchanged_ns(self) -> float:

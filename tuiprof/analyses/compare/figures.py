@@ -19,21 +19,13 @@ from tuiprof.model.units import format_change, format_points, format_value
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of both sides.
+    """One figure of both sides."""
 
-    Attributes:
-        key: Its stable name, with the unit.
-        label: What a person reads.
-        kind: How it is shown.
-        before: The baseline's; None = unknown.
-        after: The other's.
-    """
-
-    key: str
-    label: str
-    kind: Kind
-    before: float | None
-    after: float | None
+    key: str  # its stable name, with the unit
+    label: str  # what a person reads
+    kind: Kind  # how it is shown
+    before: float | None  # the baseline's; None = unknown
+    after: float | None  # the other's
 
     @property
     def change(self) -> float | None:

@@ -31,23 +31,15 @@ _LONGEST_BETWEEN_NS: Final = 200_000
 
 @dataclass(frozen=True)
 class Calls:
-    """Outermost operators in order of start; arrays of shape ``(k,)`` unless said otherwise.
-
-    Attributes:
-        trace: The trace.
-        rows: Their rows.
-        backward: Whether each is a node of autograd's backward pass.
-        forward: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
-        call_of_host_call: Call that each of ``trace.host_calls`` lies in, as an index; -1 = none.
-        call_of_work: Call that launched each of ``trace.device_work``, as an index; -1 = none.
-    """
+    """Outermost operators in order of start; arrays of shape ``(k,)`` unless said otherwise."""
 
     trace: Trace
     rows: Ints
-    backward: Mask
+    backward: Mask  # whether each is a node of autograd's backward pass
+    #: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
     forward: Ints
-    call_of_host_call: Ints
-    call_of_work: Ints
+    call_of_host_call: Ints  # call that each of ``trace.host_calls`` lies in, as an index; -1 = none
+    call_of_work: Ints  # call that launched each of ``trace.device_work``, as an index; -1 = none
 
     @cached_property
     def names(self) -> list[str]:

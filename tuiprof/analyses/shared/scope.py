@@ -15,21 +15,13 @@ from tuiprof.model.intervals import Ints, clip, total
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Window and steps of a report.
-
-    Attributes:
-        trace: The trace.
-        window: The window asked for.
-        low: Its first instant, ns.
-        high: Its end, ns.
-        steps: Indices into ``trace.steps`` of the steps wholly inside the window.
-    """
+    """Window and steps of a report."""
 
     trace: Trace
-    window: Window
-    low: int
-    high: int
-    steps: Ints
+    window: Window  # the window asked for
+    low: int  # its first instant, ns
+    high: int  # its end, ns
+    steps: Ints  # indices into ``trace.steps`` of the steps wholly inside the window
 
     @classmethod
     def of(cls, trace: Trace, window: Window) -> Scope:

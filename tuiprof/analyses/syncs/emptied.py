@@ -14,21 +14,13 @@ from tuiprof.model.intervals import Coverage, Ints, complement, intersection, un
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``.
+    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``."""
 
-    Attributes:
-        device: Device index; -1 = no device worked.
-        starts: Since when the device had nothing to do, ns.
-        ends: Until when, ns; ``starts`` where it had work all the time.
-        waited_for: Row of the last device work that ended before the wait did; -1 = none.
-        delayed: Row of the first device work launched after the wait; -1 = none in this trace.
-    """
-
-    device: Ints
-    starts: Ints
-    ends: Ints
-    waited_for: Ints
-    delayed: Ints
+    device: Ints  # device index; -1 = no device worked
+    starts: Ints  # since when the device had nothing to do, ns
+    ends: Ints  # until when, ns; ``starts`` where it had work all the time
+    waited_for: Ints  # row of the last device work that ended before the wait did; -1 = none
+    delayed: Ints  # row of the first device work launched after the wait; -1 = none in this trace
 
     @property
     def ns(self) -> Ints:

@@ -31,39 +31,22 @@ HARMLESS_SHARE = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class WaitPlace:
-    """One place where the host waits for the device, with all its waits: a row of the table of waits by place.
+    """One place where the host waits for the device, with all its waits: a row of the table of waits by place."""
 
-    Attributes:
-        kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`.
-        where: Line, function, named range or operator; ``found`` says which.
-        in_: Function; empty = unknown.
-        called_from: Innermost line of the script's own code, where the wait is in a library; else empty.
-        through: Operators, outermost first.
-        range: Innermost named range.
-        calls: Calls of one wait, joined by ``" + "``.
-        found: What ``where`` is: ``line``, ``function``, ``range`` or ``operator``.
-        stack: Python frames, innermost first, one a line.
-        count: Waits in all.
-        per_step: Waits a step; None = the trace marks no steps.
-        blocked_ns: Time of the host inside the calls, in all.
-        bytes: Bytes that its copies moved; None = unknown.
-        event: Row of the typical wait's last call.
-    """
-
-    kind: str
-    where: str
-    in_: str
-    called_from: str
-    through: str
-    range: str
-    calls: str
-    found: str
-    stack: str
-    count: int
-    per_step: float | None
-    blocked_ns: int
-    bytes: int | None
-    event: int
+    kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`
+    where: str  # line, function, named range or operator; ``found`` says which
+    in_: str  # function; empty = unknown
+    called_from: str  # innermost line of the script's own code, where the wait is in a library; else empty
+    through: str  # operators, outermost first
+    range: str  # innermost named range
+    calls: str  # calls of one wait, joined by ``" + "``
+    found: str  # what ``where`` is: ``line``, ``function``, ``range`` or ``operator``
+    stack: str  # Python frames, innermost first, one a line
+    count: int  # waits in all
+    per_step: float | None  # waits a step; None = the trace marks no steps
+    blocked_ns: int  # time of the host inside the calls, in all
+    bytes: int | None  # bytes that its copies moved; None = unknown
+    event: int  # row of the typical wait's last call
 
     @property
     def at_line(self) -> bool:

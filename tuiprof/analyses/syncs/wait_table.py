@@ -30,17 +30,11 @@ _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits
 
 @dataclass(frozen=True, slots=True)
 class WaitTable:
-    """Waits with their cost and place.
-
-    Attributes:
-        waits: The waits.
-        sites: Their source lines.
-        frame: One row a wait, in order of its end.
-    """
+    """Waits with their cost and place."""
 
     waits: _waits.Waits
-    sites: Sites
-    frame: pl.DataFrame
+    sites: Sites  # their source lines
+    frame: pl.DataFrame  # one row a wait, in order of its end
 
     @property
     def counted(self) -> pl.DataFrame:
@@ -312,19 +306,12 @@ NO_SITE = "Synchronization debug mode"
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Source lines of waits.
+    """Source lines of waits."""
 
-    Attributes:
-        of_wait: For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
-        stacks: Distinct stacks: frames ``file:line function``, innermost first, one a line.
-        seen: Number of sites the probe recorded.
-        unjoined: Number of sites that met no wait, those of calls that may return at once left out.
-    """
-
-    of_wait: Ints
-    stacks: tuple[str, ...]
-    seen: int
-    unjoined: int
+    of_wait: Ints  # For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
+    stacks: tuple[str, ...]  # distinct stacks: frames ``file:line function``, innermost first, one a line
+    seen: int  # number of sites the probe recorded
+    unjoined: int  # number of sites that met no wait, those of calls that may return at once left out
 
 
 def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:

@@ -24,17 +24,11 @@ class MoreNeeded(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """What comes before the events.
+    """What comes before the events."""
 
-    Attributes:
-        first: Offset of the first byte inside the list.
-        properties: Top-level properties that stand before it.
-        is_list: Whether the file is the list itself.
-    """
-
-    first: int
-    properties: dict[str, Any] = field(default_factory=dict)
-    is_list: bool = False
+    first: int  # offset of the first byte inside the list
+    properties: dict[str, Any] = field(default_factory=dict)  # top-level properties that stand before it
+    is_list: bool = False  # whether the file is the list itself
 
 
 def find_events(data: bytes, complete: bool) -> Head:

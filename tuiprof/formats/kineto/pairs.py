@@ -17,19 +17,12 @@ _BEGIN = ord("B")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Spans made of pairs.
+    """Spans made of pairs."""
 
-    Attributes:
-        begins: Row of the begin event of each span, among all that were given.
-        ends_ns: End of each span, ns.
-        unended: How many begins had no end; they last to the end of the trace.
-        unbegun: How many ends had no begin; they are dropped.
-    """
-
-    begins: Ints
-    ends_ns: Ints
-    unended: int
-    unbegun: int
+    begins: Ints  # row of the begin event of each span, among all that were given
+    ends_ns: Ints  # end of each span, ns
+    unended: int  # how many begins had no end; they last to the end of the trace
+    unbegun: int  # how many ends had no begin; they are dropped
 
 
 def match(
@@ -78,15 +71,10 @@ def match(
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """A span made of asynchronous begin and end events.
+    """A span made of asynchronous begin and end events."""
 
-    Attributes:
-        begin: Its begin event.
-        dur_ns: Its length, ns.
-    """
-
-    begin: Rare
-    dur_ns: int
+    begin: Rare  # its begin event
+    dur_ns: int  # its length, ns
 
 
 def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:

@@ -15,19 +15,12 @@ from tuiprof.formats.source import Damaged, Source
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlace:
-    """Where a chunk lies.
+    """Where a chunk lies."""
 
-    Attributes:
-        events: Number of events in it.
-        offset: Its first byte in the unwrapped file.
-        length: Its length, bytes.
-        strict: Whether it is plain JSON.
-    """
-
-    events: int
-    offset: int
-    length: int
-    strict: bool
+    events: int  # number of events in it
+    offset: int  # its first byte in the unwrapped file
+    length: int  # its length, bytes
+    strict: bool  # whether it is plain JSON
 
 
 class RawChunks:

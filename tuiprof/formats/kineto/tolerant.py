@@ -47,18 +47,12 @@ _ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields
 
 @dataclass(slots=True)
 class Pieces:
-    """The events found in a stretch of text.
+    """The events found in a stretch of text."""
 
-    Attributes:
-        slices: Start and end of each event in the text.
-        damaged: How many stretches between events held something that is no event.
-        closed_at: Where the ``]`` stands that ends the list; None = not in this text.
-        rest: Where the last event that is not complete begins; the length of the text when there is none.
-    """
-
-    slices: list[tuple[int, int]] = field(default_factory=list)
-    damaged: int = 0
-    closed_at: int | None = None
+    slices: list[tuple[int, int]] = field(default_factory=list)  # start and end of each event in the text
+    damaged: int = 0  # how many stretches between events held something that is no event
+    closed_at: int | None = None  # where the ``]`` stands that ends the list; None = not in this text
+    #: Where the last event that is not complete begins; the length of the text when there is none.
     rest: int = 0
 
 

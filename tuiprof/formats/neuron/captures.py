@@ -31,17 +31,11 @@ def is_capture_directory(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a raw capture becomes what is read here.
+    """How a raw capture becomes what is read here."""
 
-    Attributes:
-        what: What the capture is.
-        command: What to run.
-        out: The directory it writes.
-    """
-
-    what: str
-    command: tuple[str, ...]
-    out: Path
+    what: str  # what the capture is
+    command: tuple[str, ...]  # what to run
+    out: Path  # the directory it writes
 
 
 def conversion(path: Path, tool: str | None) -> Conversion | None:

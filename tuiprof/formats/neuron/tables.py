@@ -307,15 +307,10 @@ def _no_time(ns: Ints) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A column of text as numbers: few distinct texts stand for millions of rows.
+    """A column of text as numbers: few distinct texts stand for millions of rows."""
 
-    Attributes:
-        codes: Index into ``words`` of each row.
-        words: The distinct texts.
-    """
-
-    codes: Codes
-    words: list[str]
+    codes: Codes  # index into ``words`` of each row
+    words: list[str]  # the distinct texts
 
     def map(self, change: Callable[[str], str]) -> Coded:
         """Return the column with every text changed."""

@@ -54,22 +54,15 @@ def inside(starts: Ints, ends: Ints, values: Ints, at: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far a device's clock is off the host's.
+    """How far a device's clock is off the host's."""
 
-    Attributes:
-        device: Device index.
-        ps: What to add to the device's times.
-        low_ps: Smallest shift with which no program starts before it was handed over.
-        high_ps: Largest shift with which no program ends after the host heard of its end; below ``low_ps`` the
-            two contradict each other.
-        runs: Number of programs the bounds come from.
-    """
-
-    device: int
-    ps: int
-    low_ps: int
+    device: int  # device index
+    ps: int  # what to add to the device's times
+    low_ps: int  # smallest shift with which no program starts before it was handed over
+    #: Largest shift with which no program ends after the host heard of its end; below ``low_ps`` the two contradict
+    #: each other.
     high_ps: int
-    runs: int
+    runs: int  # number of programs the bounds come from
 
 
 def clock_shift(device: int, enqueued: Ints, started: Ints, ended: Ints, heard: Ints) -> Shift:

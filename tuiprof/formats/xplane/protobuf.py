@@ -141,19 +141,12 @@ class Buffer:
 
 @dataclass(slots=True)
 class Step:
-    """One field of every message that still has one.
+    """One field of every message that still has one."""
 
-    Attributes:
-        rows: Which message, shape ``(n,)``.
-        tag: Field number × 8 + wire type, shape ``(n,)``.
-        value: The varint; for bytes their length; undefined for fixed fields. Shape ``(n,)``.
-        at: Position of the content: of the first byte for bytes and fixed fields. Shape ``(n,)``.
-    """
-
-    rows: Positions
-    tag: npt.NDArray[np.uint8]
-    value: Words
-    at: Positions
+    rows: Positions  # which message, shape ``(n,)``
+    tag: npt.NDArray[np.uint8]  # field number × 8 + wire type, shape ``(n,)``
+    value: Words  # The varint; for bytes their length; undefined for fixed fields. Shape ``(n,)``.
+    at: Positions  # Position of the content: of the first byte for bytes and fixed fields. Shape ``(n,)``.
 
 
 def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np.bool_]) -> Iterator[Step]:
@@ -236,17 +229,11 @@ DOUBLE, UINT, INT, STR, RAW, REF, COMPRESSED = 2, 3, 4, 5, 6, 7, 8
 
 @dataclass(slots=True)
 class Metadata:
-    """What events of one name have in common.
+    """What events of one name have in common."""
 
-    Attributes:
-        name: Its name; for an XLA operation the text of the HLO instruction.
-        display_name: A shorter name; may be empty.
-        span: First byte and first byte after its message, for its stats.
-    """
-
-    name: str
-    display_name: str
-    span: tuple[int, int]
+    name: str  # its name; for an XLA operation the text of the HLO instruction
+    display_name: str  # a shorter name; may be empty
+    span: tuple[int, int]  # first byte and first byte after its message, for its stats
 
 
 def read_text(data: Data, start: int, end: int) -> str:

@@ -72,20 +72,12 @@ _MOST_OTHERS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was read of a chunk.
+    """What was read of a chunk."""
 
-    Attributes:
-        events: Number of events in the chunk.
-        spans: Complete events; codes index into the codebooks.
-        phases: How many events of each phase were read.
-        others: Positions of the events that were not.
-        texts: Their texts.
-    """
-
-    events: int
-    spans: Columns
-    phases: dict[str, int]
-    others: Codes
+    events: int  # number of events in the chunk
+    spans: Columns  # complete events; codes index into the codebooks
+    phases: dict[str, int]  # how many events of each phase were read
+    others: Codes  # positions of the events that were not
     texts: list[bytes]
 
 
@@ -141,21 +133,13 @@ class LineReader:
 
 @dataclass(slots=True)
 class _Complete:
-    """Complete events, as far as they are read.
+    """Complete events, as far as they are read."""
 
-    Attributes:
-        rows: Which events of the chunk.
-        sound: Which of them stand as they should.
-        heads_end: Where the first line of each ends, behind the line break.
-        ts: Start, ns.
-        dur: Length, ns.
-    """
-
-    rows: Ints
-    sound: Mask
-    heads_end: Ints
-    ts: Ints
-    dur: Ints
+    rows: Ints  # which events of the chunk
+    sound: Mask  # which of them stand as they should
+    heads_end: Ints  # where the first line of each ends, behind the line break
+    ts: Ints  # start, ns
+    dur: Ints  # length, ns
 
 
 class _Chunk:

@@ -31,17 +31,11 @@ class Readable(Protocol):
 
 
 class Stretch(NamedTuple):
-    """A stretch of the list of events.
+    """A stretch of the list of events."""
 
-    Attributes:
-        offset: Its first byte in the unwrapped file.
-        length: Its length, bytes.
-        data: Its text; None where whoever decodes it reads it himself.
-    """
-
-    offset: int
-    length: int
-    data: bytes | None
+    offset: int  # its first byte in the unwrapped file
+    length: int  # its length, bytes
+    data: bytes | None  # its text; None where whoever decodes it reads it himself
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
