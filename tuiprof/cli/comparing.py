@@ -106,13 +106,13 @@ def trend(
     from tuiprof.report import render_all, stdout_style
     from tuiprof.session.store.folders import sessions_root
 
-    places = [
+    paths = [
         session.path if (session := session_or_none(invocation, target)) is not None else Path(target)
         for target in targets
     ] or [sessions_root(invocation.sessions)]
     with ExitStack() as opened:
         points, problems = history(
-            places,
+            paths,
             lambda files: opened.enter_context(executor(on, dask_workers, files)),
             opened.enter_context(progress_of("reading captures")),
         )

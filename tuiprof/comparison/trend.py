@@ -264,7 +264,7 @@ def sessions_below(path: Path) -> list[Path]:
 
 
 def history(
-    places: Sequence[Path],
+    targets: Sequence[Path],
     executor: Callable[[Sequence[File]], Executor],
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[list[Point], list[str]]:
@@ -282,8 +282,8 @@ def history(
     points: list[Point] = []
     problems: list[str] = []
     traces: list[tuple[int, Path, int]] = []
-    for place in places:
-        below = sessions_below(place)
+    for target in targets:
+        below = sessions_below(target)
         found_below: list[tuple[Session, Summary]] = []
         for folder in below:
             try:
@@ -304,9 +304,9 @@ def history(
                 file = open_set(session.path / "traces").file()
                 traces.append((len(points) - 1, file.path, file.size_bytes))
         if not below:
-            newest = open_set(place)
+            newest = open_set(target)
             for run in newest.runs or ("",):
-                file = (newest if not run else open_set(place, run=run)).file()
+                file = (newest if not run else open_set(target, run=run)).file()
                 written = int(file.path.stat().st_mtime * 1e9)
                 points.append(Point(run or file.path.name, written))
                 traces.append((len(points) - 1, file.path, file.size_bytes))

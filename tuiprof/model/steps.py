@@ -198,13 +198,13 @@ def _by_launches(trace: Trace) -> tuple[Ints, str]:
     launch = trace.links.launch_of[kernels]
     kernels, launch = kernels[launch >= 0], launch[launch >= 0]
     order = np.argsort(trace.starts[launch], kind="stable")
-    places = anchors(trace.name_codes[kernels][order].astype(np.int64))
-    if not len(places):
-        return places, ""
-    starts: Ints = trace.starts[launch[order][places]].astype(np.int64)
+    firsts = anchors(trace.name_codes[kernels][order].astype(np.int64))
+    if not len(firsts):
+        return firsts, ""
+    starts: Ints = trace.starts[launch[order][firsts]].astype(np.int64)
     return (
         starts,
-        f"a sequence of {int(np.median(np.diff(places)))} launches that repeats {len(places)} times",
+        f"a sequence of {int(np.median(np.diff(firsts)))} launches that repeats {len(firsts)} times",
     )
 
 
@@ -222,18 +222,18 @@ def anchors(codes: Ints) -> Ints:
     candidates = []
     for count in np.unique(times[times > FEWEST]).tolist():
         name = int(np.where(times == count, first, len(codes)).argmin())
-        places: Ints = by_name[ends[name] - count : ends[name]].astype(np.int64)
-        between = np.diff(places)
+        rows: Ints = by_name[ends[name] - count : ends[name]].astype(np.int64)
+        between = np.diff(rows)
         period = int(np.median(between))
         alike = (np.abs(between - period) <= 0.1 * period).mean()
-        if alike >= _ALIKE and period >= 2 and places[-1] - places[0] + period >= _MOST * len(codes):
-            candidates.append((period, places))
+        if alike >= _ALIKE and period >= 2 and rows[-1] - rows[0] + period >= _MOST * len(codes):
+            candidates.append((period, rows))
     best = -_NO_BETTER
     found: Ints = np.empty(0, np.int64)
-    for period, places in sorted(candidates, key=lambda candidate: candidate[0]):
+    for period, rows in sorted(candidates, key=lambda candidate: candidate[0]):
         same = float((codes[period:] == codes[:-period]).mean())
         if same > best + _NO_BETTER:  # multiples of a period are as good as it is
-            best, found = same, places
+            best, found = same, rows
     return found
 
 

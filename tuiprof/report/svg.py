@@ -174,9 +174,9 @@ def _parts(table: Table, name: Column, share: Column, shares: list[float]) -> st
     names: list[Any] = table.rows[name.key].to_list()
     order = [i for i in range(len(shares)) if shares[i] > 0]
     bar, legend, at = [], [], 0.0
-    for place, i in enumerate(order):
-        letter, label = chr(ord("A") + place), escape(sanitize(str(names[i])))
-        colour, text = place % 6 + 1, escape(format_value(shares[i], "share"))
+    for rank, i in enumerate(order):
+        letter, label = chr(ord("A") + rank), escape(sanitize(str(names[i])))
+        colour, text = rank % 6 + 1, escape(format_value(shares[i], "share"))
         bar.append(
             f'<i class="c{colour}" style="left:{at * 100:.3f}%;width:{shares[i] * 100:.3f}%" '
             f'title="{label} {text}">{letter if shares[i] >= 0.03 else ""}</i>'

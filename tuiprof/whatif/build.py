@@ -420,10 +420,10 @@ class _Builder:
         else:
             raise Unreplayable("its calls and its device work contradict each other in time")
         order = np.argsort(key, kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        columns["before"] = place[before]
-        columns["other"] = np.where(other >= 0, place[other], -1)
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        columns["before"] = position[before]
+        columns["other"] = np.where(other >= 0, position[other], -1)
         sorted_ = {name: column[order] for name, column in columns.items()}
         last = np.array([node for node, _ in self.last], dtype=np.int64)
         return Graph(
@@ -432,7 +432,7 @@ class _Builder:
                 HostClock.of(self.trace, t, self.low, self.high, self.profiler) for t in self.tracks
             ),
             tracks=tuple(self.tracks),
-            last=place[last],
+            last=position[last],
             last_captured_ns=np.array([instant for _, instant in self.last], dtype=np.float64),
             low=self.low,
             high=self.high,

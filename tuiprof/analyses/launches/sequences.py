@@ -40,9 +40,9 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     streams, devices = trace.ints("stream", work), trace.ints("device", work)
     for device in distinct(devices).tolist():
         on_device = np.flatnonzero(devices == device)
-        numbers, place = np.unique(streams[on_device], return_inverse=True)
+        numbers, index = np.unique(streams[on_device], return_inverse=True)
         for stream in range(len(numbers)):
-            mine = on_device[place == stream]
+            mine = on_device[index == stream]
             found.append(_on_stream(trace, work[mine], launch[mine]))
     return (
         pl.concat(found or [pl.DataFrame(schema=_SCHEMA)])

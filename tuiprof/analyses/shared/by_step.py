@@ -71,7 +71,7 @@ def counts(scope: Scope, rows: Ints) -> Ints:
 
 
 def _position(scope: Scope) -> Ints:
-    """Return for each step of the trace its place in the scope; -1 = outside, also for index -1 (no step)."""
+    """Return for each step of the trace its index in the scope; -1 = outside, also for index -1 (no step)."""
     position = np.full(len(scope.trace.steps) + 1, -1, dtype=np.int64)
     position[scope.steps] = np.arange(len(scope.steps))
     return position

@@ -50,10 +50,13 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
     step_of = trace.steps.step_of[rows]
     inside = np.isin(step_of, scope.steps)
     rows, step_of = rows[inside], step_of[inside]
-    place = np.searchsorted(scope.steps, step_of)
+    step_index = np.searchsorted(scope.steps, step_of)
     starts, ends = trace.starts[rows], trace.ends[rows]
     busy = np.array(
-        [total(*union(starts[place == index], ends[place == index])) for index in range(scope.step_count)],
+        [
+            total(*union(starts[step_index == index], ends[step_index == index]))
+            for index in range(scope.step_count)
+        ],
         dtype=np.int64,
     )
     return RankSteps(
@@ -61,7 +64,7 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
         trace.steps.numbers[scope.steps],
         step_times(scope).period,
         busy,
-        place,
+        step_index,
         tuple(trace.names[code] for code in trace.name_codes[rows].tolist()),
         starts,
         ends,

@@ -30,7 +30,7 @@ def picture(trace: Trace, window: Window | None = None) -> Picture | None:
     title = "The whole trace"
     if len(steps):
         low, high = int(trace.steps.starts[steps[0]]), int(trace.steps.ends[steps[-1]])
-        first, last = (trace.steps.numbers[steps[place]] for place in (0, -1))
+        first, last = (trace.steps.numbers[steps[end]] for end in (0, -1))
         title = f"Steps {first} to {last}" if first != last else f"Step {first}"
     if high <= low:
         return None

@@ -11,8 +11,7 @@ import polars as pl
 
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import member
-from tuiprof.analyses.shared.codes import places as places_of
+from tuiprof.analyses.shared.codes import factorize, member
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import xla as _xla_waits
 from tuiprof.analyses.shared.waits.kinds import KINDS, READ
@@ -112,7 +111,7 @@ def _names(trace: Trace, rows: Ints) -> pl.Series:
     if not len(rows):
         return pl.Series([], dtype=pl.String)
     codes = np.where(rows >= 0, trace.name_codes[np.maximum(rows, 0)], -1) if len(trace) else rows
-    found, inverse = places_of(codes)
+    found, inverse = factorize(codes)
     words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.String)
     return words.gather(inverse)
 

@@ -58,9 +58,9 @@ def assemble(
         steps = _xla_marks(spans, category, origin)
         info = replace(info, framework=info.framework or framework(gathered.names, labels.threads.values()))
     tracks = _tracks(gathered, lanes, spans, device)
-    places: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
+    resolved: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
     del category, device, stream
-    events = _table(spans, places, gathered.names, origin)
+    events = _table(spans, resolved, gathered.names, origin)
     return Trace(
         events,
         tracks,
@@ -248,7 +248,7 @@ def _by_name_and_lane(
 
 
 def _table(
-    spans: Columns, places: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
+    spans: Columns, resolved: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
 ) -> pl.DataFrame:
     """Sort the events by time and put them into a table; each column is let go of once it is there."""
     given: dict[str, npt.NDArray[Any]] = {
@@ -257,10 +257,10 @@ def _table(
         "name": spans.name,
         "track": spans.lane,
         "ordinal": spans.ordinal,
-        **places,
-        **{key: column for key, column in spans.numbers.items() if key not in places},
+        **resolved,
+        **{key: column for key, column in spans.numbers.items() if key not in resolved},
     }
-    places.clear()
+    resolved.clear()
     spans.numbers.clear()
     spans.ts, spans.dur, spans.name, spans.lane, spans.ordinal = (
         _NO_INTS,

@@ -77,7 +77,7 @@ def find_events(data: bytes, complete: bool) -> Head:
 
 
 def _properties(text: bytes) -> dict[str, Any]:
-    """Decode the properties before the events; their places were found in Latin-1, but they are UTF-8."""
+    """Decode the properties before the events; their positions were found in Latin-1, but they are UTF-8."""
     try:
         return dict(_DECODER.decode(text.decode("utf-8", "replace").strip()))
     except (ValueError, RecursionError):

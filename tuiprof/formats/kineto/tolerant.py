@@ -128,7 +128,7 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
 
 
 def _behind_comma(text: str, at: int) -> bool:
-    """Return whether the last character before a place, spaces left out, is a comma."""
+    """Return whether the last character before a position, spaces left out, is a comma."""
     at -= 1
     while at >= 0 and text[at] in " \t\r\n":
         at -= 1

@@ -40,19 +40,19 @@ class Joined:
 
     events: pl.DataFrame  # the model's table
     tracks: list[str]  # the distinct tracks, in order of their index
-    places: list[tuple[str, int, int]]  # ordinals of each stretch: table, first, count
+    ordinals: list[tuple[str, int, int]]  # ordinals of each stretch: table, first, count
     lost: int = 0  # number of events whose times cannot be true; they are left out
     origin: int = 0  # what was subtracted from all times, ns
 
 
 def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
     """Make the event table."""
-    places, first = [], 0
+    ordinals, first = [], 0
     for stretch in stretches:
-        places.append((stretch.table, first, len(stretch.start)))
+        ordinals.append((stretch.table, first, len(stretch.start)))
         first += len(stretch.start)
     if not first:
-        return Joined(empty(), [], places)
+        return Joined(empty(), [], ordinals)
     name = _chain([stretch.name for stretch in stretches])
     category = _chain([stretch.category for stretch in stretches])
     track = _chain([stretch.track for stretch in stretches])
@@ -86,7 +86,7 @@ def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
     series = {key: _series(value, count, types.get(key, pl.Int64)) for key, value in columns.items()}
     series["track"] = series["track"].cast(pl.UInt32)
     events = pl.DataFrame({"ts": kept - origin, **series, "ordinal": ordinal})
-    return Joined(events, track.words, places, first - count, origin)
+    return Joined(events, track.words, ordinals, first - count, origin)
 
 
 def _order(start: Ints, dur: Ints) -> Ints | None:

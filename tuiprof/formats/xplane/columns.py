@@ -211,5 +211,5 @@ def dense(key: Ints) -> tuple[Ints, Ints]:
     seen = np.zeros(high, dtype=bool)
     seen[key] = True
     found = np.flatnonzero(seen).astype(np.int64)
-    place = np.cumsum(seen) - 1
-    return found, place[key]
+    index = np.cumsum(seen) - 1
+    return found, index[key]

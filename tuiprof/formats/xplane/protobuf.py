@@ -191,32 +191,32 @@ _LONG = 0x80
 
 
 class Chains:
-    """Places of a buffer at which a message of less than 128 bytes could begin, one inside another left out.
+    """Positions in a buffer at which a message of less than 128 bytes could begin, one inside another left out.
 
-    A place where none begins does no harm: the chain does not lead to it, or it hides places from the chain, which
+    A position where none begins does no harm: the chain does not lead to it, or it hides others from the chain, which
     then ends early.
     """
 
     def __init__(self, buffer: Buffer, tag: int, then: int) -> None:
         content = buffer.bytes[: buffer.size]
-        places = np.flatnonzero((content[:-2] == tag) & (content[2:] == then) & (content[1:-1] < _LONG))
-        leads_to = places + (_HEAD + content[places + 1].astype(np.int64))
+        positions = np.flatnonzero((content[:-2] == tag) & (content[2:] == then) & (content[1:-1] < _LONG))
+        leads_to = positions + (_HEAD + content[positions + 1].astype(np.int64))
         reach = np.maximum.accumulate(leads_to)
-        outermost = np.append(True, places[1:] >= reach[:-1]) if len(places) else reach > 0
-        self._places, self._leads_to = places[outermost], leads_to[outermost]
-        # The last link of each run in which every place leads to the next one.
-        self._run_ends = np.flatnonzero(np.append(self._leads_to[:-1] != self._places[1:], True))
+        outermost = np.append(True, positions[1:] >= reach[:-1]) if len(positions) else reach > 0
+        self._positions, self._leads_to = positions[outermost], leads_to[outermost]
+        # The last link of each run in which every position leads to the next one.
+        self._run_ends = np.flatnonzero(np.append(self._leads_to[:-1] != self._positions[1:], True))
 
     def follow(self, position: int, end: int) -> tuple[Positions, int]:
         """Return where the messages of the chain at a position begin, none where there is none, and where the last
         ends.
         """
-        first = int(np.searchsorted(self._places, position))
-        if first == len(self._places) or self._places[first] != position:
-            return self._places[:0], position
+        first = int(np.searchsorted(self._positions, position))
+        if first == len(self._positions) or self._positions[first] != position:
+            return self._positions[:0], position
         run = int(self._run_ends[np.searchsorted(self._run_ends, first)])
-        last = min(run, int(np.searchsorted(self._places, end)) - 1)
-        return self._places[first : last + 1], int(self._leads_to[last])
+        last = min(run, int(np.searchsorted(self._positions, end)) - 1)
+        return self._positions[first : last + 1], int(self._leads_to[last])
 
 
 Value = int | float | str | bytes

@@ -30,14 +30,14 @@ _LAST = np.array(
     [0] + [(2**64 - 1) << (64 - 8 * kept) & (2**64 - 1) for kept in range(1, 9)], dtype=np.uint64
 )
 _DOT = ord(".")
-#: Times a word with one byte of 1 this has the place of that byte, from the low end, in the highest byte.
+#: Times a word with one byte of 1 this has the position of that byte, from the low end, in the highest byte.
 _FROM_LAST = _u(0x0001020304050607)
 #: More digits may not fit 64 bits.
 MOST_DIGITS = 18
 
 
 class Text:
-    """A text that can be looked at in many places at once.
+    """A text that can be read at many positions at once.
 
     Args:
         data: The text, at least 128 bytes.
@@ -69,7 +69,7 @@ class Text:
         return every[at]
 
 
-def places(mask: Mask) -> Ints:
+def true_at(mask: Mask) -> Ints:
     """Return where a mask is True, as ``flatnonzero`` does, eight bytes at once: fast where True is rare."""
     whole = len(mask) & ~7
     words: Words = mask[:whole].view("<u8")
@@ -134,7 +134,7 @@ def microseconds(text: Text, starts: Ints, stops: Ints) -> tuple[Ints, Mask, Wor
     around = text.wide(stops - 24, 32).view(np.uint8).reshape(-1, 32)
 
     def before(end: int) -> Words:
-        """Return the eight characters before a place counted from the end of each number."""
+        """Return the eight characters before a position counted from the end of each number."""
         return around[:, 16 + end : 24 + end].view("<u8")[:, 0]
 
     count = stops - starts

@@ -34,7 +34,7 @@ from tuiprof.formats.kineto.fastpath.digits import (
     constant,
     integers,
     microseconds,
-    places,
+    true_at,
 )
 
 _BEFORE, _AFTER = b"}", bytes(128)
@@ -143,7 +143,7 @@ class _Complete:
 
 
 class _Chunk:
-    """A chunk with the places of its events and of their keys.
+    """A chunk with the positions of its events and of their keys.
 
     Attributes:
         starts: Where the brace of each event stands.
@@ -153,13 +153,13 @@ class _Chunk:
     def __init__(self, text: Text) -> None:
         self.text, characters = text, text.characters
         end = len(characters) - len(_AFTER)
-        braces = places(characters == _BRACE)
+        braces = true_at(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
         first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
         self.starts = braces[first]
         self.stops = np.append(self.starts[1:] - 5, end - 1)
         self._objects = np.diff(first, append=len(braces))
-        keys = places((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
+        keys = true_at((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each
         self._key_ends = text.three_before(self._keys)
         opening = text.wide(self.starts + 2, 16).view("<u8")
@@ -318,9 +318,9 @@ class Heads:
 
     def _recognise(self, data: bytes, starts: Ints, stops: Ints, hashes: Words) -> Ints:
         """Return which known line each is; new ones are decoded."""
-        place = np.searchsorted(self._hashes, hashes)
+        index = np.searchsorted(self._hashes, hashes)
         if len(self._hashes):
-            found = self._hashes[np.minimum(place, len(self._hashes) - 1)] == hashes
+            found = self._hashes[np.minimum(index, len(self._hashes) - 1)] == hashes
         else:
             found = np.zeros(len(hashes), dtype=bool)
         if not found.all():
@@ -335,8 +335,8 @@ class Heads:
             order = np.argsort(everything)
             self._known += heads
             self._hashes, self._codes = everything[order], codes[order]
-            place = np.searchsorted(self._hashes, hashes)
-        return self._codes[place]
+            index = np.searchsorted(self._hashes, hashes)
+        return self._codes[index]
 
     def _hash(self, text: Text, starts: Ints, stops: Ints) -> Words:
         length = stops - starts

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import tuiprof
 from tuiprof.formats.kineto.reading import worker
 from tuiprof.formats.kineto.reading.stretches import Stretch
-from tuiprof.formats.kineto.reading.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
+from tuiprof.formats.kineto.reading.worker import (
+    ANSWER,
+    REQUEST,
+    answer_offset,
+    read_at,
+    text_offset,
+    write_at,
+)
 from tuiprof.formats.source import Source
 from tuiprof.system.threads import cores
 
@@ -121,7 +128,7 @@ class Pool:
         offset = stretch.offset
         if self._file is self._shared:
             assert stretch.data is not None
-            offset = text_place(slot)
+            offset = text_offset(slot)
             write_at(self._shared.fileno(), stretch.data, offset)
         try:
             worker.requests.write(REQUEST.pack(number, slot, offset, stretch.length))
@@ -142,7 +149,7 @@ class Pool:
             while record := worker.answers.read(ANSWER.size):
                 number, length = ANSWER.unpack(record)
                 slot = self._slot_of.pop(number)
-                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_place(slot), length))
+                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_offset(slot), length))
                 self._slots.append(slot)
                 worker.held.remove(number)
                 yield number, chunk
