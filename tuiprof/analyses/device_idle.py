@@ -266,7 +266,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
             for s, row in zip(step.tolist(), launch.tolist(), strict=True)
         ],
         "cause": [_idle.CAUSES[i] for i in causes.argmax(axis=0).tolist()] if len(order) else [],
-        "where": [_place(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
+        "where": [_location(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
         "before": [_kernel_names.short_name(trace.name(row)) for row in before.tolist()]
         if len(order)
         else [],
@@ -310,7 +310,7 @@ def _ended_at(trace: Trace, instants: Ints) -> Ints:
     return rows[place]
 
 
-def _place(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
+def _location(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
     """Return where a launch came from: the user's function, else the named range, else the outermost operator."""
     frame, range_, operator = ancestry.frames[i, 0], ancestry.annotation[i], ancestry.outer_operator[i]
     if frame >= 0:

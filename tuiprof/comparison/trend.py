@@ -1,6 +1,6 @@
 """A figure over many runs: where it changed for good, how much it varies otherwise, and what that allows the next run.
 
-Pure: points in, a report out.
+:func:`history` reads the points of recorded runs; :func:`report` only works on points.
 """
 
 from __future__ import annotations

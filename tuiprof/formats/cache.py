@@ -57,7 +57,7 @@ class _Entry(msgspec.Struct):
     raw: bytes
 
 
-def place() -> Path | None:
+def root() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
     return directory(PLACE_VARIABLE, "traces")
 
@@ -178,7 +178,7 @@ def _stats(saved: dict[str, Any]) -> ReadStats:
 
 def _path_of(source: Source) -> Path | None:
     """Return where the entry of a file lies; None when there is no cache or the file is gone."""
-    folder = place()
+    folder = root()
     if folder is None:
         return None
     try:

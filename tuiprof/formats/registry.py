@@ -1,4 +1,4 @@
-"""What a format is, which there are, and which of them a file is of."""
+"""What a format is, which there are, and which of them a file is of; if of none, what it is instead."""
 
 from __future__ import annotations
 

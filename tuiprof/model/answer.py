@@ -1,4 +1,4 @@
-"""What a trace says on one page: what to change first, what that saves, and one line an analysis."""
+"""What a trace says on one page: what to change first, what that saves, one line an analysis, and a picture of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Arithmetic on sets of half-open intervals ``[start, end)`` as pairs of integer arrays.
 
-All functions take and return int64 arrays of shape ``(n,)``, in any one unit. A set that is *disjoint* is
+Functions take and return int64 arrays of shape ``(n,)``, in any one unit. A set that is *disjoint* is
 sorted by start, and no interval touches the next.
 """
 

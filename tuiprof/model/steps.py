@@ -1,4 +1,4 @@
-"""Training steps, and the step that every event belongs to."""
+"""Training steps: marked, or read from what repeats; the step of every event; the steps that were not captured."""
 
 from __future__ import annotations
 

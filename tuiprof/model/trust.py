@@ -1,4 +1,4 @@
-"""What a trace cannot tell: said before any figure is shown."""
+"""What a trace cannot tell, and the checks that find it: said before any figure is shown."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
     )
     title = escape(sanitize(table.title))
     at = table.column(chart.at) if chart.at else None
-    ends = [_place(table, at, row) for row in (0, count - 1)]
+    ends = [_axis_label(table, at, row) for row in (0, count - 1)]
     return [
         f'<figure class="series pair"><figcaption>{title}{cut}</figcaption><ul>{legend}</ul>'
         f'<div class="ticks" aria-hidden="true">{ticks}</div>'
@@ -312,7 +312,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
     ]
 
 
-def _place(table: Table, at: Column | None, row: int) -> str:
+def _axis_label(table: Table, at: Column | None, row: int) -> str:
     """Return the position of a row on the axis, for example ``step 12``."""
     return (
         escape(f"{sanitize(at.label)} {sanitize(at.text(table.rows[at.key][row]))}") if at is not None else ""

@@ -56,13 +56,13 @@ def _syncs(report: Report) -> list[str]:
     return [
         f"syncs {old} → {new} a step",
         *(
-            f"{word}: {', '.join(_place(name) for name, _ in items)}{more}"
+            f"{word}: {', '.join(_location(name) for name, _ in items)}{more}"
             for word, items, more in _gone_and_new(rows)
         ),
     ]
 
 
-def _place(name: str) -> str:
+def _location(name: str) -> str:
     """Return the place of a sync: the line where one is known, else with the operators that led to it."""
     where, _, through = name.partition(" ← ")
     return where if through in ("", where) or _LINE.search(where) else name

@@ -1,4 +1,4 @@
-"""The replayed step of a trace, made once."""
+"""The replayed step of a trace, made once, and the page that opens with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a device was empty because the host had waited for it."""
+"""What a wait costs the device: how long it is empty, and how long it then runs dry until the host is ahead again."""
 
 from __future__ import annotations
 

@@ -288,13 +288,13 @@ def _verdict(
     what = "a step saves" if scope.step_count else "it saves"
     gain = f"without {them} {what} {how} {format_ns(saves)} ({format_share(share)})"
     if len(groups) == 1:
-        return Verdict(f"{block}; {gain}: {_place(groups)}", level)
+        return Verdict(f"{block}; {gain}: {_location(groups)}", level)
     first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
     most = "most of it at" if first > 0.5 * saves else f"{format_ns(first)} of it at"
-    return Verdict(f"{block}; {gain}, {most} {_place(groups)}", level)
+    return Verdict(f"{block}; {gain}, {most} {_location(groups)}", level)
 
 
-def _place(groups: pl.DataFrame) -> str:
+def _location(groups: pl.DataFrame) -> str:
     """Return the first group's place for a sentence: ``where function (through)``."""
     first = groups.row(0, named=True)
     # "file function() from line N" names the function already.

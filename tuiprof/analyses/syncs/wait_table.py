@@ -1,4 +1,4 @@
-"""The table of waits that the sync report is made of."""
+"""The table of waits that the sync report is made of, with the source lines that the probe recorded of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the model's trace out of decoded chunks."""
+"""Builds the model's trace out of decoded chunks and the properties around the events."""
 
 from __future__ import annotations
 

@@ -15,8 +15,15 @@ from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
-from tuiprof.formats.xplane.dispatch import handed_over, match_programs
-from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
+from tuiprof.formats.xplane.link import (
+    Shift,
+    clock_shift,
+    handed_over,
+    inside,
+    match_programs,
+    number_runs,
+    pair_waits,
+)
 from tuiprof.formats.xplane.protobuf import Damaged
 from tuiprof.formats.xplane.space import Space
 from tuiprof.formats.xplane.words import Row
@@ -35,12 +42,8 @@ _MEMORY = ("MemoryAllocation", "MemoryDeallocation")
 class Builder:
     """Works out the model's columns of one file.
 
-    Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or
-    touches it, still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
-
-    Args:
-        space: The file.
-        path: Where it lies; None = it does not.
+    Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or touches it,
+    still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
     """
 
     def __init__(self, space: Space, path: Path | None) -> None:

@@ -97,11 +97,7 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 class Buffer:
-    """A buffer with the views that columnar reading needs.
-
-    Args:
-        data: The bytes of a file, :data:`PADDING` appended.
-    """
+    """A buffer, :data:`PADDING` appended, with the views that columnar reading needs."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -191,10 +187,12 @@ _LONG = 0x80
 
 
 class Chains:
-    """Positions in a buffer at which a message of less than 128 bytes could begin, one inside another left out.
+    """Finds the events of a line, which follow each other like links of a chain, without a step an event.
 
-    A position where none begins does no harm: the chain does not lead to it, or it hides others from the chain, which
-    then ends early.
+    Where an event ends the next begins, so a single look at all bytes tells every position at which one (of less than
+    128 bytes) could begin and the position it would lead to; those inside another are left out. From the first event on
+    the chain is followed; as long as each leads to the next, many links are taken at once. A position where no event
+    begins does no harm: the chain does not lead to it, or it hides others from the chain, which then ends early.
     """
 
     def __init__(self, buffer: Buffer, tag: int, then: int) -> None:

@@ -37,10 +37,7 @@ MOST_DIGITS = 18
 
 
 class Text:
-    """A text that can be read at many positions at once.
-
-    Args:
-        data: The text, at least 128 bytes.
+    """A text of at least 128 bytes that can be read at many positions at once.
 
     Attributes:
         characters: Its bytes.

@@ -277,7 +277,11 @@ def _decoded(line: bytes) -> Head:
 
 
 class Heads:
-    """The first lines seen so far."""
+    """Numbers the first lines of events (category, name, process, thread), of which a trace repeats the same few.
+
+    A line is known by a hash of 64 bits over its text, seeded anew in every process, so that nobody can write two lines
+    that collide; by chance, a million different lines do with a probability of 3 in 10⁸. Each line is decoded once.
+    """
 
     def __init__(self) -> None:
         self._seed = np.uint64(secrets.randbits(64))

@@ -83,11 +83,7 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes that decode stretches.
-
-    Args:
-        count: How many.
-        path: The plain file; None = stretches come with their text, which is handed over in memory.
+    """Worker processes that decode stretches of a plain file, or stretches whose text is handed over in memory.
 
     Raises:
         OSError: No more processes are allowed, or the file cannot be read.

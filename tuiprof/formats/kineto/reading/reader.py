@@ -24,12 +24,7 @@ _TABLE_BYTES = 100
 
 
 class EventReader:
-    """Reads the events of one file.
-
-    Args:
-        source: The file.
-        options: How to read.
-        pool: Who decodes beside the reader; None = nobody.
+    """Reads the events of one file, beside a pool if there is one.
 
     Attributes:
         gathered: The events, in file order.
