@@ -38,3 +38,28 @@ def test_lines_say_what_is_done_there_and_what_the_samples_cost(run_forked: Call
     assert seen["script.py", 11] == "waits for a batch", lines
     assert len(lines.doing) == len(lines.top)
     assert 0 < lines.ns < 50_000_000
+
+
+IN_A_THREAD = """
+import threading, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for batch in range(30):
+        model(torch.ones(8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.05)
+if __name__ == "__main__":
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_of_a_script_that_trains_in_a_thread_lines_are_those_of_that_thread(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(IN_A_THREAD)
+    assert done.code == 0, done.err
+    (_, line, _), *_ = done.of(records.Lines)[-1].top
+    assert line == 9

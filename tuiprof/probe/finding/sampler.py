@@ -1,4 +1,6 @@
-"""Where the main thread is, ten times a second: the script's lines, and the loops of the script that it is in.
+"""Where the script is, ten times a second: its lines, and the loops that it is in.
+
+Sampled is the main thread, and once there are steps the thread that makes them.
 
 A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
 the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the places
@@ -129,8 +131,14 @@ class Sampler:
                 None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
             )
 
-    def restart(self) -> None:
-        """Forget the lines seen so far: what the script did to get ready says nothing of its steps."""
+    def restart(self, thread: int | None = None) -> None:
+        """Forget the lines seen so far: what the script did to get ready says nothing of its steps.
+
+        Args:
+            thread: The thread that makes the steps, to follow from now on; None = the same as before.
+        """
+        if thread in sys._current_frames():  # one that C++ has started has no lines
+            self._ident = thread
         self.samples = 0
         self._lines.clear()
 
