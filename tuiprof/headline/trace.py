@@ -181,9 +181,9 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
 
 def _kept_at(path: Path) -> Path | None:
     """Return where the headline of a file is kept; None when the cache is switched off or the file is gone."""
-    from tuiprof.formats.cache import place
+    from tuiprof.formats.cache import root
 
-    folder = place()
+    folder = root()
     try:
         status = path.stat()
     except OSError:
