@@ -64,6 +64,7 @@ def timed(name: str) -> dict[str, Any]:
         "gain_ms": bad - good,
         "bad_all": all_ms["bad"],
         "good_all": all_ms["good"],
+        "cpu": case.cpu,
         "machine": f"{device}, PyTorch {torch.__version__}, Python {platform.python_version()}",
     }
 

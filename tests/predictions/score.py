@@ -53,7 +53,9 @@ def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
     assert not isinstance(step, str), f"{name}: {step}"
     wins = [item.win.ns / 1e6 if item.win else 0.0 for item in found]
     hits = [i for i, item in enumerate(found) if item.rule in truth["rules"]]
-    bad, gain = truth["bad_ms"], truth["gain_ms"]
+    # Processor time says which part of the step is won, not how long a step takes by the clock.
+    scale = step.step_ns / 1e6 / truth["bad_ms"] if truth.get("cpu") else 1.0
+    bad, gain = truth["bad_ms"] * scale, truth["gain_ms"] * scale
     ahead = [
         item.rule
         for item, win in list(zip(found, wins, strict=True))[: hits[0] if hits else None]
