@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import clock, layout, tolerant
+from tuiprof.formats.kineto import clock, communications, layout, tolerant
 from tuiprof.formats.kineto.columns import Books, Columns, Untimely, build, identity, memory_numbers, words
 from tuiprof.formats.kineto.events import (
     MISSING,
@@ -81,6 +81,7 @@ class Chunk(msgspec.Struct):
         pairs: Begin and end events (B, E), in file order.
         instants: Events without length.
         rare: Events that are decoded whole.
+        communications: What its events say of process groups.
         malformed: Stretches that are no event, and events without time.
         repaired: Events kept after a repair.
         strict: Whether the chunk is plain JSON; then its n-th value is its n-th event.
@@ -97,6 +98,7 @@ class Chunk(msgspec.Struct):
     pairs: Columns
     instants: Columns
     rare: list[Rare]
+    communications: list[communications.Communication] = msgspec.field(default_factory=list)
     malformed: int = 0
     repaired: int = 0
     strict: bool = True
@@ -118,7 +120,10 @@ class ChunkDecoder:
             data: Events with commas between them (one may come first), without the brackets of the list.
         """
         chunk = self._strictly(data)
-        return self._patiently(data) if chunk is None else chunk
+        if chunk is None:
+            chunk = self._patiently(data)
+        chunk.communications = communications.find(data, chunk.rest)
+        return chunk
 
     def _strictly(self, data: bytes) -> Chunk | None:
         """Decode plain JSON; None when it is not."""
