@@ -62,7 +62,7 @@ class Group:
         """``data-parallel group (ranks 1, 3, 5, 7)``, for a sentence; empty where it is not known or the default."""
         if not self.name or self.description == "default_pg":
             return ""
-        words = re.split(r"[^a-z]+", self.description.lower())
+        words = re.split(r"[^a-z]+", self.description.lower().partition("_with_")[0])
         kinds = [kind for kind, known in _KINDS.items() if not set(known).isdisjoint(words)]
         if len(kinds) == 1:
             said = f"{kinds[0]} group"
