@@ -267,7 +267,7 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
         {
             "host": host.name,
             "state": str(host.status),
-            "ranks": ranges([rank.rank for rank in host.ranks if rank.rank is not None]),
+            "ranks": ranges([rank.rank for rank in host.ranks if rank.rank is not None]) or host.waits,
             "steps": max((len(rank.steps) for rank in host.ranks), default=0),
             "median_ns": host.lead.steps.whole_run().median_ns if host.lead is not None else None,
             "clock": str(host.clock) if host.clock is not None else "",
