@@ -78,7 +78,7 @@ def test_a_host_is_known_before_its_first_step(tmp_path: Path) -> None:
     assert waiting.waits == f"8 ranks expected, no step yet, since {since}"
     assert host_states(run, fold)[0].waits == ""
     row = summarise(run).table("hosts").rows.row(1, named=True)
-    assert (row["host"], row["state"], row["ranks"], row["steps"]) == (
+    assert (row["host"], row["state"], row["waits"], row["steps"]) == (
         "node2",
         "running (on node2)",
         waiting.waits,
