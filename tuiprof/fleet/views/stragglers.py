@@ -125,22 +125,29 @@ def _verdict(fleet: Fleet, win: float | None) -> Verdict:
         said += f" and {len(units) - _NAMED} more"
     if win is None:
         return Verdict(
-            f"{said} a step; what the job would win is not known, because collectives overlap ({over})",
+            f"{said} a step; what fixing that would save is unknown, because collectives overlap ({over})",
             "warn",
         )
     if win < LISTED_SHARE:
         return Verdict(
-            f"{said} a step, but the other ranks would take as long by themselves ({over})", "info"
+            f"{said} a step, but fixing that saves nothing: other ranks take as long by themselves ({over})",
+            "info",
         )
     level: Level = "bad" if win >= BAD_SHARE else "warn" if win >= WARN_SHARE else "info"
     return Verdict(
-        f"{said} a step; without that a step of the job takes {format_share(win)} less ({over})", level
+        f"{said} a step; without that, each step of the job would be {format_share(win)} shorter ({over})",
+        level,
     )
 
 
 def _label(fleet: Fleet, row: int) -> str:
     """Return what the group is called that a rank makes wait; empty = it is that of all ranks, or not known."""
     return fleet.label(fleet.groups[fleet.home[row]])
+
+
+def _short(label: str) -> str:
+    """Return a label of a group for a cell: ``data-parallel (1, 3, 5, 7)``."""
+    return label.replace(" group (ranks ", " (")
 
 
 def _units(fleet: Fleet) -> list[tuple[str, float]]:
@@ -176,7 +183,7 @@ def _ranks(fleet: Fleet) -> Table:
             "clock_ns": fleet.clocks.offset,
             "clock_spread_ns": fleet.clocks.spread,
             "because": [because.get(rank, "") for rank in fleet.number.tolist()],
-            "group": [_label(fleet, row) for row in range(len(fleet.files))],
+            "group": [_short(_label(fleet, row)) for row in range(len(fleet.files))],
         }
     ).with_columns(pl.col("clock_ns", "clock_spread_ns", "wins_ns").fill_nan(None))
     return Table(
@@ -229,7 +236,7 @@ def _collectives(fleet: Fleet) -> Table:
         parts.append(
             pl.DataFrame(
                 {
-                    "group": [fleet.label(one)] * len(one),
+                    "group": [_short(fleet.label(one))] * len(one),
                     "place": np.arange(len(one)) - np.searchsorted(one.step, one.step) + 1,
                     "name": one.name,
                     "last": fleet.number[fleet.members(one)[filled.argmin(axis=0)]],
