@@ -25,6 +25,8 @@ from tuiprof.fleet.task import File
 _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)
 _RANK = re.compile(rb'("distributedInfo":\s*\{[^{}]*?"rank":\s*)\d+(,\s*"world_size":\s*)\d+')
+#: The beginning of the arguments of the collectives that are added to a sample.
+_COLLECTIVE_ARGS = re.compile(rb'"name":"nccl[^{]*?"args":\{')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
 #: Before a collective begins on the device: it is launched a little later than this.
 _LAUNCH_NS = 8_000
@@ -44,6 +46,9 @@ class Plan:
         throttled: A host whose kernels take longer, and by which share.
         synced: A rank with one more sync a step, and how long that takes.
         clocks_ns: Clocks of hosts are apart by up to this.
+        tensor: Ranks of a tensor-parallel group; 0 = all ranks run each collective together. The first collective of
+            each step is then that of tensor parallelism, the others are those of data parallelism.
+        late: Ranks that come late to a collective of every step: rank -> its position in the step, and by how much.
     """
 
     ranks: int = 24
@@ -53,7 +58,19 @@ class Plan:
     throttled: tuple[int, float] | None = None
     synced: tuple[int, int] | None = None
     clocks_ns: int = 50_000_000
+    tensor: int = 0
+    late: dict[int, tuple[int, int]] = field(default_factory=dict)
     seed: int = 18
+
+    def groups(self) -> dict[str, list[tuple[int, ...]]]:
+        """Return the ranks of each group, by its kind."""
+        if not self.tensor:
+            return {"default_pg": [tuple(range(self.ranks))]}
+        starts = range(0, self.ranks, self.tensor)
+        return {
+            "TENSOR_MODEL_PARALLEL_GROUP": [tuple(range(one, one + self.tensor)) for one in starts],
+            "DATA_PARALLEL_GROUP": [tuple(range(one, self.ranks, self.tensor)) for one in range(self.tensor)],
+        }
 
 
 @dataclass
@@ -233,11 +250,24 @@ class Job:
             host, share = plan.throttled
             self.slower = (self._busy[: len(at)] * share).astype(np.int64)
             self.late[self.host == host] += self.slower
-        self.latest = self.late.max(axis=0)
+        for rank, (position, ns) in plan.late.items():
+            self.late[rank, first + position] += ns
+        groups = plan.groups()
+        #: Kind of group of each collective.
+        self.kind = [list(groups)[0 if n in first else -1] for n in range(len(at))]
+        #: Where each rank's time stands beyond the sample's when a collective ends, and what it waits in it.
+        behind = np.zeros(plan.ranks, dtype=np.int64)
+        self.waits = np.zeros(shape, dtype=np.int64)
+        for n, kind in enumerate(self.kind):
+            behind += self.late[:, n]
+            for members in groups[kind]:
+                rows = list(members)
+                self.waits[rows, n] = behind[rows].max() - behind[rows]
+                behind[rows] = behind[rows].max()
 
     def waits_per_step(self) -> np.ndarray:
         """What each rank waits for the others, ns a step, beyond what the sample's own collectives take."""
-        return (self.latest - self.late).sum(axis=1) / self.sample.step_count
+        return self.waits.sum(axis=1) / self.sample.step_count
 
     def rank(self, rank: int) -> bytes:
         """Return the trace of a rank as JSON."""
@@ -247,7 +277,7 @@ class Job:
         throttled = plan.throttled is not None and self.host[rank] == plan.throttled[0]
         before = self.late[rank] - (self.slower if throttled else 0)
         points = [at - _LAUNCH_NS, at + length // 2]
-        amounts = [before, self.latest - self.late[rank]]
+        amounts = [before, self.waits[rank]]
         if throttled:
             assert plan.throttled is not None
             slow = self._before < len(at)
@@ -275,6 +305,7 @@ class Job:
             begin = at[self._first] - _LAUNCH_NS
             gaps = begin + total[np.searchsorted(point, begin, side="left")] + shift
             text = self._with_syncs(text, gaps.tolist(), plan.synced[1])
+        text = self._grouped(text, rank)
         said = b'"host_name": "node%02d", ' % self.host[rank]
         if _RANK.search(text):
             text = _RANK.sub(rb"\g<1>%d\g<2>%d" % (rank, plan.ranks), text, count=1)
@@ -283,6 +314,43 @@ class Job:
         if b'"baseTimeNanoseconds"' not in text:
             said += b'"baseTimeNanoseconds": 1700000000000000000, '
         return text.replace(b"{", b"{" + said, 1)
+
+    def _grouped(self, text: bytes, rank: int) -> bytes:
+        """Write the groups as PyTorch does: into the head of the trace, and beside each collective."""
+        plan = self.plan
+        if not plan.tensor:
+            return text
+        numbered = [(kind, ranks) for kind, groups in plan.groups().items() for ranks in groups]
+        own = {
+            kind: (str(number), kind, ranks)
+            for number, (kind, ranks) in enumerate(numbered, 1)
+            if rank in ranks
+        }
+        kinds = iter(self.kind)
+
+        def named(match: re.Match[bytes]) -> bytes:
+            name, description, ranks = own[next(kinds)]
+            return (
+                match[0]
+                + msgspec.json.encode(
+                    {
+                        "Process Group Name": name,
+                        "Process Group Description": description,
+                        "Process Group Ranks": str(list(ranks)),
+                        "Group size": len(ranks),
+                    }
+                )[1:-1]
+                + b","
+            )
+
+        text = _COLLECTIVE_ARGS.sub(named, text)
+        assert next(kinds, None) is None, "a collective without its arguments"
+        config = [
+            {"pg_name": name, "pg_desc": description, "pg_size": len(ranks), "ranks": list(ranks)}
+            for name, description, ranks in own.values()
+        ]
+        about = {"rank": rank, "world_size": plan.ranks, "pg_count": len(config), "pg_config": config}
+        return text.replace(b"{", b'{"distributedInfo":' + msgspec.json.encode(about) + b",", 1)
 
     def _with_syncs(self, text: bytes, at: list[int], ns: int) -> bytes:
         pid, tid = self.sample.main_thread

@@ -35,7 +35,7 @@ def heat_map(late: np.ndarray) -> HeatMap:
             }
         ),
         because={7: "1 more sync a step"},
-        meetings=SimpleNamespace(steps=np.arange(100, 100 + steps)),
+        steps=np.arange(100, 100 + steps),
     )
     return HeatMap(cast(Any, fleet))
 

@@ -132,7 +132,7 @@ def test_a_slow_step_is_the_steps_or_a_ranks(fleet: Fleet, rank: int | None) -> 
 
 def test_a_rank_that_runs_other_collectives_is_left_out_and_said(fleet: Fleet) -> None:
     odd = pl.when(pl.col("file") == 3).then(7).otherwise(pl.col("sequence")).cast(pl.UInt64).alias("sequence")
-    changed = replace(fleet.summary, steps=fleet.summary.steps.with_columns(odd))
+    changed = replace(fleet.summary, collectives=fleet.summary.collectives.with_columns(odd))
     report = next(one for one in reports(Fleet(changed), ["stragglers"]) if isinstance(one, Report))
     assert 3 not in report.table("ranks").rows["rank"].to_list()
     assert any("1 rank share no collective" in note for note in report.notes)

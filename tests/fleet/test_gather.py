@@ -180,6 +180,11 @@ class TestDask:
         works = Dask(workers=2)
         try:
             same(gather(four(folder), works), merge(parts))
+            # Its sampling of stacks costs half as much again as the reading.
+            sampling = works._client.run(
+                lambda: __import__("dask").config.get("distributed.worker.profile.enabled")
+            )
+            assert list(sampling.values()) == [False, False]
         finally:
             works.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def part(
     ended: bool = True,
     capture: str = "",
     first_step_s: float | None = None,
+    argv: Sequence[str] = ("torchrun", "train.py"),
     **fields: Any,
 ) -> Session:
     """Record one host's part of a run: its monotonic clock is its own, its wall clock may be ahead."""
@@ -39,7 +41,7 @@ def part(
     meta = SessionMeta(
         v=SCHEMA_VERSION,
         name="train",
-        argv=["torchrun", "train.py"],
+        argv=list(argv),
         cwd="/",
         unix_ns=START + began_ns + ahead_ns,
         mono_ns=mono + began_ns,

@@ -15,7 +15,7 @@ from tests.session.session_logs import append, line
 from tuiprof.comparison.trend import history
 from tuiprof.errors import UsageProblem
 from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
-from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, sentences
+from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, outdated, sentences
 from tuiprof.session.live.replay import Live, Replay, load
 from tuiprof.session.live.summary import ranges, summarise
 from tuiprof.session.live.tail import Batch
@@ -25,6 +25,7 @@ from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import find_session, list_sessions, run_of
 from tuiprof.session.store.hosts import Part, runs
 from tuiprof.session.store.meta import SessionMeta
+from tuiprof.tui.live.view import hosts_row
 
 # -- which folders belong together --------------------------------------------------------------------------
 
@@ -54,6 +55,87 @@ def test_what_is_of_another_run_stays_apart(tmp_path: Path, other: dict[str, Any
     fields: dict[str, Any] = {"ranks": [1], **other}
     part(tmp_path, "node2", **fields)
     assert not run_of(first).others
+    assert len(list_sessions(tmp_path)) == 2
+
+
+TORCHRUN = ("torchrun", "--nnodes=2", "--nproc-per-node", "8", "--rdzv-endpoint", "node1:29400", "train.py")
+
+
+def test_a_host_is_known_before_its_first_step(tmp_path: Path) -> None:
+    """As soon as its folder exists, whichever of the folders is named, and whether the others make steps or not."""
+    first = goes_on(part(tmp_path, "node1", [0], argv=TORCHRUN, ended=False))
+    second = goes_on(part(tmp_path, "node2", [], argv=TORCHRUN, began_s=20, ended=False))
+    times = {"unix_ns": second.meta.unix_ns, "mono_ns": second.meta.mono_ns}
+    append(second, "recorder", line("head", v=1, writer="recorder", pid=7, **times))
+    for session in (first, second):
+        run = run_of(session)
+        assert run.path == first.path
+        assert [host.name for host in run.others] == ["node2"]
+        assert not run.complete
+    fold = load(run)
+    waiting = host_states(run, fold)[1]
+    since = f"{second.started.astimezone():%H:%M:%S}"
+    assert waiting.waits == f"8 ranks expected, no step yet, since {since}"
+    assert host_states(run, fold)[0].waits == ""
+    row = summarise(run).table("hosts").rows.row(1, named=True)
+    assert (row["host"], row["state"], row["waits"], row["steps"]) == (
+        "node2",
+        "running (on node2)",
+        waiting.waits,
+        0,
+    )
+    shown = "".join(text for text, _ in hosts_row(host_states(run, fold), 120))
+    assert f"node2 {waiting.waits}" in shown
+    assert "clock" not in shown
+    (listed,) = list_sessions(tmp_path)
+    assert listed.host == "node1, node2"
+    # Its first step says what it is, and its clock can be compared.
+    known = part(tmp_path / "later", "node2", [1], began_s=20)
+    (second.log / "rank1.jsonl").write_bytes((known.log / "rank1.jsonl").read_bytes())
+    found = run_of(first)
+    assert outdated(run, found)
+    assert found.others[0].ranks == (1,)
+    assert found.complete
+
+
+def test_hosts_of_which_none_has_made_a_step_are_one_run(tmp_path: Path) -> None:
+    first, second = (
+        part(tmp_path, f"node{n}", [], argv=(*TORCHRUN[:3], "8", f"--node-rank={n}"), began_s=n, ended=False)
+        for n in (1, 2)
+    )
+    assert [host.name for host in run_of(second).others] == ["node2"]
+    assert run_of(second).path == first.path
+    assert len(list_sessions(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "began_s", "argv"),
+    [
+        ("node2", 20.0, (*TORCHRUN, "--lr", "1")),
+        ("node2", 3600.0, TORCHRUN),
+        ("node1", 20.0, TORCHRUN),
+        ("node2", 20.0, ("torchrun", "train.py")),
+    ],
+)
+def test_a_folder_without_steps_that_is_of_another_run_stays_apart(
+    tmp_path: Path, host: str, began_s: float, argv: tuple[str, ...]
+) -> None:
+    command = TORCHRUN if "--nnodes=2" in argv else argv
+    first = part(tmp_path, "node1", [0], argv=command)
+    second = part(tmp_path, host, [], argv=argv, began_s=began_s)
+    assert not run_of(first).others
+    assert not run_of(second).others
+    assert len(list_sessions(tmp_path)) == 2
+
+
+def test_a_host_that_waits_belongs_to_the_nearest_run_of_its_command(tmp_path: Path) -> None:
+    """The first attempt failed at once on both hosts; in the second one of them is already at work."""
+    before = [part(tmp_path, f"node{n}", [], argv=TORCHRUN) for n in (1, 2)]
+    now = [part(tmp_path, f"node{n}", [0] if n == 1 else [], argv=TORCHRUN, began_s=300 + n) for n in (1, 2)]
+    for session in now:
+        assert [part.path for part in run_of(session).parts] == [part.path for part in now]
+    for session in before:
+        assert {part.path for part in run_of(session).parts} == {part.path for part in before}
     assert len(list_sessions(tmp_path)) == 2
 
 

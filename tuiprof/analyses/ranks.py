@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared.collectives import RankSteps, Waiting, of_rank, waiting
+from tuiprof.analyses.shared.collectives import GroupWaiting, RankSteps, Waiting, of_rank, waiting
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -32,12 +34,14 @@ _RULES = (
     Rule(
         "wait",
         "Time in a collective beyond that of the rank which spends the least in it, the one that came last. They are "
-        "matched by step, order and name; sends and receives between two ranks are left out.",
+        "matched by process group, step, order and name; where the traces do not say the group, by step, order and "
+        "name among all ranks. Sends and receives between two ranks are left out.",
     ),
     Rule(
         "straggler",
-        "The rank that waits least. It is called one where the others wait longer than it by "
-        f"{format_share(STRAGGLER_SHARE)} of the step or more in the median; bad from {format_share(BAD_SHARE)}.",
+        "The rank that waits least. It is called one where the other members of its process group wait longer than it "
+        f"by {format_share(STRAGGLER_SHARE)} of the step or more in the median; bad from {format_share(BAD_SHARE)}. "
+        "A rank that comes late because it waited in another of its groups is not one.",
     ),
     Rule(
         "clock",
@@ -77,20 +81,30 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             f"{plural(waits.unmatched, 'collective')} could not be matched: they differ by rank in those steps."
         )
     if waits.skew_spread is not None and waits.skew_spread.max() > MOST_SCATTER_NS:
-        notes.append(
-            f"The ends of matched collectives scatter by {format_ns(int(waits.skew_spread.max()))}: ranks of different "
-            "process groups may have been matched, and waits are then too long."
-        )
+        scatter = f"The ends of matched collectives scatter by {format_ns(float(waits.skew_spread.max()))}"
+        if _grouped(waits):
+            notes.append(f"{scatter}, more than a message takes: waits may be too long.")
+        else:
+            notes.append(
+                f"{scatter}: the traces do not say which process groups collectives belong to, so ranks that never met "
+                "may have been matched, and waits are then too long."
+            )
     frame = _frame(read, waits)
-    share, slowest = _straggler(read, waits)
+    held = _straggler(read, waits)
     return Report(
         NAME,
         TITLE,
-        _verdict(read, waits, share, slowest),
+        _verdict(read, waits, held),
         (
             Fact("ranks", "ranks", len(read), "count"),
-            Fact("straggler", "straggler", read[slowest].rank if share >= STRAGGLER_SHARE else None, "count"),
-            Fact("straggler_share", "the others wait for it", share if waits.matched else None, "share"),
+            Fact("straggler", "straggler", read[held.rank].rank if held and held.counts else None, "count"),
+            Fact("straggler_share", "the others wait for it", held.share if held else None, "share"),
+            Fact(
+                "straggler_group",
+                "in its",
+                held.group.group.label or None if held and held.counts else None,
+                "text",
+            ),
             Fact("wait_ns_per_step", "wait a step, median of ranks", _median(waits), "ns"),
             Fact(
                 "step_spread_ns",
@@ -161,6 +175,8 @@ def _only(rank: RankSteps, numbers: Ints) -> RankSteps:
         rank.collective[keep],
         np.searchsorted(keep, rank.step[inside]),
         tuple(rank.name[i] for i in inside.tolist()),
+        rank.groups,
+        rank.group[inside],
         rank.starts[inside],
         rank.ends[inside],
         rank.origin_unix_ns,
@@ -172,12 +188,39 @@ def _step(rank: RankSteps) -> float:
     return float(np.median(rank.period))
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A rank that holds others up.
+
+    Attributes:
+        rank: Its index.
+        share: By which share of a step the other members of the group wait longer than it, in the median.
+        group: The process group.
+        others_ns: What they wait a step.
+    """
+
+    rank: int
+    share: float
+    group: GroupWaiting
+    others_ns: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether that is enough to call it a straggler."""
+        return self.share >= STRAGGLER_SHARE
+
+
+def _grouped(waits: Waiting) -> bool:
+    """Return whether the traces say which process groups collectives belong to."""
+    return any(one.group.name for one in waits.groups)
+
+
 def _clocks(waits: Waiting) -> list[int | None]:
     """Return by how much each rank's clock differs, ns; None where its ends scatter too much to tell."""
     if waits.skew is None or waits.skew_spread is None:
         return []
     return [
-        skew if spread <= MOST_SCATTER_NS else None
+        round(skew) if spread <= MOST_SCATTER_NS and not math.isnan(skew) else None
         for skew, spread in zip(waits.skew.tolist(), waits.skew_spread.tolist(), strict=True)
     ]
 
@@ -191,37 +234,37 @@ def _median(waits: Waiting) -> float | None:
     return float(np.median(waits.waits.mean(axis=1))) if waits.matched else None
 
 
-def _straggler(read: list[RankSteps], waits: Waiting) -> tuple[float, int]:
-    """Return which share of a step the others wait for a rank in the median, and that rank's index."""
-    if not waits.matched:
-        return 0.0, int(np.argmax([_step(rank) for rank in read]))
-    each = waits.waits.mean(axis=1)
-    slowest = int(np.argmin(each))
-    others = np.delete(each, slowest)
+def _straggler(read: list[RankSteps], waits: Waiting) -> _Held | None:
+    """Return the rank that the others wait for most; None = no collective was matched."""
+    found = waits.straggler()
+    if found is None:
+        return None
+    group, row, late = found
     base = float(np.median([_step(rank) for rank in read]))
-    return (float(np.median(others)) - float(each[slowest])) / base if base else 0.0, slowest
+    others = float(np.median(np.delete(group.waits.mean(axis=1), row)))
+    return _Held(int(group.members[row]), late / base if base else 0.0, group, others)
 
 
-def _verdict(read: list[RankSteps], waits: Waiting, share: float, slowest: int) -> Verdict:
+def _verdict(read: list[RankSteps], waits: Waiting, held: _Held | None) -> Verdict:
     median = float(np.median([_step(rank) for rank in read]))
-    if not waits.matched:
+    if held is None:
         low, high = min(read, key=_step), max(read, key=_step)
         said = f"no collectives were matched; steps take {format_ns(_step(low))} on rank {low.rank}"
         return Verdict(f"{said} and {format_ns(_step(high))} on rank {high.rank}", "info")
     over = plural(len(waits.steps), "step")
-    if share < STRAGGLER_SHARE:
+    if not held.counts:
         waited = format_ns(_median(waits))
         return Verdict(
             f"{len(read)} ranks keep pace over {over}: {waited} of waiting a step of {format_ns(median)}",
             "good",
         )
-    level: Level = "bad" if share >= BAD_SHARE else "warn"
-    each = waits.waits.mean(axis=1)
-    others = float(np.median(np.delete(each, slowest)))
-    who = "the others wait" if len(read) > 2 else "the other waits"
+    level: Level = "bad" if held.share >= BAD_SHARE else "warn"
+    label = held.group.group.label
+    who = "the others wait" if len(held.group.members) > 2 else "the other waits"
     return Verdict(
-        f"rank {read[slowest].rank} holds up the step: {who} {format_ns(others)} a step in collectives "
-        f"({format_share(share)} of {format_ns(median)} more than it, over {over})",
+        f"rank {read[held.rank].rank} holds up {f'its {label}' if label else 'the step'}: {who} "
+        f"{format_ns(held.others_ns)} a step in collectives "
+        f"({format_share(held.share)} of {format_ns(median)} more than it, over {over})",
         level,
     )
 
@@ -241,7 +284,9 @@ def _frame(read: list[RankSteps], waits: Waiting) -> pl.DataFrame:
             "collective_ns_per_step": [float(rank.collective.mean()) for rank in read],
             "steps": [len(rank.numbers) for rank in read],
             "clock_ns": _clocks(waits) or nothing,
-            "clock_spread_ns": waits.skew_spread.tolist() if waits.skew_spread is not None else nothing,
+            "clock_spread_ns": [round(spread) for spread in waits.skew_spread.tolist()]
+            if waits.skew_spread is not None
+            else nothing,
         },
         schema_overrides={
             **dict.fromkeys(("wait_ns_per_step", "wait_share"), pl.Float64),

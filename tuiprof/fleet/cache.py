@@ -27,7 +27,7 @@ PLACE_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
 LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
 _DEFAULT_LIMIT: Final = 2 << 30
 #: Raise when what is summarised changes within a version.
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 _ENDS: Final = 1 << 16
 #: What took less time is as quickly read again.
 WORTH_KEEPING_S: Final = 0.02

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 _AHEAD: Final = 2
 #: So long the scheduler is waited for, s.
 _PATIENCE_S: Final = 10
+#: One thread a worker, as on processes: the cores have workers.
+_ENVIRONMENT: Final = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+#: For workers that are started here or by ssh. Dask samples the stacks of a worker 100 times a second, which takes half
+#: as much processor time again as reading a trace does, and wakes every process 50 times a second to time its loop.
+_SETTINGS: Final = {
+    "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+}
 _HOST: Final = re.compile(r"(?:(?P<user>[\w.-]+)@)?[A-Za-z0-9_][A-Za-z0-9_.-]*(?::(?P<port>\d{1,5}))?")
 _REMEDY: Final = "pip install 'tuiprof[dask]'"
 _RESUME: Final = (
@@ -68,13 +78,12 @@ class Dask:
         self._task = task
         self._address = address or ", ".join(hosts) or "the cluster on this machine"
         with contextlib.ExitStack() as opened:
-            environment = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            opened.enter_context(dask.config.set(_SETTINGS))
             if address:
                 target: Any = address
             elif hosts:
-                target = opened.enter_context(_by_ssh(hosts, workers, environment))
+                target = opened.enter_context(_by_ssh(hosts, workers))
             else:
-                opened.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": environment}))
                 target = opened.enter_context(
                     distributed.LocalCluster(
                         n_workers=workers,
@@ -182,9 +191,7 @@ class Dask:
             raise TuiprofError(f"the Dask scheduler of {self._address} is lost", _RESUME) from error
 
 
-def _by_ssh(
-    hosts: Sequence[str], workers: int, environment: dict[str, str]
-) -> contextlib.AbstractContextManager[Any]:
+def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextManager[Any]:
     """Start a scheduler on the first host and workers on each, by ssh; they end with the context.
 
     The hosts need the Python of this process under the same path. User, port and keys are those of ``~/.ssh/config``.
@@ -203,7 +210,7 @@ def _by_ssh(
         cluster: contextlib.AbstractContextManager[Any] = distributed.SSHCluster(
             [names[0], *names],
             connect_options=[options[0], *options],
-            worker_options={"nthreads": 1, "n_workers": max(1, workers), "env": environment},
+            worker_options={"nthreads": 1, "n_workers": max(1, workers), "env": _ENVIRONMENT},
             scheduler_options={"port": 0, "dashboard": False},
             remote_python=sys.executable,
         )

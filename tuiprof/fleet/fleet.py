@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
 from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Floats, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
@@ -24,6 +25,8 @@ SLOWER: Final = 1.03
 _AT_ONE_PLACE: Final = 0.6
 #: A kernel is compared where it takes this share of all kernel time.
 _COMPARED_SHARE: Final = 0.002
+#: Stragglers that are replayed each by itself.
+_REPLAYED: Final = 32
 
 
 class Fleet:
@@ -35,21 +38,46 @@ class Fleet:
         self.unread = summary.files.filter(pl.col("problem") != "")
 
     @cached_property
-    def meetings(self) -> Meetings:
-        """The collectives in which ranks meet."""
+    def groups(self) -> tuple[Meetings, ...]:
+        """The collectives in which ranks meet, by process group, the largest group first."""
         return meeting.meetings(self.summary)
 
     @cached_property
+    def files(self) -> Ints:
+        """Numbers of the files of the ranks that meet others, ascending, shape ``(r,)``."""
+        found = [one.files for one in self.groups]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    @cached_property
+    def steps(self) -> Ints:
+        """Numbers of the steps in which ranks meet, ascending."""
+        found = [one.steps for one in self.groups]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    @cached_property
     def ranks(self) -> pl.DataFrame:
-        """Rows of ``files`` of the ranks that meet, in the order of the rows of :attr:`meetings`."""
-        order = pl.DataFrame({"file": self.meetings.files}, schema={"file": pl.Int64})
+        """Rows of ``files`` of the ranks that meet, in the order of :attr:`files`."""
+        order = pl.DataFrame({"file": self.files}, schema={"file": pl.Int64})
         return order.join(
             self.read.with_columns(pl.col("file").cast(pl.Int64)), on="file", maintain_order="left"
         )
 
     @property
+    def grouped(self) -> bool:
+        """Whether the traces say which process groups collectives belong to."""
+        return any(one.group for one in self.groups)
+
+    def members(self, group: Meetings) -> Ints:
+        """Return the indices into :attr:`files` of the rows of a group."""
+        return np.searchsorted(self.files, group.files)
+
+    def label(self, group: Meetings) -> str:
+        """Return what a group is called in a sentence; empty where the traces do not say, or it is that of all."""
+        return self._names.get(group.group, "")
+
+    @property
     def number(self) -> Ints:
-        """Rank of each row of :attr:`meetings`."""
+        """Rank of each of :attr:`files`."""
         return self.ranks["rank"].to_numpy()
 
     @cached_property
@@ -59,9 +87,68 @@ class Fleet:
         return float(found) if isinstance(found, (int, float)) else None
 
     @cached_property
+    def _wait_per_step(self) -> Floats:
+        """What each rank waits in each step, in all its groups, ns, shape ``(r, steps)``; NaN = it was in none."""
+        total = np.full((len(self.files), len(self.steps)), np.nan)
+        for one in self.groups:
+            at = np.ix_(self.members(one), np.searchsorted(self.steps, one.steps))
+            more = one.per_step(one.wait)
+            total[at] = np.where(np.isnan(more), total[at], np.nan_to_num(total[at]) + more)
+        return total
+
+    @cached_property
+    def _late_in(self) -> list[tuple[Floats, Floats]]:
+        """How much later than others members of each group come in each step: at all, and by themselves.
+
+        A rank that waited in one group comes late to the next; that is not its own lateness.
+        """
+        found = []
+        for one in self.groups:
+            late = one.per_step(meeting.lateness(one.wait))
+            own = late
+            if len(self.groups) > 1:
+                at = np.ix_(self.members(one), np.searchsorted(self.steps, one.steps))
+                own = own_lateness(late, meeting.lateness(self._wait_per_step[at]))
+            found.append((late, own))
+        return found
+
+    @cached_property
+    def home(self) -> Ints:
+        """Index into :attr:`groups` of the group that each rank makes wait, shape ``(r,)``.
+
+        That is the group in which it is latest by itself; where it is as late in several, the one before whose
+        collectives it takes longer than the other members do.
+        """
+        if len(self.groups) < 2:
+            return np.zeros(len(self.files), dtype=np.int64)
+        late, longer = (np.full((len(self.groups), len(self.files)), -np.inf) for _ in range(2))
+        for index, (one, (_, own)) in enumerate(zip(self.groups, self._late_in, strict=True)):
+            late[index, self.members(one)] = np.nanmedian(own, axis=1)
+            gap = one.per_step(one.gap)
+            longer[index, self.members(one)] = np.nanmedian(-meeting.lateness(gap), axis=1)
+        most = late.max(axis=0)
+        near = late >= np.where(most > 0, SAME_LATENESS * most, most)
+        chosen: Ints = np.where(near, longer, -np.inf).argmax(axis=0)
+        return chosen
+
+    @cached_property
     def held(self) -> Held:
-        """What each rank costs the others."""
-        return meeting.held(self.meetings.wait, len(self.meetings.steps))
+        """What each rank costs the others: in the group that it makes wait; waits and lasts are of all its groups."""
+        each = [meeting.held(one.wait, len(one.steps)) for one in self.groups]
+        if len(each) == 1:
+            return each[0]
+        nothing = np.zeros(len(self.files))
+        found = Held(nothing.astype(np.int64), nothing, nothing.copy(), nothing.copy(), nothing.copy())
+        for index, (one, cost, (late, own)) in enumerate(zip(self.groups, each, self._late_in, strict=True)):
+            rows = self.members(one)
+            found.last[rows] += cost.last
+            found.slack[rows] += cost.slack
+            caught = np.nanmean(late - own, axis=1)
+            here = self.home[rows] == index
+            found.waited[rows[here]] = np.maximum(cost.waited - caught, 0.0)[here]
+            found.lead[rows[here]] = np.maximum(cost.lead - caught, 0.0)[here]
+            found.late[rows[here]] = np.nanmean(own, axis=1)[here]
+        return found
 
     @cached_property
     def hosts(self) -> list[str]:
@@ -70,9 +157,29 @@ class Fleet:
 
     @cached_property
     def host_of(self) -> Ints:
-        """Index into :attr:`hosts` of each row of :attr:`meetings`; -1 = not known."""
+        """Index into :attr:`hosts` of each of :attr:`files`; -1 = not known."""
         index = {host: number for number, host in enumerate(self.hosts)}
         return np.array([index.get(host, -1) for host in self.ranks["host"].to_list()], dtype=np.int64)
+
+    @cached_property
+    def held_by_host(self) -> Held:
+        """What each of :attr:`hosts` costs the others, in the group of ranks of several hosts that waits most for it.
+
+        A host comes to a collective when the last of its ranks does.
+        """
+        none = np.full(len(self.hosts), -np.inf)
+        found = Held(np.zeros(len(none), np.int64), none, none.copy(), none.copy(), none.copy())
+        for one in self.groups:
+            host = self.host_of[self.members(one)]
+            known, own = np.unique(host[host >= 0], return_inverse=True)
+            if len(known) < 2:
+                continue
+            cost = meeting.held(meeting.by_group(one.wait[host >= 0], own), len(one.steps))
+            for name in ("waited", "lead", "late", "slack"):
+                most = getattr(found, name)
+                most[known] = np.maximum(most[known], getattr(cost, name))
+            found.last[known] += cost.last
+        return found
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -83,13 +190,21 @@ class Fleet:
         since = np.where(self.ranks["on_device"].to_numpy(), since, np.nan)
         with warnings.catch_warnings():  # a column of which nothing is known has no median
             warnings.simplefilter("ignore", RuntimeWarning)
-            return meeting.clocks(self.meetings, since)
+            each = [meeting.clocks(one, since[self.members(one)]) for one in self.groups]
+            if len(each) == 1:
+                return each[0]
+            members = [self.members(one) for one in self.groups]
+            offset = chained(members, [one.offset for one in each], len(self.files))
+            spread = np.full(len(self.files), np.nan)
+            for rows, one in zip(members, each, strict=True):
+                spread[rows] = np.fmax(spread[rows], one.spread)
+            return Clocks(offset - np.nanmedian(offset), spread)
 
     @cached_property
     def late(self) -> npt.NDArray[np.bool_]:
-        """Which ranks come clearly later than the median rank, shape ``(r,)``."""
+        """Which ranks come clearly later than the median of the others in their group, shape ``(r,)``."""
         if not self.step_ns:
-            return np.zeros(len(self.meetings.files), dtype=bool)
+            return np.zeros(len(self.files), dtype=bool)
         return meeting.always_late(self.late_per_step, LISTED_SHARE * self.step_ns)
 
     @cached_property
@@ -102,23 +217,40 @@ class Fleet:
 
     @cached_property
     def alone_ns(self) -> Floats:
-        """What the job wins a step if one rank alone came when the second to last does, ns, shape ``(r,)``."""
+        """What the job wins a step if one rank alone came when the second to last does, ns, shape ``(r,)``.
+
+        NaN = not known: with several groups it is replayed, for stragglers, if the job can be rebuilt.
+        """
         own = self.own_ns
         second, first = np.partition(own, -2)[-2:] if len(own) > 1 else (0.0, 0.0)
         most = np.where(np.arange(len(own)) == own.argmax(), second, first)
-        alone: Floats = np.clip((self.step_ns or 0.0) - most, 0.0, self.held.lead)
+        lead = self.held.lead
+        if len(self.groups) > 1:
+            lead = np.full(len(own), np.nan)
+            for row in np.flatnonzero(self.late)[:_REPLAYED].tolist() if self.job.fits else ():
+                lead[row] = self.job.wins_as_others_ns(np.arange(len(own)) == row, slowest=True)
+        alone: Floats = np.clip((self.step_ns or 0.0) - most, 0.0, lead)
         return alone
 
-    def wins_ns(self, which: npt.NDArray[np.bool_]) -> float:
-        """Return what the job wins a step if some ranks came when the others do, ns.
+    def wins_ns(self, which: npt.NDArray[np.bool_]) -> float | None:
+        """Return what the job wins a step if some ranks came when the others of their groups do, ns.
 
         A rank that waits runs ahead, so that its waits are longer than what it would save: no rank gets faster than it
         is by itself.
 
         Args:
             which: Those ranks, shape ``(r,)``.
+
+        Returns:
+            The gain; None = ranks meet in several groups, and the job rebuilt from them takes something else than was
+            captured.
         """
-        sooner = meeting.wins_as_median(self.meetings.wait, which, len(self.meetings.steps))
+        if len(self.groups) == 1:
+            sooner = meeting.wins_as_median(self.groups[0].wait, which, len(self.steps))
+        elif self.job.fits:
+            sooner = self.job.wins_as_others_ns(which)
+        else:
+            return None
         slowest = float(self.own_ns[~which].max(initial=0.0))
         return max(min(sooner, (self.step_ns or 0.0) - slowest), 0.0)
 
@@ -134,14 +266,18 @@ class Fleet:
 
     @cached_property
     def late_per_step(self) -> Floats:
-        """How much later than the median of the others each comes, added over a step, shape ``(r, steps)``."""
-        wait = self.meetings.wait
-        return self.meetings.per_step(meeting.lateness(wait)) if wait.size else wait
+        """How much later than the median of the others of its group each comes, shape ``(r, steps)``."""
+        found = np.full((len(self.files), len(self.steps)), np.nan)
+        for index, (one, (_, own)) in enumerate(zip(self.groups, self._late_in, strict=True)):
+            rows = self.members(one)
+            here = self.home[rows] == index
+            found[np.ix_(rows[here], np.searchsorted(self.steps, one.steps))] = own[here]
+        return found
 
     @cached_property
     def job(self) -> Job:
         """The job's steps, rebuilt from the collectives."""
-        return Job(self.meetings)
+        return Job(self.groups, self.files)
 
     @cached_property
     def kernel_factor(self) -> pl.DataFrame:
@@ -200,15 +336,23 @@ class Fleet:
     @property
     def _places(self) -> dict[int, str]:
         """Where in the step stragglers lose most, by rank: ``before collective 7 of 7``."""
-        wait, step = self.meetings.wait, self.meetings.step
-        late = np.nan_to_num(meeting.lateness(wait))
-        place = np.arange(len(step)) - np.searchsorted(step, step)
         found = {}
-        for row in np.flatnonzero(self.late).tolist():
-            each = np.bincount(place, weights=late[row])
-            most = int(each.argmax())
-            if each[most] >= _AT_ONE_PLACE * each.sum():
-                found[int(self.number[row])] = f"before collective {most + 1} of {len(each)}"
+        for index, one in enumerate(self.groups):
+            rows = self.members(one)
+            chosen = np.flatnonzero(self.late[rows] & (self.home[rows] == index))
+            if not len(chosen):
+                continue
+            # Among several groups, lateness may come from another one; what a rank does by itself does not.
+            late = np.nan_to_num(
+                meeting.lateness(one.wait) if len(self.groups) == 1 else -meeting.lateness(one.gap)
+            )
+            place = np.arange(len(one)) - np.searchsorted(one.step, one.step)
+            for row in chosen.tolist():
+                each = np.bincount(place, weights=late[row])
+                most = int(each.argmax())
+                if each[most] >= _AT_ONE_PLACE * each.sum():
+                    of = " of its group" if len(self.groups) > 1 else ""
+                    found[int(self.number[rows[row]])] = f"before collective {most + 1} of {len(each)}{of}"
         return found
 
     def name(self, key: int) -> str:

@@ -1,4 +1,4 @@
-"""The collectives in which ranks meet, as one matrix: who came last, what the others waited, and what removing it wins.
+"""The collectives in which ranks meet, a matrix per process group: who came last, what the others waited for it.
 
 A collective ends on all ranks at about the same time. The rank that spends the least time in it came last; what the
 others spend beyond that is waiting. This needs no common clock.
@@ -7,7 +7,9 @@ others spend beyond that is waiting. This needs no common clock.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -31,22 +33,26 @@ _FEW: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meetings:
-    """Matched collectives, in the order of time.
+    """Matched collectives of one process group, in the order of time.
 
     Attributes:
+        group: Key of the group; 0 = the traces do not say which, and it is that of all ranks.
         files: Numbers of the files, shape ``(r,)``; rows of the matrices.
         step: Step of each collective, shape ``(c,)``; columns of the matrices.
         name: Key of its name, shape ``(c,)``.
         start: When each rank entered it, ns since the origin of its trace, shape ``(r, c)``; NaN = it was not there.
         dur: How long it was in it, ns, shape ``(r, c)``.
+        gap: Time before it in which the rank was in no collective, ns, shape ``(r, c)``.
         left_out: Steps of ranks whose collectives are not those of most ranks in the same step.
     """
 
+    group: int
     files: Ints
     step: Ints
     name: npt.NDArray[np.uint64]
     start: Floats
     dur: Floats
+    gap: Floats
     left_out: int
 
     def __len__(self) -> int:
@@ -73,22 +79,29 @@ class Meetings:
         return found
 
 
-def meetings(summary: Summary) -> Meetings:
-    """Match the collectives of ranks by step, order and name."""
+def meetings(summary: Summary) -> tuple[Meetings, ...]:
+    """Match the collectives of ranks by process group, step, order and name; the largest group first."""
+    found = [
+        one
+        for (group,), rows in summary.collectives.partition_by("group", as_dict=True).items()
+        if len(one := _in_group(group, rows)) and len(one.files) > 1
+    ]
+    return tuple(sorted(found, key=lambda one: (-len(one.files), one.group)))
+
+
+def _in_group(group: int, rows: pl.DataFrame) -> Meetings:
+    steps = rows.select("file", "step", "sequence").unique()
     counts = (
-        summary.steps.filter(pl.col("sequence") != 0)
-        .group_by("step", "sequence")
+        steps.group_by("step", "sequence")
         .len()
         .sort("step", "len", "sequence", descending=[False, True, False])
     )
     common = counts.unique("step", keep="first").filter(pl.col("len") > 1)
-    together = summary.steps.join(common, on=["step", "sequence"]).select("file", "step")
-    rows = summary.collectives.join(together, on=["file", "step"])
+    together = steps.join(common, on=["step", "sequence"]).select("file", "step")
+    rows = rows.join(together, on=["file", "step"])
     # A long trace keeps the collectives of fewer steps than a short one: those that all have are compared.
     meant = together.group_by("step").len("meant")
-    met = rows.group_by("step", "place").agg(
-        pl.len().alias("here"), pl.col("name").first(), pl.col("start").median().alias("at")
-    )
+    met = rows.group_by("step", "place").agg(pl.len().alias("here"), pl.col("name").first())
     columns = (
         met.join(meant, on="step")
         .filter(pl.col("here") == pl.col("meant"))
@@ -99,16 +112,21 @@ def meetings(summary: Summary) -> Meetings:
     files = rows["file"].unique().sort()
     row = files.search_sorted(rows["file"]).to_numpy()
     column = rows["column"].to_numpy()
-    start = np.full((len(files), len(columns)), np.nan)
-    dur = start.copy()
-    start[row, column], dur[row, column] = rows["start"].to_numpy(), rows["dur"].to_numpy()
+
+    def matrix(key: str) -> Floats:
+        values = np.full((len(files), len(columns)), np.nan)
+        values[row, column] = rows[key].to_numpy()
+        return values
+
     return Meetings(
+        group,
         files.cast(pl.Int64).to_numpy(),
         columns["step"].to_numpy(),
         columns["name"].to_numpy(),
-        start,
-        dur,
-        int(counts["len"].sum()) - len(together),
+        matrix("start"),
+        matrix("dur"),
+        matrix("gap"),
+        len(steps) - len(together),
     )
 
 
@@ -139,12 +157,13 @@ def lateness(wait: Floats) -> Floats:
     """
     if not wait.size or len(wait) < 2:
         return np.zeros_like(wait)
+    median = np.nanmedian if np.isnan(wait).any() else np.median  # the latter is quicker
     if len(wait) > _FEW:  # one more or less does not move the median
-        late: Floats = np.nanmedian(wait, axis=0) - wait
+        late: Floats = median(wait, axis=0) - wait
         return late
     with warnings.catch_warnings():  # a collective of two ranks, of which one is left out
         warnings.simplefilter("ignore", RuntimeWarning)
-        others = [np.nanmedian(np.delete(wait, row, axis=0), axis=0) for row in range(len(wait))]
+        others = [median(np.delete(wait, row, axis=0), axis=0) for row in range(len(wait))]
     return np.stack(others) - wait
 
 
@@ -252,29 +271,82 @@ def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:
 
 
 class Job:
-    """The steps of a job as all ranks together take them: from one collective to the next the slowest rank counts.
+    """The steps of a job as all ranks together take them: a collective begins when the last rank of its group comes.
 
-    Between the end of a collective, which all share, and the start of the next one, each rank has work of its own. The
-    job takes the longest of those, then the collective itself (the time of the rank that came last).
+    Between the end of a collective and the start of its next one, in whichever group, each rank has work of its own.
+    Then the collective takes as long as it took the rank that came last.
+
+    Args:
+        groups: Matched collectives of all process groups.
+        files: Numbers of the files, ascending; what is said of ranks has this order.
     """
 
-    def __init__(self, found: Meetings) -> None:
-        self.found = found
-        ends = found.start + found.dur
-        own = np.full(found.dur.shape, np.nan)
-        if len(found):
-            own[:, 1:] = found.start[:, 1:] - ends[:, :-1]
-        #: Columns that follow the one before without a step between them that was not kept.
-        self._joined = np.r_[False, np.diff(found.step) <= 1] if len(found) else np.empty(0, bool)
+    def __init__(self, groups: Sequence[Meetings], files: Ints) -> None:
+        rank, column, start, dur, step, offset = [], [], [], [], [], 0
+        for one in groups:
+            rows, columns = np.nonzero(~np.isnan(one.start))
+            rank.append(np.searchsorted(files, one.files)[rows])
+            column.append(columns + offset)
+            start.append(one.start[rows, columns])
+            dur.append(one.dur[rows, columns])
+            step.append(one.step[columns])
+            offset += len(one)
+        frame = pl.DataFrame(
+            {
+                key: np.concatenate(parts) if parts else np.empty(0)
+                for key, parts in (
+                    ("rank", rank),
+                    ("column", column),
+                    ("start", start),
+                    ("dur", dur),
+                    ("step", step),
+                )
+            }
+        ).sort("rank", "start", "column")
+        own = pl.col("start") - (pl.col("start") + pl.col("dur")).shift().over("rank")
+        frame = frame.with_columns(
+            own.alias("own"),
+            # What comes behind a step that was not kept follows nothing.
+            (pl.col("step").diff().over("rank") <= 1).fill_null(value=False).alias("joined"),
+        )
+        joined = frame["joined"].to_numpy()
+        self.files = files
+        self._rank = frame["rank"].to_numpy().astype(np.int64)
+        self._column = frame["column"].to_numpy().astype(np.int64)
         #: Own work of each rank before each collective, ns; 0 where it is under way at the same time as the one before.
-        self.own: Floats = np.where(self._joined, np.maximum(own, 0.0), 0.0)
+        self.own: Floats = np.where(joined, np.maximum(frame["own"].fill_null(0.0).to_numpy(), 0.0), 0.0)
+        taken = np.where(joined, frame["own"].fill_null(0.0).to_numpy() + frame["dur"].to_numpy(), 0.0)
         self.captured_ns = (
-            float(np.nanmedian(np.nansum(np.where(self._joined, own + found.dur, 0.0), axis=1)))
-            if len(found)
+            float(np.median(np.bincount(self._rank, weights=taken, minlength=len(files))))
+            if len(frame)
             else 0.0
         )
-        self.base = np.where(self._joined, np.nanmin(found.dur, axis=0), 0.0) if len(found) else np.empty(0)
-        self.steps = max(float(len(found.steps)), 1.0)
+        base = np.full(offset, np.inf)
+        np.minimum.at(base, self._column[joined], frame["dur"].to_numpy()[joined])
+        self._base = np.where(np.isfinite(base), base, 0.0)
+        self.steps = max(float(len(np.unique(frame["step"].to_numpy()))), 1.0)
+
+    @cached_property
+    def _levels(self) -> list[tuple[Ints, Ints, Ints]] | None:
+        """Rows of collectives that can be replayed at once, where each of those begins, and their number of rows.
+
+        None = ranks come to collectives in orders that contradict one another: they run side by side.
+        """
+        size = np.bincount(self._column, minlength=len(self._base))
+        bounds = np.searchsorted(self._rank, np.arange(len(self.files) + 1))
+        at, stop = bounds[:-1].copy(), bounds[1:]
+        levels = []
+        while (here := np.flatnonzero(at < stop)).size:
+            columns = self._column[at[here]]
+            ready = np.bincount(columns, minlength=len(size))[columns] == size[columns]
+            if not ready.any():
+                return None
+            order = np.argsort(columns[ready], kind="stable")
+            rows = at[here[ready]][order]
+            first = np.flatnonzero(np.diff(self._column[rows], prepend=-1))
+            levels.append((rows, first, np.diff(first, append=len(rows))))
+            at[here[ready]] += 1
+        return levels
 
     def takes_ns(self, own: Floats | None = None) -> float:
         """Return what the matched stretch takes, ns.
@@ -282,12 +354,17 @@ class Job:
         Args:
             own: Own work of each rank before each collective; None = unchanged.
         """
-        if not len(self.found):
-            return 0.0
         work = self.own if own is None else own
-        return float((np.nanmax(np.where(np.isnan(work), -np.inf, work), axis=0) + self.base).sum())
+        clock = np.zeros(len(self.files))
+        for rows, first, counts in self._levels or ():
+            ranks = self._rank[rows]
+            last = (
+                np.maximum.reduceat(clock[ranks] + work[rows], first) + self._base[self._column[rows[first]]]
+            )
+            clock[ranks] = np.repeat(last, counts)
+        return float(clock.max(initial=0.0))
 
-    @property
+    @cached_property
     def fits(self) -> bool:
         """Whether the job rebuilt unchanged takes what was captured, within the tolerance."""
         return self.captured_ns > 0 and abs(self.takes_ns() / self.captured_ns - 1) <= TOLERANCE
@@ -298,6 +375,21 @@ class Job:
         Args:
             less: Time that each rank saves a step, ns, shape ``(r,)``; taken from its work in proportion.
         """
-        total = np.nansum(self.own, axis=1) / self.steps
+        total = np.bincount(self._rank, weights=self.own, minlength=len(self.files)) / self.steps
         keep = 1 - np.clip(np.divide(less, total, out=np.zeros_like(total), where=total > 0), 0, 1)
-        return (self.takes_ns() - self.takes_ns(self.own * keep[:, None])) / self.steps
+        return (self.takes_ns() - self.takes_ns(self.own * keep[self._rank])) / self.steps
+
+    def wins_as_others_ns(self, which: npt.NDArray[np.bool_], *, slowest: bool = False) -> float:
+        """Return what the job wins a step, ns, where some ranks have no more own work than the others of their group.
+
+        Args:
+            which: Those ranks, shape ``(r,)``.
+            slowest: Whether they are compared with the slowest of the others rather than with their median.
+        """
+        chosen = which[self._rank]
+        others = pl.DataFrame({"column": self._column, "own": self.own}).filter(~chosen).group_by("column")
+        typical = others.agg(pl.col("own").max() if slowest else pl.col("own").median())
+        limit = np.full(len(self._base), np.inf)
+        limit[typical["column"].to_numpy()] = typical["own"].to_numpy()
+        sooner = np.where(chosen, np.minimum(self.own, limit[self._column]), self.own)
+        return (self.takes_ns() - self.takes_ns(sooner)) / self.steps

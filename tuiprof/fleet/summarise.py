@@ -23,6 +23,7 @@ from tuiprof.model import Report, Trace, Window
 
 if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import RankSteps
+    from tuiprof.analyses.shared.process_groups import Group
 
 #: What stays of a collective for which nobody has to wait; at 0 it would not be launched.
 _AT_ONCE: Final = 1e-3
@@ -94,9 +95,19 @@ def _host_in_name(name: str) -> str:
 
 def _key(name: str, names: dict[int, str]) -> int:
     """Return the key of a name, the same on every rank; 64 bits of a digest do not meet by chance."""
-    key = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    key = _digest(name)
     names[key] = name
     return key
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+
+
+def _named(group: Group, names: dict[int, str]) -> int:
+    """Return the key of a process group, the same on every rank."""
+    names[group.key] = group.label
+    return group.key
 
 
 def _stride(count: int, most: int) -> int:
@@ -118,16 +129,6 @@ def _steps(trace: Trace, steps: RankSteps, stride: int) -> pl.DataFrame:
     waits = find(trace, Window())
     syncs = _count(trace.steps.step_of[waits.last[waits.apart == COUNTED]], len(trace.steps))[inside]
     launches = _count(trace.steps.step_of[trace.links.launches], len(trace.steps))[inside]
-    sequence = np.zeros(len(steps.numbers), dtype=np.uint64)
-    for index in range(len(steps.numbers)):
-        low, high = np.searchsorted(steps.step, [index, index + 1])
-        if high > low and (np.diff(steps.step) >= 0).all():
-            said = "\n".join(steps.name[low:high]).encode("utf-8", "replace")
-        else:  # steps of several threads overlap
-            which = np.flatnonzero(steps.step == index)
-            said = "\n".join(steps.name[i] for i in which.tolist()).encode("utf-8", "replace")
-        if said:
-            sequence[index] = int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") | 1
     kept = np.flatnonzero(steps.numbers % stride == 0)
     return table(
         "steps",
@@ -136,7 +137,6 @@ def _steps(trace: Trace, steps: RankSteps, stride: int) -> pl.DataFrame:
             "start": trace.steps.starts[inside][kept],
             "period_ns": steps.period[kept],
             "collective_ns": steps.collective[kept],
-            "sequence": sequence[kept],
             "syncs": syncs[kept],
             "launches": launches[kept],
         },
@@ -149,27 +149,40 @@ def _count(steps: Any, length: int) -> Any:
 
 def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[pl.DataFrame, int, int]:
     """Return the collectives of every n-th step, n, and of how many collectives of such a step one is kept."""
-    order = np.argsort(steps.step, kind="stable")
-    step = steps.step[order]
-    first = np.searchsorted(step, step, side="left")
-    place = np.arange(len(step)) - first
+    from tuiprof.analyses.shared.collectives import gaps
+
+    group = steps.group
+    order = np.lexsort((group, steps.step))
+    step, own_group = steps.step[order], group[order]
+    changes = np.flatnonzero(np.diff(step, prepend=-1) | np.diff(own_group, prepend=-1))
+    counts = np.diff(changes, append=len(step))
+    place = np.arange(len(step)) - np.repeat(changes, counts)
+    digests = [
+        _digest("\n".join(steps.name[i] for i in order[low : low + count].tolist()))
+        for low, count in zip(changes.tolist(), counts.tolist(), strict=True)
+    ]
+    sequence = np.repeat(np.array(digests, dtype=np.uint64), counts)
+    keys = np.array([_named(one, names) for one in steps.groups], dtype=np.uint64)
     number = steps.numbers[step] if len(step) else step
     while (kept := number % stride == 0).sum() > MOST_COLLECTIVES and len(np.unique(number[kept])) > 2:
         stride *= 2
     if not kept.any() and len(number):
         kept = number == number[0]
     thinned = _stride(int(kept.sum()), MOST_COLLECTIVES)
-    chosen = order[kept & (place % thinned == 0)]
-    own = place[kept & (place % thinned == 0)]
+    kept &= place % thinned == 0
+    chosen = order[kept]
     return (
         table(
             "collectives",
             {
                 "step": steps.numbers[steps.step[chosen]] if len(chosen) else chosen,
-                "place": own,
+                "group": keys[group[chosen]],
+                "place": place[kept],
+                "sequence": sequence[kept],
                 "name": pl.Series([_key(steps.name[i], names) for i in chosen.tolist()], dtype=pl.UInt64),
                 "start": steps.starts[chosen],
                 "dur": (steps.ends - steps.starts)[chosen],
+                "gap": gaps(steps.starts, steps.ends)[chosen],
             },
         ),
         stride,

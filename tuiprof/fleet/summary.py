@@ -56,17 +56,19 @@ _STEPS: Final[_Schema] = {
     "start": pl.Int64,  # ns since the trace origin
     "period_ns": pl.Int64,
     "collective_ns": pl.Int64,  # union
-    "sequence": pl.UInt64,  # digest of the names of its collectives in order; 0 = none
     "syncs": pl.UInt32,
     "launches": pl.UInt32,
 }
 _COLLECTIVES: Final[_Schema] = {
     "file": pl.UInt32,
     "step": pl.Int64,
-    "place": pl.UInt32,  # position among the collectives of its step
+    "group": pl.UInt64,  # key of its process group, whose label is in ``names``; 0 = the trace does not say
+    "place": pl.UInt32,  # position among the collectives of its group in its step
+    "sequence": pl.UInt64,  # digest of the names of those, in order
     "name": pl.UInt64,  # key in ``names``
     "start": pl.Int64,
     "dur": pl.Int64,
+    "gap": pl.Int64,  # ns before it in which the rank was in no collective
 }
 _KERNELS: Final[_Schema] = {
     "file": pl.UInt32,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
 
 #: Raise when an entry of an older version would be misread.
-_LAYOUT = 2
+_LAYOUT = 3
 #: ``off`` = do not use the cache; a path = keep it there.
 PLACE_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Most bytes that all entries may take; the longest unused go first.
@@ -45,7 +45,7 @@ WORTH_KEEPING = 4 << 20
 UNFINISHED = ".new-"
 _GIVEN_UP_NS = 86_400 * 10**9
 _ENDS = 1 << 16
-_TABLES = ("events", "instants", "counters", "step_markers")
+_TABLES = ("events", "instants", "counters", "communications", "step_markers")
 
 
 class _Entry(msgspec.Struct):
@@ -141,6 +141,7 @@ def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
         "events": trace.events,
         "instants": trace.instants,
         "counters": trace.counters,
+        "communications": trace.communications,
         "step_markers": trace.given_step_markers,
     }
     return {name: table for name, table in tables.items() if table is not None}

@@ -112,6 +112,8 @@ class Trace:
         instants: Events without length: ``ts``, ``name``, ``category_text``, ``track``, ``ordinal`` and
             format-specific columns such as ``bytes``, ``address``, ``total_allocated`` for memory events.
         counters: Counter samples: ``ts``, ``name``, ``series``, ``value``, ``track``.
+        communications: Process groups of collectives as the framework wrote them: ``correlation`` (null on an
+            operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``.
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.
@@ -130,6 +132,7 @@ class Trace:
         *,
         instants: pl.DataFrame | None = None,
         counters: pl.DataFrame | None = None,
+        communications: pl.DataFrame | None = None,
         sync_sites: pl.DataFrame | None = None,
         dispatched: pl.DataFrame | None = None,
         step_markers: pl.DataFrame | None = None,
@@ -141,6 +144,7 @@ class Trace:
         self.stats = stats or ReadStats(events=len(events))
         self.instants = instants
         self.counters = counters
+        self.communications = communications
         self.sync_sites = sync_sites
         self.dispatched = dispatched
         self.given_step_markers = step_markers

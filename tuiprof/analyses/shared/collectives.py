@@ -2,23 +2,36 @@
 
 A collective ends on all ranks at about the same time, because it needs all of them. The rank that comes last spends
 the least time in it; what the others spend beyond that is waiting. This needs no common clock.
+
+A collective needs the ranks of its process group only, so that is where ranks are compared. A rank that waited in one
+group comes late to the next, without being the cause: it is late only as far as it waited less, in all its
+groups, than the other members did.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared import process_groups
 from tuiprof.analyses.shared.codes import member
+from tuiprof.analyses.shared.process_groups import Group
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, total, union
+
+Floats = npt.NDArray[np.float64]
+
+#: A rank that is late in one of its groups is as late in the others that it shares its steps with, up to noise.
+SAME_LATENESS: Final = 0.7
 
 #: Ranges in which the host runs a collective itself (gloo, MPI), or that represent one on a device.
 _HOST: Final = re.compile(r"^(gloo|mpi|ucc):")
@@ -37,6 +50,8 @@ class RankSteps:
     collective: Ints  # time in collectives in each step, union, ns
     step: Ints  # index of the step of each collective, shape ``(c,)``
     name: tuple[str, ...]
+    groups: tuple[Group, ...]  # process groups of this rank
+    group: Ints  # index of the group of each collective
     starts: Ints  # its start, ns since the trace origin
     ends: Ints  # its end
     origin_unix_ns: int | None  # Unix time of the trace origin; None = not said
@@ -52,6 +67,7 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
     rows, step_of = rows[inside], step_of[inside]
     step_index = np.searchsorted(scope.steps, step_of)
     starts, ends = trace.starts[rows], trace.ends[rows]
+    groups, group = process_groups.of_rows(trace, rows)
     busy = np.array(
         [
             total(*union(starts[step_index == index], ends[step_index == index]))
@@ -66,6 +82,8 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
         busy,
         step_index,
         tuple(trace.names[code] for code in trace.name_codes[rows].tolist()),
+        groups,
+        group,
         starts,
         ends,
         trace.info.origin_unix_ns,
@@ -96,50 +114,226 @@ def rows_of(trace: Trace) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What waiting for one another comes to."""
+class GroupWaiting:
+    """What waiting for one another comes to in one process group.
 
-    steps: Ints  # steps that could be matched: their numbers, shape ``(m,)``
-    waits: Ints  # waiting of each rank in each of them, ns, shape ``(ranks, m)``
-    matched: int  # collectives that were matched
-    unmatched: int  # collectives in steps in which the ranks' collectives differ
-    #: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape ``(ranks,)``;
-    #: None = the traces do not say when they were recorded, or the host ran the collectives: its threads end them
-    #: when they get to it.
-    skew: Ints | None
-    skew_spread: Ints | None  # median absolute deviation of that difference, ns, same shape
+    Attributes:
+        group: The group.
+        members: Indices of its ranks, ascending, shape ``(m,)``.
+        steps: Numbers of the steps that could be matched, shape ``(s,)``.
+        waits: Waiting of each member in each of them, ns, shape ``(m, s)``.
+        gaps: What each member does by itself before them: time since its last collective in any group, ns, shape
+            ``(m, s)``.
+        ends: Ends of the matched collectives, ns since each trace's origin, shape ``(m, c)``.
+        unmatched: Collectives in steps in which the members' collectives differ.
+    """
+
+    group: Group
+    members: Ints
+    steps: Ints
+    waits: Ints
+    gaps: Ints
+    ends: Ints
+    unmatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waiting for one another comes to.
+
+    Attributes:
+        groups: The process groups in which ranks were matched.
+        steps: Steps that could be matched in any: their numbers, shape ``(m,)``.
+        waits: Waiting of each rank in each of them, all its groups together, ns, shape ``(ranks, m)``.
+        matched: Collectives that were matched.
+        unmatched: Collectives in steps in which the ranks' collectives differ.
+        skew: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape
+            ``(ranks,)``; NaN = they share no group, not even through others; None = the traces do not say when they
+            were recorded, or the host ran the collectives: its threads end them when they get to it.
+        skew_spread: Median absolute deviation of that difference, ns, same shape.
+    """
+
+    groups: tuple[GroupWaiting, ...]
+    steps: Ints
+    waits: Ints
+    matched: int
+    unmatched: int
+    skew: Floats | None
+    skew_spread: Floats | None
+
+    def straggler(self) -> tuple[GroupWaiting, int, float] | None:
+        """Return the rank that is latest, in the group in which its lateness begins.
+
+        Returns:
+            The group, the rank's position among the members, and how late it comes, ns a step; None = none was matched.
+        """
+        late = [self.late(one) for one in self.groups]
+        if not late:
+            return None
+        most = max(float(each.max()) for each in late)
+        rank = next(
+            int(one.members[each.argmax()])
+            for one, each in zip(self.groups, late, strict=True)
+            if each.max() == most
+        )
+        own = [
+            (one, int(np.searchsorted(one.members, rank)), each)
+            for one, each in zip(self.groups, late, strict=True)
+            if rank in one.members
+        ]
+        one, row, each = max(
+            (found for found in own if found[2][found[1]] >= SAME_LATENESS * most),
+            key=lambda found: less_than_others(-found[0].gaps.mean(axis=1))[found[1]],
+        )
+        return one, row, float(each[row])
+
+    def late(self, one: GroupWaiting) -> Floats:
+        """Return how much later than the median of the others each member of a group comes, ns a step, shape ``(m,)``.
+
+        What a member waited in its other groups is not held against it.
+        """
+        inside, everywhere = one.waits.mean(axis=1), self.waits[one.members].mean(axis=1)
+        return own_lateness(less_than_others(inside), less_than_others(everywhere))
+
+
+def less_than_others(waits: Floats) -> Floats:
+    """Return how much less each row waits than the median of the other rows, shape as given."""
+    return np.stack([np.median(np.delete(waits, row, axis=0), axis=0) for row in range(len(waits))]) - waits
+
+
+def own_lateness(late: Floats, late_in_all: Floats) -> Floats:
+    """Return the part of lateness that was not caught from another group.
+
+    Args:
+        late: How much later than others a rank comes to the collectives of a group.
+        late_in_all: How much less than those others it waits in all its groups.
+    """
+    return np.where(late > 0, np.clip(late_in_all, 0.0, np.maximum(late, 0.0)), late)
+
+
+def gaps(starts: Ints, ends: Ints) -> Ints:
+    """Return the time before each collective in which its rank was in none, ns.
+
+    Args:
+        starts: Starts, ascending.
+        ends: Ends.
+    """
+    before = np.maximum.accumulate(np.concatenate((starts[:1], ends[:-1])))
+    return np.maximum(starts - before, 0)
 
 
 def waiting(ranks: list[RankSteps]) -> Waiting:
-    """Match the collectives of two ranks or more, step by step and in order, and tell who waited how long."""
+    """Match the collectives of ranks, group by group, step by step and in order, and tell who waited how long.
+
+    Args:
+        ranks: Two ranks or more.
+    """
     numbers = ranks[0].numbers
     for rank in ranks[1:]:
         numbers = np.intersect1d(numbers, rank.numbers)
+    groups = {group: None for rank in ranks for group in rank.groups}
+    found = [one for group in groups if (one := _in_group(group, ranks, numbers)) is not None]
+    met = tuple(one for one in found if len(one.steps))
+    unmatched = sum(one.unmatched for one in found)
+    steps = np.unique(np.concatenate([one.steps for one in met])) if met else np.empty(0, np.int64)
+    waits = np.zeros((len(ranks), len(steps)), np.int64)
+    for one in met:
+        waits[np.ix_(one.members, np.searchsorted(steps, one.steps))] += one.waits
+    matched = sum(one.ends.shape[1] for one in met)
+    skew, spread = _clocks(ranks, met)
+    return Waiting(met, steps, waits, matched, unmatched, skew, spread)
+
+
+def _in_group(group: Group, ranks: list[RankSteps], numbers: Ints) -> GroupWaiting | None:
+    """Match the collectives of one group; None = fewer than two of the ranks are in it."""
+    own: dict[int, Ints] = {}
+    for index, rank in enumerate(ranks):
+        if group in rank.groups and len(rows := np.flatnonzero(rank.group == rank.groups.index(group))):
+            own[index] = rows
+    if len(own) < 2:
+        return None
     steps: list[int] = []
     waits: list[Ints] = []
+    before: list[Ints] = []
     ends: list[Ints] = []
-    matched = unmatched = 0
+    unmatched = 0
+    own_gaps = {index: gaps(ranks[index].starts, ranks[index].ends) for index in own}
     for number in numbers.tolist():
-        picked = [np.flatnonzero(rank.step == np.searchsorted(rank.numbers, number)) for rank in ranks]
-        names = [[rank.name[i] for i in which.tolist()] for rank, which in zip(ranks, picked, strict=True)]
+        picked = [
+            rows[ranks[index].step[rows] == np.searchsorted(ranks[index].numbers, number)]
+            for index, rows in own.items()
+        ]
+        names = [
+            [ranks[index].name[i] for i in which.tolist()] for index, which in zip(own, picked, strict=True)
+        ]
         if any(other != names[0] for other in names[1:]) or not names[0]:
             unmatched += max(len(which) for which in picked)
             continue
         lengths = np.stack(
-            [(rank.ends - rank.starts)[which] for rank, which in zip(ranks, picked, strict=True)]
+            [
+                (ranks[index].ends - ranks[index].starts)[which]
+                for index, which in zip(own, picked, strict=True)
+            ]
         )
         waits.append((lengths - lengths.min(axis=0)).sum(axis=1))
-        ends.append(np.stack([rank.ends[which] for rank, which in zip(ranks, picked, strict=True)]))
-        matched += lengths.shape[1]
+        before.append(
+            np.array([own_gaps[index][which].sum() for index, which in zip(own, picked, strict=True)])
+        )
+        ends.append(np.stack([ranks[index].ends[which] for index, which in zip(own, picked, strict=True)]))
         steps.append(number)
-    if not steps:
-        return Waiting(np.empty(0, np.int64), np.empty((len(ranks), 0), np.int64), 0, unmatched, None, None)
-    skew = spread = None
+    nothing = np.empty((len(own), 0), np.int64)
+    return GroupWaiting(
+        group,
+        np.array(list(own)),
+        np.array(steps, np.int64),
+        np.stack(waits, axis=1) if steps else nothing,
+        np.stack(before, axis=1) if steps else nothing,
+        np.concatenate(ends, axis=1) if steps else nothing,
+        unmatched,
+    )
+
+
+def _clocks(ranks: list[RankSteps], groups: Sequence[GroupWaiting]) -> tuple[Floats | None, Floats | None]:
+    """Return the skew of clocks and its spread, passed on from group to group by the ranks that they share."""
     origins = [rank.origin_unix_ns for rank in ranks]
-    if None not in origins and all(rank.on_device for rank in ranks):
-        offsets = np.array([(origin or 0) - (origins[0] or 0) for origin in origins], dtype=np.int64)
-        all_ends = np.concatenate(ends, axis=1) + offsets[:, None]
-        late = all_ends - all_ends[0]
-        skew = np.median(late, axis=1).astype(np.int64)
-        spread = np.median(np.abs(late - skew[:, None]), axis=1).astype(np.int64)
-    return Waiting(np.array(steps, np.int64), np.stack(waits, axis=1), matched, unmatched, skew, spread)
+    if not groups or None in origins or not all(rank.on_device for rank in ranks):
+        return None, None
+    offsets = np.array([(origin or 0) - (origins[0] or 0) for origin in origins], dtype=np.int64)
+    late = [one.ends + offsets[one.members][:, None] for one in groups]
+    apart = [ends - np.median(ends, axis=0) for ends in late]
+    skew = chained([one.members for one in groups], [np.median(ends, axis=1) for ends in apart], len(ranks))
+    spread = np.zeros(len(ranks))
+    for one, ends in zip(groups, apart, strict=True):
+        own = np.median(np.abs(ends - np.median(ends, axis=1)[:, None]), axis=1)
+        spread[one.members] = np.maximum(spread[one.members], own)
+    return skew - skew[0], spread
+
+
+def chained(members: Sequence[Ints], values: Sequence[Floats], count: int) -> Floats:
+    """Join figures that each group knows up to a constant, through the members that groups share.
+
+    Args:
+        members: Indices of the members of each group.
+        values: The figure of each member.
+        count: Number of indices.
+
+    Returns:
+        The figure of each index, shape ``(count,)``; NaN = the largest group does not reach it.
+    """
+    found = np.full(count, np.nan)
+    left = sorted(range(len(members)), key=lambda index: -len(members[index]))
+    if left:
+        found[members[left[0]]] = values[left[0]]
+    while left:
+        rest = []
+        for index in left:
+            shared = ~np.isnan(found[members[index]]) & ~np.isnan(values[index])
+            if shared.any():
+                new = values[index] + np.median(found[members[index]][shared] - values[index][shared])
+                found[members[index]] = np.where(np.isnan(found[members[index]]), new, found[members[index]])
+            else:
+                rest.append(index)
+        if len(rest) == len(left):
+            break
+        left = rest
+    return found

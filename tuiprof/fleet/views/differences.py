@@ -28,7 +28,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
         )
     found = list(differing(fleet.read))
     late = (
-        dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.meetings) else {}
+        dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.groups) else {}
     )
     rows = pl.DataFrame(
         {

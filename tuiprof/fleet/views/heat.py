@@ -29,7 +29,7 @@ _RULES = (
 
 def report(fleet: Fleet) -> Report | Unavailable:
     """Lay out how late each rank comes in each step."""
-    late, steps = fleet.late_per_step, fleet.meetings.steps
+    late, steps = fleet.late_per_step, fleet.steps
     if not late.size:
         return Unavailable(NAME, "no collective was matched, so that nobody can be said to be late")
     top = float(np.nanmax(late))

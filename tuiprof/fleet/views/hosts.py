@@ -7,7 +7,6 @@ import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet.fleet import HOST_SHARE, Fleet
-from tuiprof.fleet.meeting import by_group, held
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.units import format_ns, format_share
 
@@ -24,14 +23,12 @@ _RULES = (
 
 def report(fleet: Fleet) -> Report | Unavailable:
     """Rank the hosts."""
-    if len(fleet.hosts) < 2 or not len(fleet.meetings):
+    if len(fleet.hosts) < 2 or not len(fleet.groups):
         said = "all ranks are of one host" if fleet.hosts else "the traces do not name their hosts"
-        return Unavailable(NAME, said if len(fleet.meetings) else "no collective was matched")
+        return Unavailable(NAME, said if len(fleet.groups) else "no collective was matched")
     known = fleet.host_of >= 0
-    wait = fleet.meetings.wait[known]
-    group = fleet.host_of[known]
-    steps = len(fleet.meetings.steps)
-    cost = held(by_group(wait, group), steps)
+    host = fleet.host_of[known]
+    cost = fleet.held_by_host
     speed = dict(
         fleet.speed.join(fleet.read.select("file", "host"), on="file")
         .group_by("host")
@@ -41,22 +38,23 @@ def report(fleet: Fleet) -> Report | Unavailable:
     rows = pl.DataFrame(
         {
             "host": fleet.hosts,
-            "ranks": np.bincount(group, minlength=len(fleet.hosts)),
-            "stragglers": np.bincount(group, weights=fleet.late[known], minlength=len(fleet.hosts)).astype(
+            "ranks": np.bincount(host, minlength=len(fleet.hosts)),
+            "stragglers": np.bincount(host, weights=fleet.late[known], minlength=len(fleet.hosts)).astype(
                 int
             ),
             "late_ns": cost.late,
             "held_ns": cost.waited,
-            "wins_ns": [fleet.wins_ns(fleet.host_of == index) for index in range(len(fleet.hosts))],
+            "wins_ns": [_wins(fleet, index) for index in range(len(fleet.hosts))],
             "kernels": [speed.get(host) for host in fleet.hosts],
             "clock_ns": [
                 _median(fleet.clocks.offset[fleet.host_of == index]) for index in range(len(fleet.hosts))
             ],
         },
-        schema_overrides={"kernels": pl.Float64, "clock_ns": pl.Float64},
-    ).sort(["wins_ns", "held_ns", "host"], descending=[True, True, False])
+        schema_overrides=dict.fromkeys(("late_ns", "held_ns", "wins_ns", "kernels", "clock_ns"), pl.Float64),
+    ).sort(["wins_ns", "held_ns", "host"], descending=[True, True, False], nulls_last=True)
     late = [fleet.hosts[index] for index in fleet.late_hosts]
     first = rows.row(0, named=True)
+    wins = first["wins_ns"]
     if late:
         slower = [speed.get(host) for host in late]
         why = (
@@ -65,8 +63,8 @@ def report(fleet: Fleet) -> Report | Unavailable:
             else ""
         )
         verdict = Verdict(
-            f"{', '.join(late[:4])}: most ranks come late{why}; "
-            f"as the other hosts, the job wins {format_ns(float(first['wins_ns']))} a step",
+            f"{', '.join(late[:4])}: most ranks come late{why}"
+            + (f"; if it kept up, the job would win {format_ns(wins)} a step" if wins is not None else ""),
             "warn",
         )
     else:
@@ -111,6 +109,12 @@ def report(fleet: Fleet) -> Report | Unavailable:
         ),
         _RULES,
     )
+
+
+def _wins(fleet: Fleet, host: int) -> float | None:
+    own = fleet.host_of == host
+    # Among several process groups each gain is a replay of the job: of a host without stragglers it is not asked.
+    return fleet.wins_ns(own) if len(fleet.groups) == 1 or fleet.late[own].any() else None
 
 
 def _median(values: np.ndarray) -> float | None:

@@ -16,9 +16,9 @@ NAME, TITLE = "job", "What a change wins for the job"
 _RULES = (
     Rule(
         "job",
-        "Between the end of a collective, which all ranks share, and the start of the next one each rank has work of "
-        "its own; the job takes the longest of those, then the collective itself. A change takes from the own work of "
-        "the ranks on which the advice finds it, in proportion.",
+        "Between the end of a collective and the start of its next one each rank has work of its own. A collective "
+        "begins when the last rank of its process group has done that, and takes what it took that rank. A change "
+        "takes from the own work of the ranks on which the advice finds it, in proportion.",
     ),
     Rule(
         "abstain",
@@ -33,17 +33,18 @@ _RULES = (
 
 def report(fleet: Fleet) -> Report | Unavailable:
     """Say what the findings of the advice win for the job."""
-    if len(fleet.meetings) < 2:
+    if sum(map(len, fleet.groups)) < 2:
         return Unavailable(NAME, "no collective was matched, so that nothing says what the ranks wait for")
     job = fleet.job
     if not job.fits:
         return Unavailable(
             NAME,
             f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} where "
-            f"{format_ns(job.captured_ns)} were captured: collectives overlap, or ranks belong to several groups",
+            f"{format_ns(job.captured_ns)} were captured: collectives overlap"
+            + ("" if fleet.grouped else ", or belong to process groups that the traces do not name"),
             "the advice on single ranks stands: tuiprof report FOLDER --rank N",
         )
-    index = {file: row for row, file in enumerate(fleet.meetings.files.tolist())}
+    index = {file: row for row, file in enumerate(fleet.files.tolist())}
     priced = fleet.summary.findings.filter(pl.col("wins_ns").is_not_null())
     found = []
     for (rule, where), group in priced.group_by("rule", "where", maintain_order=True):

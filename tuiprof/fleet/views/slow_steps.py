@@ -47,7 +47,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
         )
     median = float(np.median(steps["step_ns"].to_numpy()))
     slow = steps.filter(pl.col("step_ns") >= SLOW * median)
-    late, at = fleet.late_per_step, fleet.meetings.steps
+    late, at = fleet.late_per_step, fleet.steps
     reasons: list[int | None] = []
     lates: list[float | None] = []
     for step, took in slow.select("step", "step_ns").iter_rows():

@@ -22,13 +22,16 @@ BAD_SHARE: Final = 0.10
 MOST_SCATTER_NS: Final = 1_000_000
 #: Units named in the verdict.
 _NAMED: Final = 3
+#: Rows of the table of collectives.
+_MOST_ROWS: Final = 1_000
 
 _RULES = (
     Rule(
         "wait",
         "Time in a collective beyond that of the rank which spends the least in it, the one that came last. "
-        "Collectives are matched by step and order in those steps in which most ranks run the same ones; sends and "
-        "receives between two ranks are left out.",
+        "Collectives are matched by process group, step and order in those steps in which most ranks of the group run "
+        "the same ones; where the traces do not say the group, among all ranks. Sends and receives between two ranks "
+        "are left out.",
     ),
     Rule(
         "held",
@@ -36,7 +39,9 @@ _RULES = (
     ),
     Rule(
         "late",
-        "What the median of the others waits less what this rank waits, added over the collectives of a step. A rank "
+        "What the median of the others in its process group waits less what this rank waits, added over the "
+        "collectives of a step; no more than what it waits less than they do in all their groups, since a rank that "
+        "waited in one group comes late to the next. Of several groups the one in which it is latest counts. A rank "
         f"is a straggler if in its median step that is at least {format_share(LISTED_SHARE)} of the step, and "
         f"{OUTLIER:g} standard errors of the median rank (its median absolute deviation from step to step, over the "
         f"root of the number of steps), and it is late in {format_share(ALWAYS)} of the steps.",
@@ -45,7 +50,8 @@ _RULES = (
     Rule(
         "alone wins",
         "What the job wins a step if this rank alone came when the second to last rank does, but no more than down to "
-        "the step of the slowest other rank by itself: replayed, with no wait for others in its collectives.",
+        "the step of the slowest other rank by itself: replayed, with no wait for others in its collectives. With "
+        "several process groups the job is rebuilt from its collectives for that, for stragglers only.",
     ),
     Rule(
         "clock",
@@ -58,17 +64,17 @@ _RULES = (
 
 def report(fleet: Fleet) -> Report | Unavailable:
     """Rank the ranks."""
-    found = fleet.meetings
     if not len(fleet.read):
         return Unavailable(NAME, "no file could be read", "tuiprof report FOLDER files says why")
-    if len(found) == 0 or len(found.files) < 2:
+    if not fleet.groups:
         return Unavailable(
             NAME,
             f"no collective of {plural(len(fleet.read), 'rank')} was matched",
             "record steps (profiler.step()) of a job whose ranks run collectives, the same steps on all",
         )
     step = fleet.step_ns or 0.0
-    win = fleet.wins_ns(fleet.late) / step if step else 0.0
+    wins_ns = fleet.wins_ns(fleet.late)
+    win = None if wins_ns is None else wins_ns / step if step else 0.0
     first = int(np.argmax(fleet.held.waited))
     clocks = fleet.clocks.offset
     return Report(
@@ -81,12 +87,14 @@ def report(fleet: Fleet) -> Report | Unavailable:
             Fact("step_ns", "step, median of ranks", step, "ns"),
             Fact("stragglers", "stragglers", int(fleet.late.sum()), "count"),
             Fact("first_straggler", "waited for most", int(fleet.number[first]), "count"),
+            Fact("first_straggler_group", "in its", _label(fleet, first) or None, "text"),
+            Fact("groups", "process groups", len(fleet.groups) if fleet.grouped else None, "count"),
             Fact("held_ns_per_step", "the others wait for it a step", float(fleet.held.waited[first]), "ns"),
             Fact(
                 "wait_ns_per_step", "wait a step, median of ranks", float(np.median(fleet.held.slack)), "ns"
             ),
             Fact("wins_share", "a job without stragglers wins", win, "share"),
-            Fact("collectives", "collectives matched", len(found), "count"),
+            Fact("collectives", "collectives matched", sum(map(len, fleet.groups)), "count"),
             Fact(
                 "clock_spread_ns",
                 "clocks apart",
@@ -100,9 +108,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
     )
 
 
-def _verdict(fleet: Fleet, win: float) -> Verdict:
-    found, step = fleet.meetings, fleet.step_ns or 0.0
-    over = f"{plural(len(found.files), 'rank')}, {plural(len(found.steps), 'step')} of {format_ns(step)}"
+def _verdict(fleet: Fleet, win: float | None) -> Verdict:
+    step = fleet.step_ns or 0.0
+    over = f"{plural(len(fleet.files), 'rank')}, {plural(len(fleet.steps), 'step')} of {format_ns(step)}"
     if not fleet.late.any():
         waited = float(np.median(fleet.held.slack))
         if step and waited >= BAD_SHARE * step:
@@ -112,31 +120,50 @@ def _verdict(fleet: Fleet, win: float) -> Verdict:
             )
         return Verdict(f"the ranks keep pace: {format_ns(waited)} of waiting a step ({over})", "good")
     units = _units(fleet)
-    said = ", ".join(f"{name} comes {format_ns(late)} late" for name, late in units[:_NAMED])
+    said = ", ".join(words for words, _ in units[:_NAMED])
     if len(units) > _NAMED:
         said += f" and {len(units) - _NAMED} more"
+    if win is None:
+        return Verdict(
+            f"{said} a step; what fixing that would save is unknown, because collectives overlap ({over})",
+            "warn",
+        )
     if win < LISTED_SHARE:
         return Verdict(
-            f"{said} a step, but the other ranks would take as long by themselves ({over})", "info"
+            f"{said} a step, but fixing that saves nothing: other ranks take as long by themselves ({over})",
+            "info",
         )
     level: Level = "bad" if win >= BAD_SHARE else "warn" if win >= WARN_SHARE else "info"
     return Verdict(
-        f"{said} a step; without that a step of the job takes {format_share(win)} less ({over})", level
+        f"{said} a step; without that, each step of the job would be {format_share(win)} shorter ({over})",
+        level,
     )
+
+
+def _label(fleet: Fleet, row: int) -> str:
+    """Return what the group is called that a rank makes wait; empty = it is that of all ranks, or not known."""
+    return fleet.label(fleet.groups[fleet.home[row]])
+
+
+def _short(label: str) -> str:
+    """Return a label of a group for a cell: ``data-parallel (1, 3, 5, 7)``."""
+    return label.replace(" group (ranks ", " (")
 
 
 def _units(fleet: Fleet) -> list[tuple[str, float]]:
     """Return hosts and ranks that are late, the latest first; ranks of a late host are not named beside it."""
     late = fleet.held.late
-    units = [
-        (
-            f"{fleet.hosts[host]} ({plural(int((fleet.host_of == host).sum()), 'rank')})",
-            float(np.median(late[fleet.host_of == host])),
-        )
-        for host in fleet.late_hosts
-    ]
-    own = fleet.late & ~np.isin(fleet.host_of, fleet.late_hosts)
-    units += [(f"rank {fleet.number[row]}", float(late[row])) for row in np.flatnonzero(own).tolist()]
+    units = []
+    for host in fleet.late_hosts:
+        own = fleet.host_of == host
+        late_ns = float(np.median(late[own]))
+        name = f"{fleet.hosts[host]} ({plural(int(own.sum()), 'rank')})"
+        units.append((f"{name} comes {format_ns(late_ns)} late", late_ns))
+    for row in np.flatnonzero(fleet.late & ~np.isin(fleet.host_of, fleet.late_hosts)).tolist():
+        late_ns, label = float(late[row]), _label(fleet, row)
+        name = f"rank {fleet.number[row]}"
+        said = f"makes its {label} wait {format_ns(late_ns)}" if label else f"comes {format_ns(late_ns)} late"
+        units.append((f"{name} {said}", late_ns))
     return sorted(units, key=lambda unit: -unit[1])
 
 
@@ -156,8 +183,9 @@ def _ranks(fleet: Fleet) -> Table:
             "clock_ns": fleet.clocks.offset,
             "clock_spread_ns": fleet.clocks.spread,
             "because": [because.get(rank, "") for rank in fleet.number.tolist()],
+            "group": [_short(_label(fleet, row)) for row in range(len(fleet.files))],
         }
-    ).with_columns(pl.col("clock_ns", "clock_spread_ns").fill_nan(None))
+    ).with_columns(pl.col("clock_ns", "clock_spread_ns", "wins_ns").fill_nan(None))
     return Table(
         "ranks",
         "Ranks, what the others waited for most first",
@@ -173,6 +201,12 @@ def _ranks(fleet: Fleet) -> Table:
             ),
             Column("wins_ns", "alone wins", "ns", "What the job wins a step if this rank alone came sooner."),
             Column("slack_ns", "slack", "ns", "What it waits itself, a step."),
+            Column(
+                "group",
+                "in its",
+                hidden=len(fleet.groups) < 2,
+                help="The process group in which it is latest.",
+            ),
             Column("because", "differs by", help="What sets this rank apart from the others."),
             Column("last", "last", "count", "Collectives to which it came last."),
             Column(
@@ -195,21 +229,25 @@ def _ranks(fleet: Fleet) -> Table:
 
 def _collectives(fleet: Fleet) -> Table:
     """Show where the waiting is: by place in the step and name."""
-    found = fleet.meetings
-    wait = found.wait
-    filled = np.where(np.isnan(wait), np.inf, wait)
-    place = np.concatenate([np.arange(n) for n in np.unique(found.step, return_counts=True)[1]])
-    rows = (
-        pl.DataFrame(
-            {
-                "place": place + 1,
-                "name": found.name,
-                "last": fleet.number[filled.argmin(axis=0)],
-                "wait": np.nanmean(wait, axis=0),
-                "most": np.nanmax(wait, axis=0),
-            }
+    parts = []
+    for one in fleet.groups:
+        wait = one.wait
+        filled = np.where(np.isnan(wait), np.inf, wait)
+        parts.append(
+            pl.DataFrame(
+                {
+                    "group": [_short(fleet.label(one))] * len(one),
+                    "place": np.arange(len(one)) - np.searchsorted(one.step, one.step) + 1,
+                    "name": one.name,
+                    "last": fleet.number[fleet.members(one)[filled.argmin(axis=0)]],
+                    "wait": np.nanmean(wait, axis=0),
+                    "most": np.nanmax(wait, axis=0),
+                }
+            )
         )
-        .group_by("place", "name")
+    rows = (
+        pl.concat(parts)
+        .group_by("group", "place", "name")
         .agg(
             pl.len().alias("steps"),
             pl.col("wait").mean().alias("wait_ns"),
@@ -217,15 +255,17 @@ def _collectives(fleet: Fleet) -> Table:
             pl.col("last").mode().sort().first().alias("rank"),
             (pl.col("last") == pl.col("last").mode().sort().first()).mean().alias("share"),
         )
-        .sort(["wait_ns", "place"], descending=[True, False])
+        .sort(["wait_ns", "group", "place"], descending=[True, False, False])
+        .head(_MOST_ROWS)
     )
     rows = rows.with_columns(pl.col("name").map_elements(fleet.name, pl.String))
     return Table(
         "collectives",
         "Where ranks wait for one another",
         (
-            Column("place", "in step", "count", "Its position among the collectives of a step."),
+            Column("place", "in step", "count", "Its position among the collectives of its group in a step."),
             Column("name", "collective"),
+            Column("group", "of", hidden=len(fleet.groups) < 2),
             Column("wait_ns", "wait", "ns", "Mean over ranks and steps."),
             Column("most_ns", "longest", "ns"),
             Column("rank", "last", "count", "The rank that came last most often."),
@@ -237,22 +277,26 @@ def _collectives(fleet: Fleet) -> Table:
 
 
 def _notes(fleet: Fleet) -> list[str]:
-    found, notes = fleet.meetings, []
+    notes = []
     if len(fleet.unread):
         notes.append(f"{plural(len(fleet.unread), 'file')} cannot be read; the reasons are under Files.")
-    apart = len(fleet.read) - len(found.files)
+    apart = len(fleet.read) - len(fleet.files)
     if apart:
         notes.append(f"{plural(apart, 'rank')} share no collective with the others and are left out here.")
-    if found.left_out:
+    if left_out := sum(one.left_out for one in fleet.groups):
         notes.append(
-            f"{plural(found.left_out, 'step')} of ranks are left out: their collectives are not those of most ranks."
+            f"{plural(left_out, 'step')} of ranks are left out: their collectives are not those of most ranks."
         )
     spread = fleet.clocks.spread
     if not np.isnan(spread).all() and np.nanmax(spread) > MOST_SCATTER_NS:
-        notes.append(
-            f"The ends of matched collectives scatter by {format_ns(float(np.nanmax(spread)))}: ranks of different "
-            "process groups may have been matched, and waits are then too long."
-        )
+        scatter = f"The ends of matched collectives scatter by {format_ns(float(np.nanmax(spread)))}"
+        if fleet.grouped:
+            notes.append(f"{scatter}, more than a message takes: waits may be too long.")
+        else:
+            notes.append(
+                f"{scatter}: the traces do not say which process groups collectives belong to, so ranks that never met "
+                "may have been matched, and waits are then too long."
+            )
     if (thinned := fleet.read["thinned"].max()) and isinstance(thinned, int) and thinned > 1:
         notes.append(
             f"Of the collectives of a step every {thinned}th was kept; waits are those in them alone."

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.arrange import step_markers
-from tuiprof.formats.kineto import pairs, words
+from tuiprof.formats.kineto import communications, pairs, words
 from tuiprof.formats.kineto.columns import Columns
 from tuiprof.formats.kineto.events import MISSING, NONE
 from tuiprof.formats.kineto.gather import Gathered, time_order
@@ -68,6 +68,7 @@ def assemble(
         stats,
         instants=_instants(instants, gathered, origin),
         counters=_counters(gathered, origin),
+        communications=communications.table(gathered.communications),
         sync_sites=sync_sites,
         step_markers=steps,
         raw=raw,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, NUMBERS, Columns
+from tuiprof.formats.kineto.communications import Communication
 from tuiprof.formats.kineto.events import MISSING, NONE
 from tuiprof.formats.kineto.fastpath.arrays import Codes, Ints
 from tuiprof.formats.kineto.lanes import Identity
@@ -102,10 +103,12 @@ class Gathered:
         pairs: Begin and end events.
         instants: Events without length.
         rare: Events that were decoded whole; ``ordinal`` is their position in the file.
+        communications: What events say of process groups.
         events: Number of events, of every phase.
     """
 
     def __init__(self) -> None:
+        self.communications: list[Communication] = []
         self.spans, self.pairs = Rows(NUMBERS, NONE), Rows(NUMBERS, NONE)
         self.instants = Rows(MEMORY_NUMBERS, MISSING)
         self.rare: list[Rare] = []
@@ -143,6 +146,7 @@ class Gathered:
         for event in chunk.rare:
             event.ordinal += self.events
         self.rare += chunk.rare
+        self.communications += chunk.communications
         self._phases.update(chunk.phases)
         self.events += chunk.events
         self.malformed += chunk.malformed

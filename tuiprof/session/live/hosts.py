@@ -13,7 +13,7 @@ from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.collected import COLLECTED, NOT_REACHED, read_collected, unreached
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.hosts import ClockDifference, combined
+from tuiprof.session.store.hosts import ClockDifference, combined, launch_of
 from tuiprof.session.store.status import Status, status
 from tuiprof.system.files import file_system
 
@@ -55,6 +55,16 @@ class HostState:
     def lead(self) -> WriterState | None:
         """Its lowest rank that has steps."""
         return next((rank for rank in self.ranks if len(rank.steps)), None)
+
+    @property
+    def waits(self) -> str:
+        """What is known of a host whose ranks have made no step yet; empty = they have."""
+        if self.lead is not None:
+            return ""
+        launch = launch_of(self.session)
+        per_node = launch.per_node if launch is not None else None
+        expected = f"{per_node} {'ranks' if per_node > 1 else 'rank'} expected, " if per_node else ""
+        return f"{expected}no step yet, since {self.session.started.astimezone():%H:%M:%S}"
 
     @property
     def lost(self) -> str:
@@ -195,7 +205,8 @@ def outdated(session: Session, found: Session) -> bool:
     if [part.path for part in session.parts] != [part.path for part in found.parts]:
         return True
     return any(
-        (before.clock.spread_ns is None and now.clock.spread_ns is not None)
+        before.ranks != now.ranks
+        or (before.clock.spread_ns is None and now.clock.spread_ns is not None)
         or abs(before.shift_ns - now.shift_ns) > CLOCK_MOVED_NS
         for before, now in zip(session.others, found.others, strict=True)
     )

@@ -268,9 +268,10 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
             "host": host.name,
             "state": str(host.status),
             "ranks": ranges([rank.rank for rank in host.ranks if rank.rank is not None]),
+            "waits": host.waits,
             "steps": max((len(rank.steps) for rank in host.ranks), default=0),
             "median_ns": host.lead.steps.whole_run().median_ns if host.lead is not None else None,
-            "clock": str(host.clock) if host.clock is not None else "",
+            "clock": str(host.clock) if host.clock is not None and not host.waits else "",
             "clock_ahead_ns": host.clock.ahead_ns
             if host.clock is not None and host.clock.spread_ns is not None
             else None,
@@ -282,6 +283,7 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
         Column("host", "host"),
         Column("state", "state"),
         Column("ranks", "ranks"),
+        Column("waits", "waits", hidden=not any(host.waits for host in hosts), whole=True),
         Column("steps", "steps", "count"),
         Column("median_ns", "median", "ns", "Of its lowest rank."),
         Column("clock", "clock", help=CLOCK_RULE),

@@ -32,15 +32,19 @@ from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.log.records import SCHEMA_VERSION
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.hosts import (
+    TOGETHER_NS,
+    ClockDifference,
     Host,
     Log,
     Part,
     clock_difference,
     combined,
+    launch_of,
     part_of,
     reach_ns,
     runs,
     shift_ns,
+    with_waiting,
 )
 from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.store.status import Status, status
@@ -373,17 +377,23 @@ def list_sessions(
 
 def _as_runs(listed: list[Summary]) -> list[Summary]:
     """Return one summary for the parts of a run, at the place of the newest."""
-    group_of = {
-        part.id: group for group in runs(it.part for it in listed if it.part is not None) for part in group
-    }
     by_id = {it.id: it for it in listed}
+    groups = [[part.id for part in group] for group in runs(it.part for it in listed if it.part is not None)]
+    groups = with_waiting(groups, (it.launch for it in listed if it.launch is not None))
+    group_of = {id_: group for group in groups for id_ in group}
     out: dict[str, Summary] = {}
     for it in listed:
-        group = group_of.get(it.id, [])
-        first = group[0].id if group else it.id
-        if first not in out:
-            out[first] = of_run([by_id[part.id] for part in group]) if len(group) > 1 else it
+        group = sorted(
+            group_of.get(it.id, [it.id]), key=lambda id_: _order(by_id[id_].part, by_id[id_].unix_ns, id_)
+        )
+        if group[0] not in out:
+            out[group[0]] = of_run([by_id[id_] for id_ in group]) if len(group) > 1 else it
     return list(out.values())
+
+
+def _order(part: Part | None, unix_ns: int, id_: str) -> tuple[object, ...]:
+    """Return the order of the folders of a run: by rank; those without ranks last, as they began."""
+    return (0, part.ranks) if part is not None else (1, unix_ns, id_)
 
 
 def find_session(root: Path, text: str) -> Session:
@@ -429,33 +439,45 @@ def run_of(session: Session) -> Session:
     Returns:
         The part with the lowest rank, with the others; the session itself where there are none.
     """
-    own = part_of(session)
-    if own is None:
+    own, launch = part_of(session), launch_of(session)
+    if own is None and (launch is None or not launch.waits):
         return session
-    found: dict[str, tuple[Session, Part]] = {session.path.name: (session, own)}
+    reach = reach_ns(own) if own is not None else TOGETHER_NS
+    found = {session.path.name: (session, own)}
+    launches = [launch] if launch is not None else []
     for path in session_dirs(session.path.parent):
-        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > reach_ns(own):
+        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > reach:
             continue
         with contextlib.suppress(SessionError):
             other = Session(path)
-            part = part_of(other)
-            if part is not None and part.key == own.key:
+            part, started = part_of(other), launch_of(other)
+            alike = started is not None and launch is not None and started.command == launch.command
+            if alike or (part is not None and own is not None and part.key == own.key):
                 found[path.name] = other, part
-    group = next(group for group in runs(part for _, part in found.values()) if own in group)
-    return _joined([found[part.id] for part in group])
+                launches += [started] if alike and started is not None and (started.waits or part) else []
+    by_rank = [
+        [it.id for it in group] for group in runs(part for _, part in found.values() if part is not None)
+    ]
+    group = next(group for group in with_waiting(by_rank, launches) if session.path.name in group)
+    return _joined([found[id_] for id_ in group])
 
 
-def _joined(parts: list[tuple[Session, Part]]) -> Session:
-    """Return the parts of a run, given by rank, as one session."""
-    (first, part), *others = parts
+def _joined(parts: list[tuple[Session, Part | None]]) -> Session:
+    """Return the parts of a run as one session."""
+    (first, part), *others = sorted(parts, key=lambda it: _order(it[1], it[0].meta.unix_ns, it[0].path.name))
     if not others:
         return first
     names = {_short_name(first.meta.host)}
     hosts = []
     for other, other_part in others:
         name = _unique(_short_name(other.meta.host), names)
-        clock = clock_difference(first, part.writer, other, other_part.writer)
-        hosts.append(Host(name, other, other_part.ranks, clock, shift_ns(first, other, clock)))
+        clock = ClockDifference()
+        if part is not None and other_part is not None:
+            clock = clock_difference(first, part.writer, other, other_part.writer)
+        ranks = other_part.ranks if other_part is not None else ()
+        hosts.append(Host(name, other, ranks, clock, shift_ns(first, other, clock)))
+    if part is None:
+        return Session(first.path, tuple(hosts))
     found = len(part.ranks) + sum(len(host.ranks) for host in hosts)
     return Session(first.path, tuple(hosts), complete=found >= part.world)
 

@@ -1,8 +1,9 @@
 """Runs of several hosts: which session folders belong to one run, and how far the clocks of its hosts differ.
 
 The recorder of every host writes a folder of its own. What the launcher told the processes (``Head.job``), their ranks
-and the start times say which folders are parts of one run. The folders lie side by side: on a file system that the
-hosts share, or copied here by ``tuiprof collect``.
+and the start times say which folders are parts of one run. Until the processes of a host have written anything, its
+command does: one that launches ranks on several hosts (``torchrun --nnodes 2``), the same on each. The folders lie
+side by side: on a file system that the hosts share, or copied here by ``tuiprof collect``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ COUPLED_SHARE: Final = 0.5
 WORTH_SAYING_NS: Final = 50_000_000
 #: So many hosts whose state differs from the run's are named.
 _MOST_NAMED: Final = 3
+#: Options of launchers for the number of hosts: torchrun, accelerate, Lightning.
+_NODES: Final = ("nnodes", "num-machines", "num-nodes")
 CLOCK_RULE: Final = (
     "ranks that wait for one another end the same step at about the same time; the difference of clocks is the median "
     f"over the steps that both have, {_FEWEST_STEPS} or more, used where the differences scatter by less than "
@@ -73,6 +76,28 @@ class Part(msgspec.Struct, frozen=True):
     def world(self) -> int:
         """Number of ranks of the run."""
         return int(self.key[0])
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What the command of a session says of a run of several hosts.
+
+    Attributes:
+        id: Name of the folder.
+        command: The command, without what differs from host to host.
+        nodes: Number of hosts.
+        per_node: Ranks that are launched on each; None = the command does not give a number.
+        machine: Boot identity and name of the host.
+        unix_ns: Start of the session by its host's clock, Unix ns.
+        waits: Whether no rank has written anything yet.
+    """
+
+    id: str
+    command: tuple[str, ...]
+    nodes: int
+    per_node: int | None
+    machine: tuple[str, str]
+    unix_ns: int
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +138,7 @@ class Host:
     Attributes:
         name: Its name, unique in the run.
         session: Its session folder.
-        ranks: The ranks that were found there.
+        ranks: The ranks that were found there; empty = they have made no step yet.
         clock: How its clock differs from the first host's.
         shift_ns: What to add to its session time to get that of the run.
     """
@@ -163,6 +188,80 @@ def part_of(session: Session) -> Part | None:
         return None
     key = (str(first.world), *(f"{name}={value}" for name, value in sorted(first.job.items())))
     return Part(session.path.name, key, tuple(ranks), same[0][1], session.meta.unix_ns)
+
+
+def launch_of(session: Session) -> Launch | None:
+    """Return what the command of a session says of a run of several hosts; None = it does not launch one."""
+    meta = session.meta
+    flags = _flags(meta.argv)
+    # ``--nnodes 1:4`` is elastic: as many as four.
+    nodes = _number(next((flags[name] for name in _NODES if name in flags), "").rpartition(":")[2])
+    if nodes is None or nodes < 2:
+        return None
+    own = {f"--{name}{sep}rank" for name in ("node", "machine") for sep in "-_"}
+    command = tuple(
+        word
+        for before, word in zip(["", *meta.argv], meta.argv, strict=False)
+        if before not in own and word.partition("=")[0] not in own
+    )
+    waits = all(path.stem == "recorder" for path in session.log_files())
+    per_node = _number(flags.get("nproc-per-node", ""))
+    return Launch(
+        session.path.name, command, nodes, per_node, (meta.boot, meta.host), session.meta.unix_ns, waits
+    )
+
+
+def _flags(argv: Sequence[str]) -> dict[str, str]:
+    """Return options and their values, ``--a-b x`` and ``--a_b=x`` alike."""
+    found: dict[str, str] = {}
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, given, value = word[2:].partition("=")
+            found.setdefault(name.replace("_", "-"), value if given else following)
+    return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 7 else None
+
+
+def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) -> list[list[str]]:
+    """Return which folders belong together, those that have no ranks yet among them.
+
+    A folder without ranks belongs to the run of the same command that began nearest to it, on other hosts, as long as
+    hosts of that are missing.
+
+    Args:
+        groups: Folders that belong together by their ranks.
+        launches: What the commands of these and of other folders say.
+    """
+    of = {it.id: it for it in launches}
+    joined: dict[str, list[str]] = {}
+    for group in [list(group) for group in groups] + [[id_] for id_ in of]:
+        for id_ in group:
+            joined.setdefault(id_, group)
+    same: dict[tuple[str, ...], list[Launch]] = {}
+    for it in of.values():
+        same.setdefault(it.command, []).append(it)
+    for alike in same.values():
+        alike.sort(key=lambda it: (it.unix_ns, it.id))
+        pairs = [
+            (later.unix_ns - it.unix_ns, place, it, later)
+            for place, it in enumerate(alike)
+            for later in alike[place + 1 : place + 1 + _NEAREST]
+            if (it.waits or later.waits) and later.unix_ns - it.unix_ns <= TOGETHER_NS
+        ]
+        for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2]):
+            one, other = joined[it.id], joined[later.id]
+            machines = [of[id_].machine for id_ in (*one, *other) if id_ in of]
+            if one is other or len(one) + len(other) > it.nodes or len(set(machines)) < len(machines):
+                continue
+            if any(not of[id_].waits for id_ in one) and any(not of[id_].waits for id_ in other):
+                continue  # what their ranks were told has decided already
+            one.extend(other)
+            joined.update((id_, one) for id_ in other)
+    unique = {id(group): group for group in joined.values()}
+    return list(unique.values())
 
 
 def reach_ns(part: Part) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from tuiprof.session.log.records import DeviceStep, Head, Slower, Step
 from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.hosts import Part, combined, part_of
+from tuiprof.session.store.hosts import Launch, Part, combined, launch_of, part_of
 from tuiprof.session.store.pieces import decode, first_head
 from tuiprof.session.store.status import State, Status
 from tuiprof.session.store.storage import lost_output, trouble
@@ -40,6 +40,7 @@ class Summary(msgspec.Struct, frozen=True):
         argv: The command as given.
         host: Where it ran.
         part: The run of several hosts that it may be a part of.
+        launch: What its command says of a run of several hosts.
         parts: Summaries of the hosts' parts where this is such a run; empty = it is one session.
     """
 
@@ -56,6 +57,7 @@ class Summary(msgspec.Struct, frozen=True):
     argv: list[str] = []
     host: str = ""
     part: Part | None = None
+    launch: Launch | None = None
     parts: list[Summary] = []
 
     @property
@@ -103,6 +105,7 @@ def summary_of(session: Session) -> Summary:
         argv=session.meta.argv,
         host=session.meta.host,
         part=part_of(session),
+        launch=launch_of(session),
     )
 
 

@@ -113,7 +113,7 @@ class FleetScreen(Screen[None]):
 
             workers = affordable(max(file.size for file in files))
             fleet = Fleet(gather(files, Processes(min(workers, len(files))), moved))
-            if not len(fleet.meetings):
+            if not len(fleet.groups):
                 problems = fleet.unread["problem"].to_list()
                 raise TuiprofError(
                     f"no collective of {len(fleet.read)} ranks was matched"

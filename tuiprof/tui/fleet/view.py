@@ -35,7 +35,7 @@ class HeatMap:
         self._hosts = [sanitize(host) for host in fleet.ranks["host"].to_list()]
         self._paths: list[str] = fleet.ranks["path"].to_list()
         self._because = fleet.because
-        self._steps: Ints = fleet.meetings.steps
+        self._steps: Ints = fleet.steps
         self._top = max(float(self._late.max()), 1.0)
         #: Rows of the matrix from top to bottom.
         self._order: Ints = np.argsort(self._ranks, kind="stable")

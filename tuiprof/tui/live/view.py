@@ -462,13 +462,18 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
     row: Row = [(" hosts ", "dim")]
     for number, host in enumerate(told):
         glyph, role = _STATES["interrupted" if host.lost else host.status.state]
-        ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None])
+        ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None]) or host.waits
         part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
         if host.lost:
             part.append((f"{'' if host.left else 'lost: '}{sanitize(host.lost)} ", "warn"))
         elif host.clock is not None and host.clock.worth_saying:
             part.append((f"clock {host.clock} ", "warn"))
-        elif host.clock is not None and host.clock.spread_ns is None and not host.clock.same:
+        elif (
+            host.lead is not None
+            and host.clock is not None
+            and host.clock.spread_ns is None
+            and not host.clock.same
+        ):
             part.append(("clock not compared ", "dim"))
         left = len(told) - number
         more = f" and {left} more"

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import clock, layout, tolerant
+from tuiprof.formats.kineto import clock, communications, layout, tolerant
 from tuiprof.formats.kineto.columns import Books, Columns, Untimely, build, identity, memory_numbers, words
 from tuiprof.formats.kineto.events import (
     MISSING,
@@ -68,6 +68,8 @@ class Chunk(msgspec.Struct):
     pairs: Columns  # begin and end events (B, E), in file order
     instants: Columns  # events without length
     rare: list[Rare]  # events that are decoded whole
+    #: What its events say of process groups.
+    communications: list[communications.Communication] = msgspec.field(default_factory=list)
     malformed: int = 0  # stretches that are no event, and events without time
     repaired: int = 0  # events kept after a repair
     strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
@@ -85,7 +87,10 @@ class ChunkDecoder:
     def decode(self, data: bytes) -> Chunk:
         """Decode events with commas between them (one may come first); never raises on what the chunk holds."""
         chunk = self._strictly(data)
-        return self._patiently(data) if chunk is None else chunk
+        if chunk is None:
+            chunk = self._patiently(data)
+        chunk.communications = communications.find(data, chunk.rest)
+        return chunk
 
     def _strictly(self, data: bytes) -> Chunk | None:
         """Decode plain JSON; None when it is not."""

@@ -1,0 +1,101 @@
+"""Reads which process group a collective belongs to, from the arguments that PyTorch writes beside it.
+
+They stand on collective kernels, which have a correlation, and on the operator ``record_param_comms``, which has an
+external id. They are read from the text of a chunk, whichever way its events are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import polars as pl
+
+_KEY: Final = b'"Process Group Name"'
+_ARGS: Final = b'"args"'
+#: Arguments of one event are not looked for further away than this, bytes.
+_LONGEST: Final = 1 << 16
+_Number = int | float | str | None
+
+
+class Communication(msgspec.Struct, array_like=True):
+    """What one event says of its process group.
+
+    Attributes:
+        correlation: Joins a kernel with its launch; None = it is an operator.
+        external_id: Its operator, or the one that launched it.
+        group: Name of the process group, unique among the groups of a rank.
+        description: What the framework calls it, as ``mesh_dp``.
+        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
+        size: Number of its ranks; None = not said.
+    """
+
+    correlation: int | None
+    external_id: int | None
+    group: str
+    description: str
+    ranks: str
+    size: int | None
+
+
+class _Arguments(msgspec.Struct):
+    group: int | str = msgspec.field(name="Process Group Name")
+    correlation: _Number = None
+    external_id: _Number = msgspec.field(name="External id", default=None)
+    description: str = msgspec.field(name="Process Group Description", default="")
+    ranks: str | list[int] = msgspec.field(name="Process Group Ranks", default="")
+    size: _Number = msgspec.field(name="Group size", default=None)
+
+
+_decode = msgspec.json.Decoder(_Arguments).decode
+
+
+def find(data: bytes, end: int) -> list[Communication]:
+    """Return what the events in a stretch of text say of their process groups.
+
+    Args:
+        data: Events.
+        end: Where the last complete event ends.
+    """
+    found = []
+    at = data.find(_KEY, 0, end)
+    while at >= 0:
+        start = data.find(b"{", max(data.rfind(_ARGS, max(0, at - _LONGEST), at), 0), at)
+        stop = data.find(b"}", at, at + _LONGEST) + 1
+        try:
+            said = _decode(data[start:stop])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # not arguments as PyTorch writes them
+        else:
+            found.append(
+                Communication(
+                    _whole(said.correlation),
+                    _whole(said.external_id),
+                    str(said.group),
+                    said.description,
+                    said.ranks if isinstance(said.ranks, str) else str(said.ranks),
+                    _whole(said.size),
+                )
+            )
+        at = data.find(_KEY, at + len(_KEY), end)
+    return found
+
+
+def _whole(value: _Number) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+
+
+def table(found: Sequence[Communication]) -> pl.DataFrame | None:
+    """Return them as a table; None when there are none."""
+    if not found:
+        return None
+    schema = {
+        "correlation": pl.Int64,
+        "external_id": pl.Int64,
+        "group": pl.String,
+        "description": pl.String,
+        "ranks": pl.String,
+        "size": pl.Int64,
+    }
+    return pl.DataFrame([msgspec.structs.astuple(one) for one in found], schema=schema, orient="row")
