@@ -60,7 +60,7 @@ def kineto_documents() -> tuple[dict[str, Any], ...]:
 
 
 def _real(names: Sequence[str]) -> list[Any]:
-    return [_load(real_traces.path(name)) for name in names]
+    return [_load(path) for name in names for path in real_traces.paths(name)]
 
 
 def _load(path: Path) -> Any:

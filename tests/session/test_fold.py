@@ -97,6 +97,7 @@ def test_a_rank_is_folded() -> None:
     last_ms = steps.since(5_000_000)
     assert steps.rows["n"][last_ms].tolist() == [16, 17, 18, 19, 20, 21]
     assert lead.cost_per_step_ns == 100
+    assert lead.cost_share == pytest.approx(100 / steps.rows["wall_ns"][~steps.rows["captured"]].mean())
     assert lead.memory[0].last == Memory(3000, 0, 1, 6, 8)
     assert fold.now_ns == 40_000_000 - 1000
 

@@ -70,7 +70,7 @@ class _Verbs(click.Group):
     cls=_Verbs,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without a verb the dashboard opens. `tuiprof --record …` is short for `tuiprof record …`.",
+    epilog="Without a command, the dashboard opens. `tuiprof --record …` is short for `tuiprof record …`.",
 )
 @click.version_option(__version__, prog_name="tuiprof")
 @click.option(
@@ -83,24 +83,24 @@ class _Verbs(click.Group):
     "--scenarios",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     multiple=True,
-    help="Another folder with scenario scripts; may be given more than once.",
+    help="Additional folder of scenario scripts (repeatable).",
 )
 @click.option(
     "--theme",
     envvar="TUIPROF_THEME",
-    help="Colours: dark, light, contrast, 16, mono, or a theme of Textual (default: what the terminal can show).",
+    help="Colours: dark, light, contrast, 16, mono, or a Textual theme (default: what the terminal supports).",
 )
 @click.option(
     "--ascii/--no-ascii",
     "plain",
     default=None,
-    help="Draw with ASCII alone (default: by the locale and the terminal).",
+    help="Use ASCII characters only (default: depends on locale and terminal).",
 )
 @click.option(
     "--python",
     "python_",
     type=click.Path(path_type=Path),
-    help="Interpreter that scripts run in, or the directory of its environment (default: the active environment's).",
+    help="Interpreter for scripts, or its environment's directory (default: the active environment's).",
 )
 @click.pass_context
 def cli(
@@ -111,10 +111,10 @@ def cli(
     theme: str | None,
     plain: bool | None,
 ) -> None:
-    """Profile model training in the terminal: live, recorded, explained.
+    """Profile model training in the terminal: live, recorded and explained.
 
-    tuiprof launches a script, shows its step times and devices, records without a screen, and reads from a
-    profiler trace which line made the host wait and whether the step is bound by launching kernels.
+    tuiprof launches a script, shows its step times and devices, records without a screen, and works out from a
+    profiler trace which line stalls the host and whether the step is launch-bound.
     """
     invocation = ctx.find_object(Invocation) or Invocation()
     from tuiprof.config import scenario_folders

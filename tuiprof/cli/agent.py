@@ -51,19 +51,19 @@ _ANALYSES: Final = {
 }
 
 
-@click.command(short_help="Answer an agent's questions (Model Context Protocol).")
+@click.command(short_help="Run an MCP server (Model Context Protocol).")
 @click.option(
     "--allow-record",
     multiple=True,
     metavar="COMMAND",
-    help="A command that the agent may have recorded, as it is or with more arguments behind it; may be given again.",
+    help="A command the agent may record, as given or with further arguments (repeatable).",
 )
 @click.pass_obj
 def mcp(invocation: Invocation, allow_record: tuple[str, ...]) -> int:
-    """Answer an agent's questions about traces and sessions, over standard input and output.
+    """Answer an agent's questions about traces and sessions, over stdin and stdout.
 
-    The Model Context Protocol (extra `mcp`). An agent can read whatever you can read; it can run nothing but what
-    `--allow-record` names, for example --allow-record "python train.py".
+    An MCP server (Model Context Protocol; extra `mcp`). An agent can read whatever you can read; it can run only
+    what `--allow-record` names, for example --allow-record "python train.py".
     """
     try:
         from mcp.server.mcpserver import MCPServer
@@ -213,7 +213,7 @@ class Tools:
         host: float | None = None,
         rank: int | None = None,
     ) -> dict[str, Any]:
-        """Say what a step would take with a change.
+        """Predict how long a step would take after a change.
 
         without: findings by rule, such as "item-each-step" or "small-copy@2". scale: kernels, such as "gemm=0.5" for
         half the time. host: factor on host time. loader_workers: batches made by so many workers.

@@ -35,8 +35,8 @@ _DRAWN = ("step_time", "phases", "ranks")
 
 @click.command(short_help="Say in a few lines what to change first.")
 @click.argument("target", default="last", shell_complete=completing.targets)
-@click.option("--json", "as_json", is_flag=True, help="For machines: stable keys, 2 kB at most.")
-@click.option("--step", type=int, help="Look at this step alone.")
+@click.option("--json", "as_json", is_flag=True, help="JSON with stable keys, at most 2 kB.")
+@click.option("--step", type=int, help="Analyse only this step.")
 @trace_options
 @convert_option
 @click.pass_obj
@@ -49,10 +49,10 @@ def why(
     run_: str | None,
     convert: bool | None,
 ) -> int:
-    """Say in a few lines what to change first in a trace FILE, a DIRECTORY of them, a URL or a SESSION.
+    """Say in a few lines what to change first, for a trace FILE, a DIRECTORY of traces, a URL or a SESSION.
 
-    What saves most, by how much, which line, what to write instead, and how to prove it: 2 kB at most. Without TARGET,
-    of the last session.
+    The largest saving, its line, what to write instead, and how to prove it, in at most 2 kB. Without TARGET: the
+    last session.
     """
     from tuiprof.report import stdout_style
     from tuiprof.report.answer import to_json, to_text

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 
-@click.command(short_help="Show where every thread of a run is.")
+@click.command(short_help="Show where every thread of a run currently is.")
 @click.argument("session", default=None, required=False, shell_complete=completing.sessions)
 @click.option(
-    "--pid", type=click.IntRange(min=1), help="A Python process that tuiprof did not start (needs py-spy)."
+    "--pid", type=click.IntRange(min=1), help="A Python process not started by tuiprof (needs py-spy)."
 )
-@click.option("--children", is_flag=True, help="With --pid: the processes it has started as well.")
+@click.option("--children", is_flag=True, help="With --pid: also its child processes.")
 @format_option()
 @click.pass_obj
 def stacks(invocation: Invocation, session: str | None, pid: int | None, children: bool, format_: str) -> int:
     """Show the Python stacks of all threads of all ranks, grouped by where they are.
 
-    SESSION is a name, a path or a prefix (default: the last one). While it runs its processes are asked; of one that
-    is over, or has died, the stacks that were kept last are shown. The processes go on meanwhile.
+    SESSION is a name, a path or a prefix (default: the last one). A running session's processes are asked without
+    stopping them; for one that has ended or died, the last stored stacks are shown.
     """
     from tuiprof.report import render_all
 
@@ -75,25 +75,23 @@ def of_session(session: Session) -> Report:
     return report
 
 
-@click.command(short_help="Say what a step of a run is, or change it while it runs.")
+@click.command(short_help="Show what counts as a step of a run, or change it while it runs.")
 @click.argument("session", default=None, required=False, shell_complete=completing.sessions)
-@click.option(
-    "--at", metavar="FILE:LINE", help="A step ends each time this line is reached (Python 3.12 and newer)."
-)
-@click.option("--function", metavar="MODULE:NAME", help="A step ends each time this function returns.")
+@click.option("--at", metavar="FILE:LINE", help="End a step each time this line is reached (Python ≥ 3.12).")
+@click.option("--function", metavar="MODULE:NAME", help="End a step each time this function returns.")
 @click.option(
     "--by",
     type=click.Choice(["optimizer", "backward", "loader", "jit"]),
-    help="Steps of an optimizer, backward passes, batches of a DataLoader, or calls of a jitted function.",
+    help="End a step at an optimizer step, backward pass, DataLoader batch, or call of a jitted function.",
 )
 @click.pass_obj
 def steps(
     invocation: Invocation, session: str | None, at: str | None, function: str | None, by: str | None
 ) -> int:
-    """Say what ends a step of a run and how many there were; with an option, let something else end them.
+    """Show what ends a step and how many there have been; with an option, choose what ends a step from now on.
 
-    SESSION is a name, a path or a prefix (default: the last one). Steps are numbered from 0 again, and those counted
-    before are withdrawn. The script is not touched; it goes on meanwhile. MODULE of the script itself is __main__.
+    SESSION is a name, a path or a prefix (default: the last one). Steps are renumbered from 0, and those counted
+    before are withdrawn. The script keeps running, unchanged. MODULE is __main__ for the script itself.
     """
     from tuiprof.report.sanitize import sanitize
     from tuiprof.session.attaching.change_steps import change_request, change_steps, said

@@ -36,7 +36,7 @@ class _Pid(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return int(str(value))
 
 
-@click.command(short_help="Watch a run that is going on, or enter a running process.")
+@click.command(short_help="Watch a running session, or attach to a running process.")
 @click.argument("session", default=None, required=False, shell_complete=completing.sessions)
 @click.option(
     "--pid",
@@ -45,27 +45,27 @@ class _Pid(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     multiple=True,
     is_flag=False,
     flag_value=_CHOOSE,
-    help="Enter this Python process, which was started without tuiprof; without a number choose from a list. Several "
-    "times for the ranks of one run.",
+    help="Attach to this Python process, started without tuiprof; without a number, choose from a list. "
+    "Repeatable, for the ranks of one run.",
 )
 @click.option("--name", default="", help="Name of the session (with --pid; default: that of the script).")
 @click.option(
     "--watch-nan",
     is_flag=True,
-    help="Check loss and gradients for NaN once a step, without waiting (with --pid).",
+    help="Check loss and gradients for NaN once per step, without stalling (with --pid).",
 )
 @click.pass_obj
 def attach(
     invocation: Invocation, session: str | None, pids: tuple[int, ...], name: str, watch_nan: bool
 ) -> int:
-    """Watch a run that is going on.
+    """Watch a running session.
 
-    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one. Of a run of
-    several hosts all ranks are shown, where their folders lie side by side: see `tuiprof collect`.
+    SESSION is a name, a path or a prefix (default: `last`; `last~1` is the one before). For a multi-host run all
+    ranks are shown if the hosts' folders are side by side: see `tuiprof collect`.
 
-    With --pid tuiprof enters a Python process that was started without it: steps, phases and captures are then as if
-    it had been launched here. It needs ptrace, and `pip install 'tuiprof[attach]'` below Python 3.14. `tuiprof
-    detach` leaves the process as it was. Without a terminal it attaches and returns.
+    With --pid, tuiprof attaches to a Python process that was started without it; steps, phases and captures then
+    work as if tuiprof had launched it. This needs ptrace and, below Python 3.14, `pip install 'tuiprof[attach]'`.
+    `tuiprof detach` leaves the process as it was. Without a terminal, it attaches and returns.
     """
     from tuiprof.session.store.folders import find_session, sessions_root
     from tuiprof.tui.start import Start
@@ -125,11 +125,11 @@ def _line(one: Candidate) -> str:
     return f"{one.pid:>8}  {what}  ({since})\n          {one.command[:120]}"
 
 
-@click.command(short_help="Leave a process that was attached to.")
+@click.command(short_help="Detach from a process.")
 @click.argument("session", default="last", shell_complete=completing.sessions)
 @click.pass_obj
 def detach(invocation: Invocation, session: str) -> int:
-    """Leave a process that `tuiprof attach --pid` has entered; it goes on as it did before."""
+    """Detach from a process that `tuiprof attach --pid` attached to; it keeps running as before."""
     from tuiprof.session.attaching.attach import detach as leave
     from tuiprof.session.store.folders import find_session, sessions_root
 
@@ -139,32 +139,32 @@ def detach(invocation: Invocation, session: str) -> int:
     return 0
 
 
-@click.command(short_help="Bring the running sessions of other hosts here, over ssh.")
+@click.command(short_help="Copy running sessions from other hosts, over ssh.")
 @click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST[:FOLDER]...")
-@click.option("--name", default="", help="Name of the run (default: what began last on each host).")
-@click.option("--every", type=Positive(), default=2.0, show_default=True, help="Seconds between two copies.")
-@click.option("--once", is_flag=True, help="Copy what there is now, and end.")
+@click.option("--name", default="", help="Name of the run (default: the newest on each host).")
+@click.option("--every", type=Positive(), default=2.0, show_default=True, help="Seconds between copies.")
+@click.option("--once", is_flag=True, help="Copy once and exit.")
 @click.option(
     "--ssh",
     default="ssh",
     show_default=True,
     metavar="COMMAND",
-    help="The ssh to use, for example 'ssh -p 2222'.",
+    help="The ssh command to use, for example 'ssh -p 2222'.",
 )
 @click.pass_obj
 def collect(
     invocation: Invocation, hosts: tuple[str, ...], name: str, every: float, once: bool, ssh: str
 ) -> int:
-    """Bring the running sessions of other hosts here, again and again, until they are over.
+    """Copy running sessions from other hosts until they end.
 
-    On every host `tuiprof run` or `tuiprof record` was started, for example with `-- torchrun --nnodes 2 …`. What
-    belongs to one run is shown as one: `tuiprof attach`, `list`, `report` and `replay` show all ranks of all hosts.
-    Leave this running beside `tuiprof attach`: it takes captures that are asked for there to the hosts. Where the hosts
-    share a file system, none of this is needed: let them record into one folder (TUIPROF_SESSIONS).
+    Start `tuiprof run` or `tuiprof record` on every host, for example with `-- torchrun --nnodes 2 …`. Sessions of
+    the same run are shown as one: `tuiprof attach`, `list`, `report` and `replay` show all ranks of all hosts. Keep
+    this running next to `tuiprof attach`: it also forwards capture requests to the hosts. Hosts that share a file
+    system do not need this: let them record into one folder (TUIPROF_SESSIONS).
 
-    FOLDER is where the host keeps its sessions; without it what TUIPROF_SESSIONS says there, or the user data
-    directory. It needs rsync here and there, and keys, as nobody is asked for a password. Copies go into the folder of
-    sessions here; what is removed there stays here.
+    FOLDER is the host's sessions folder (default: its TUIPROF_SESSIONS, or the user data directory). Both sides
+    need rsync, and ssh must log in by key: there is no password prompt. Copies go into the sessions folder here,
+    and stay when the host removes the originals.
     """
     from tuiprof.session.collecting.collect import Collector
     from tuiprof.session.collecting.remote import Remote

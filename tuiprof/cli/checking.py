@@ -22,14 +22,16 @@ _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
 
 
 @click.command(
-    epilog="Figures are the facts of `tuiprof report -f json`. Times may be given in us, ms or s: "
+    epilog="Metrics are the facts in `tuiprof report -f json`. Times may be given in us, ms or s: "
     "--max device_empty_ms_per_step=0.5. Against an earlier run: "
     "--baseline last~1 --max step_median_ms=+5%. Exit status: 0 all passed, 1 one failed, 2 one is unknown."
 )
 @click.argument("target", shell_complete=completing.targets)
-@click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="The figure may be at most this.")
-@click.option("--min", "least", multiple=True, metavar="KEY=VALUE", help="The figure must be at least this.")
-@click.option("--baseline", help="A trace or session that values such as +5% are relative to.")
+@click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="Largest allowed value of a metric.")
+@click.option(
+    "--min", "least", multiple=True, metavar="KEY=VALUE", help="Smallest allowed value of a metric."
+)
+@click.option("--baseline", help="Trace or session that relative values such as +5% refer to.")
 @click.option(
     "--format",
     "-f",
@@ -50,7 +52,7 @@ def check(
     rank: int | None,
     run_: str | None,
 ) -> int:
-    """Fail when a figure is beyond its limit."""
+    """Fail when a metric exceeds its limit."""
     from tuiprof.comparison import limits
 
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]

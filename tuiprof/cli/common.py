@@ -70,49 +70,54 @@ def launch_options(function: Function) -> Function:
             metavar="NAME",
             default="fit",
             show_default=True,
-            help="Size of a scenario: paper as published, smoke small, fit by what is here, or another of its own.",
+            help="Size of a scenario: paper (as published), smoke (small), fit (what this machine can run), or "
+            "one of its own.",
         ),
-        click.option("--steps", type=click.IntRange(min=1), help="Steps to run (scenarios)."),
+        click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
         click.option(
             "--python",
             "python_",
             type=click.Path(path_type=Path),
             help="Interpreter that runs the script (default: the active environment's).",
         ),
-        click.option("--name", help="Name of the session (default: that of the script)."),
+        click.option("--name", help="Session name (default: the script's name)."),
         click.option(
             "--capture",
             metavar="N[@STEP]",
-            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios). "
-            "3s@20s: 3 seconds after 20 seconds, where nobody knows what a step is.",
+            help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
+            "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
-        click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
+        click.option(
+            "--stack", is_flag=True, help="Capture Python stacks: finds source lines, but slows the capture."
+        ),
         click.option(
             "--shapes",
             is_flag=True,
-            help="Capture operator input shapes: how near kernels come to the limits of the chip.",
+            help="Capture operator input shapes, to compare kernels with the chip's peak rates.",
         ),
         click.option(
             "--memory",
             is_flag=True,
-            help="Capture allocator events, and keep the stack of every allocation for when memory runs out.",
+            help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
         ),
         click.option(
-            "--watch-nan", is_flag=True, help="Check loss and gradients for NaN once a step, without waiting."
+            "--watch-nan",
+            is_flag=True,
+            help="Check loss and gradients for NaN once per step, without stalling.",
         ),
         click.option(
             "--step-at",
             metavar="FILE:LINE",
-            help="A step ends each time this line has run; at the line of a loop, each iteration is one.",
+            help="End a step each time this line has run; for the line of a loop, at each iteration.",
         ),
         click.option(
             "--step-function",
             metavar="MODULE:NAME",
-            help="A step ends each time this function returns; the script itself is __main__.",
+            help="End a step each time this function returns; the script itself is __main__.",
         ),
         click.option(
-            "--no-source", is_flag=True, help="Do not keep the script's text, by which runs are compared."
+            "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
         ),
     )
     for option in reversed(options):
@@ -185,13 +190,13 @@ def convert_option(function: Function) -> Function:
     return click.option(
         "--convert/--no-convert",
         default=None,
-        help="Convert a raw Neuron capture with neuron-explorer first (default: ask on a terminal).",
+        help="First convert a raw Neuron capture with neuron-explorer (default: ask, on a terminal).",
     )(function)
 
 
 def chart_option(function: Function) -> Function:
     """Add the option to leave out charts."""
-    return click.option("--no-chart", is_flag=True, help="Tables alone, no charts (text, md).")(function)
+    return click.option("--no-chart", is_flag=True, help="Tables only, no charts (text, md).")(function)
 
 
 def format_option(*more: str) -> Callable[[Function], Function]:
@@ -213,7 +218,10 @@ def trace_options(function: Function) -> Function:
             "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
         ),
         click.option(
-            "--run", "run_", metavar="NAME", help="Run in a directory of several (default: the newest)."
+            "--run",
+            "run_",
+            metavar="NAME",
+            help="Which run, in a directory of several (default: the newest).",
         ),
     )
     for option in reversed(options):

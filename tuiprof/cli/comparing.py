@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Say what changed between two runs, and how sure that is.",
+    short_help="Show what changed between two runs, and how certain it is.",
     epilog="BEFORE and AFTER are trace files, directories, URLs, sessions (name, path, `last`, `last~1` the one "
     "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario). "
     "After a change: tuiprof compare last~1 last",
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @click.argument("before", shell_complete=completing.targets)
 @click.argument("after", shell_complete=completing.targets)
 @format_option()
-@click.option("--tui", is_flag=True, help="Show them side by side on the screen.")
+@click.option("--tui", is_flag=True, help="Show both side by side on a screen.")
 @click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
 def compare(
     invocation: Invocation, before: str, after: str, format_: str, tui: bool, rank: int | None
 ) -> int:
-    """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
+    """Show what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
     if tui:
         from tuiprof.tui.start import Start
 
@@ -64,7 +64,8 @@ def compare(
 
 
 @click.command(
-    epilog="Exit status with --check: 0 the newest run is within its limits, 1 it is not, 2 there are too few runs."
+    short_help="Show step time, syncs and memory across runs.",
+    epilog="Exit status with --check: 0 within limits, 1 outside, 2 too few runs.",
 )
 @click.argument("targets", nargs=-1, shell_complete=completing.targets)
 @click.option(
@@ -72,13 +73,13 @@ def compare(
     type=click.Choice(["run", "commit", "day"]),
     default="run",
     show_default=True,
-    help="What a point is: one run, or the median of those of a commit or a day.",
+    help="One point per run, or the median per commit or day.",
 )
 @click.option(
-    "--check", is_flag=True, help="Fail where the newest run is beyond what the ones before it allow."
+    "--check", is_flag=True, help="Fail if the newest run is outside the range of the runs before it."
 )
 @format_option("junit")
-@click.option("--rules", is_flag=True, help="Also how changes and limits are found.")
+@click.option("--rules", is_flag=True, help="Also explain how changes and limits are found.")
 @chart_option
 @fleet_options
 @click.pass_obj
@@ -93,10 +94,10 @@ def trend(
     on: str | None,
     dask_workers: int | None,
 ) -> int:
-    """Show step time, syncs, launches and memory over many runs, and where they changed.
+    """Show step time, syncs, launches and memory across runs, and where they changed.
 
-    TARGETS are sessions, folders of sessions, or folders of traces; without any, all recorded sessions. Changes are
-    found by ruptures: pip install 'tuiprof[trend]'.
+    TARGETS are sessions, folders of sessions, or folders of traces (default: all recorded sessions). Change points
+    need ruptures: pip install 'tuiprof[trend]'.
     """
     from contextlib import ExitStack
     from dataclasses import replace

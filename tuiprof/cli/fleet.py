@@ -34,13 +34,13 @@ def fleet_options(function: Function) -> Function:
         click.option(
             "--on",
             metavar="WHERE",
-            help="Read many files on `processes` of this machine (default; processes:N for N of them), or on the "
-            "workers of a Dask scheduler: dask://HOST:PORT, or ones started by ssh: ssh://HOST,HOST…",
+            help="Where to read many files: `processes` of this machine (default; processes:N for N of them), "
+            "workers of a Dask scheduler (dask://HOST:PORT), or workers started by ssh (ssh://HOST,HOST…).",
         ),
         click.option(
             "--dask-workers",
             type=click.IntRange(min=1),
-            help="Read many files on so many Dask workers here, or on each host of ssh://.",
+            help="Read with this many Dask workers here, or on each host of ssh://.",
         ),
     )
     for option in reversed(options):

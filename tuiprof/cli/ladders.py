@@ -31,36 +31,41 @@ _NOTHING_CAN_RUN: Final = 5
 
 
 @click.command(
-    epilog="Ctrl-C stops after the current trial, twice at once; --resume goes on where it stopped. "
-    "The exit status is 1 when a variant is wrong or failed, 130 when it was stopped, 5 when nothing can run here."
+    short_help="Measure a ladder: every variant, checked and timed in turns.",
+    epilog="Ctrl-C stops after the current trial, a second one at once; --resume continues. The exit status is 1 if "
+    "a variant is wrong or failed, 130 if stopped, 5 if nothing can run here.",
 )
 @click.argument("name", required=False, shell_complete=completing.ladders)
-@click.option("--variants", metavar="A,B,…", help="Only these, and their baselines (default: all).")
-@click.option("--trials", type=click.IntRange(min=1), help="Timing trials a variant (default: 5).")
+@click.option("--variants", metavar="A,B,…", help="Only these variants and their baselines (default: all).")
+@click.option("--trials", type=click.IntRange(min=1), help="Timing trials per variant (default: 5).")
 @click.option(
     "--once",
     is_flag=True,
-    help="One process a variant, which checks, is captured and timed: for small sizes, where starting processes takes "
-    "most of the time. Speeds get no verdict.",
+    help="One process per variant does the check, the capture and the timing: for small sizes, where starting "
+    "processes takes most of the time. Speeds get no verdict.",
 )
 @click.option("--preset", help="Size: fit (default), paper, smoke, or another of the ladder's.")
-@click.option("--steps", type=click.IntRange(min=2), help="Steps a trial (default: the preset's).")
+@click.option("--steps", type=click.IntRange(min=2), help="Steps per trial (default: the preset's).")
 @click.option(
     "--python",
     "python_",
     type=click.Path(path_type=Path),
     help="Interpreter that runs the scripts (default: the active environment's).",
 )
-@click.option("--price", type=Positive(), help="Dollars an hour of the machine.")
+@click.option("--price", type=Positive(), help="Price of the machine, in dollars per hour.")
 @click.option(
-    "--format", "-f", "format_", type=click.Choice(FORMATS), help="Default: text, or by the name of FILE."
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="Default: text, or as the name of FILE says.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the report there instead of printing it.",
+    help="Write the report to FILE instead of printing it.",
 )
 @click.option(
     "--checks",
@@ -68,21 +73,23 @@ _NOTHING_CAN_RUN: Final = 5
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Check N variants at the same time (default: 1). What is timed always runs alone.",
+    help="Check N variants at the same time (default: 1). Timing trials always run alone.",
 )
 @click.option(
     "--limit",
     "limit_s",
     type=Positive(),
     metavar="SECONDS",
-    help="Stop a trial that takes longer; its variant has then failed (default: none is stopped).",
+    help="Stop trials that take longer; the variant then counts as failed (default: no limit).",
 )
-@click.option("--resume", metavar="LADDER", help="Go on with a stopped one: its name, or `last`.")
+@click.option("--resume", metavar="LADDER", help="Resume a stopped ladder: its name, or `last`.")
 @click.option(
-    "--show", metavar="LADDER", help="Show a measured ladder, without running anything: its name, or `last`."
+    "--show", metavar="LADDER", help="Show a measured ladder without running anything: its name, or `last`."
 )
 @click.option(
-    "--trust", is_flag=True, help="Resume also a ladder that was not begun here by you: it names what is run."
+    "--trust",
+    is_flag=True,
+    help="Also resume a ladder that you did not start on this machine: it decides which commands run.",
 )
 @chart_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
@@ -107,11 +114,11 @@ def ladder(
     no_chart: bool,
     quiet: bool,
 ) -> int:
-    """Measure a ladder: every variant, checked, interleaved.
+    """Measure a ladder: check every variant, then time them interleaved.
 
-    Each trial is a fresh process. First the numbers of every variant are compared with the reference's and some of
-    its steps captured; then they are timed in turns (A B C A B C …), without a capture. What cannot run here is
-    listed with its reason.
+    Each trial is a fresh process. First every variant's results are compared with the reference's and some of its
+    steps are captured; then the variants are timed in turns (A B C A B C …), without a capture. Variants that
+    cannot run here are listed with the reason.
     """
     from tuiprof.ladder.report import report
     from tuiprof.ladder.runner import pending, plan

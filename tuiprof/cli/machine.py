@@ -20,18 +20,18 @@ _ACTIVATE = {
 @click.command()
 @click.argument("ladder", required=False, shell_complete=completing.ladders)
 @click.option(
-    "--verbose", "-v", is_flag=True, help="Also what every variant lacks, and every part of tuiprof."
+    "--verbose", "-v", is_flag=True, help="Also list what each variant needs, and every part of tuiprof."
 )
-@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to ask.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to examine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def doctor(
     invocation: Invocation, ladder: str | None, verbose: bool, python_: Path | None, as_json: bool
 ) -> int:
-    """Say what is here and what is missing.
+    """Show what is installed and what is missing.
 
-    Devices, frameworks and versions, how much of each ladder can run, what the terminal can do. With LADDER: what its
-    variants lack, and what to do about it.
+    Lists devices, frameworks and versions, how much of each ladder can run, and what the terminal supports. With
+    LADDER: what its variants need, and how to get it.
     """
     from tuiprof.cli.examination import examine, present
 

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels", "advice")
 
 
-@click.command("open")
+@click.command("open", short_help="Open a trace, a directory, a URL, a session or a ladder.")
 @click.argument("target", shell_complete=completing.targets)
 @trace_options
 @convert_option
-@click.option("--against", metavar="OTHER", help="Compare with this, which came before.")
+@click.option("--against", metavar="OTHER", help="Compare with this earlier trace or session.")
 @click.option(
-    "--ranks", is_flag=True, help="All ranks of a DIRECTORY at once: who comes late, in which step."
+    "--ranks", is_flag=True, help="Show all ranks of a DIRECTORY: which come late, and in which steps."
 )
 @click.pass_obj
 def open_(
@@ -55,7 +55,7 @@ def open_(
     against: str | None,
     ranks: bool,
 ) -> int:
-    """Open a trace FILE, a DIRECTORY of them, a URL, a SESSION or a measured LADDER."""
+    """Open a trace FILE, a DIRECTORY of traces, a URL, a SESSION or a measured LADDER."""
     from tuiprof.tui.start import Start
 
     if against is not None:
@@ -110,16 +110,18 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
     return folders.pop() if len(folders) == 1 else place
 
 
-@click.command(short_help="Print what a trace, a directory of them or a session tells.")
+@click.command(short_help="Print a report on a trace, a directory of traces or a session.")
 @click.argument("target", shell_complete=completing.targets)
 @click.argument("analyses", nargs=-1, shell_complete=completing.analyses)
 @format_option()
-@click.option("--step", type=int, help="Look at this step alone.")
+@click.option("--step", type=int, help="Analyse only this step.")
+@click.option("--verbose", "-v", is_flag=True, help="Every analysis with its tables (text, md).")
 @click.option(
-    "--verbose", "-v", is_flag=True, help="Every analysis with its tables, not one page (text, md)."
+    "--rules", is_flag=True, help="Also print how each figure is defined, and its thresholds (text, md)."
 )
-@click.option("--rules", is_flag=True, help="Also how each figure is defined, and its thresholds (text, md).")
-@click.option("--brief", is_flag=True, help="With -f json: one page, as `tuiprof why --json` prints it.")
+@click.option(
+    "--brief", is_flag=True, help="With -f json: a short summary, as printed by `tuiprof why --json`."
+)
 @chart_option
 @trace_options
 @convert_option
@@ -141,19 +143,19 @@ def report(
     on: str | None,
     dask_workers: int | None,
 ) -> int:
-    """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
+    """Print a report on a trace FILE, a DIRECTORY of traces, a URL or a SESSION.
 
-    One page by default: what to change first, what that saves, and one line an analysis; `-v` adds the tables.
-    ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
+    One page by default: what to change first, what that saves, and one line per analysis; `-v` adds the tables.
+    ANALYSES selects analyses to print in full, for example `sync_events kernel_launches`; `all` prints every one.
 
-    Of a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in which
-    steps and collectives, what sets them apart, and what a change saves the job; `--rank N` prints one rank
-    instead. `stragglers job hosts slow_steps slow_kernels differences heat files` name parts of that; `heat -f csv` is
-    a table of ranks and steps. What was read is kept: a report that broke off goes on where it stopped.
+    For a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in
+    which steps and collectives, how those ranks differ, and what a change saves the job; `--rank N` prints a single
+    rank instead. `stragglers job hosts slow_steps slow_kernels differences heat files` select parts of that; `heat
+    -f csv` is a table of ranks and steps. Results are kept, so an interrupted report resumes where it stopped.
 
-    `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
+    `--format html` writes a self-contained page: tuiprof report last -f html > report.html
 
-    FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
+    FILE may also be a memory snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
     """
     from dataclasses import replace
 
@@ -324,10 +326,10 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_obj
 def list_(invocation: Invocation, as_json: bool) -> int:
-    """List recorded sessions, the newest first."""
+    """List recorded sessions, newest first."""
     from tuiprof.session.live.summary import listing
     from tuiprof.session.store.folders import list_sessions, sessions_root
 

@@ -26,12 +26,12 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 )
 @launch_options
 @trigger_options
-@click.option("--inline", is_flag=True, help="A few lines under the prompt instead of the whole screen.")
+@click.option("--inline", is_flag=True, help="Show a few lines below the prompt instead of a full screen.")
 @click.pass_obj
 def run(invocation: Invocation, /, target: str | None, inline: bool, **options: Any) -> int:
-    """Launch a scenario or script, watch it live.
+    """Launch a scenario or script and watch it live.
 
-    Quitting the screen leaves the script running: come back with `tuiprof attach`. So does Ctrl+C with `--inline`.
+    Quitting the screen (or Ctrl+C with `--inline`) leaves the script running; return with `tuiprof attach`.
     """
     from tuiprof.session.run.launch import start
     from tuiprof.tui.start import Start
@@ -81,19 +81,20 @@ def _watch_inline(session: Session) -> int | None:
 )
 @launch_options
 @trigger_options
-@click.option("--tee", is_flag=True, help="Pass the script's output through as well.")
+@click.option("--tee", is_flag=True, help="Also pass the script's output through.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_obj
 def record(
     invocation: Invocation, /, target: str | None, as_json: bool, quiet: bool, tee: bool, **options: Any
 ) -> int:
-    """Record without a screen; print the report.
+    """Record without a screen, then print the report.
 
-    Progress goes to stderr, the report to stdout; the exit status is the script's. What is piped in goes to the script.
+    Progress goes to stderr, the report to stdout; the exit status is the script's. Standard input is passed to the
+    script.
 
-    A run of several hosts (torchrun --nnodes, srun) is recorded on each of them; what they record in a folder that they
-    share, or what `tuiprof collect` brings together, is one run.
+    For a multi-host run (torchrun --nnodes, srun), record on every host; sessions in a shared folder, or gathered
+    by `tuiprof collect`, are shown as one run.
     """
     from dataclasses import replace
 
@@ -136,11 +137,11 @@ def record(
     type=click.FloatRange(min=0.01, max=10_000),
     default=1.0,
     show_default=True,
-    help="Session seconds a second.",
+    help="Playback speed, in session seconds per second.",
 )
 @click.pass_obj
 def replay(invocation: Invocation, session: str, speed: float) -> int:
-    """Play a recorded SESSION on the live screen."""
+    """Replay a recorded SESSION on the live screen."""
     from tuiprof.tui.start import Start
 
     return open_screen(Start.replay(_find(invocation, session).path, speed=speed))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tuiprof.tui.start import Start
 
 
-@click.command()
+@click.command(short_help="Serve the dashboard, a session or a trace to a browser.")
 @click.argument("target", required=False, metavar="[SESSION|FILE]", shell_complete=completing.targets)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 = a free one."
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 @click.option(
     "--token",
     envvar="TUIPROF_TOKEN",
-    help="What a browser must bring (default: a random one). Given here it can be seen in a list of processes; in the "
-    "variable TUIPROF_TOKEN it cannot.",
+    help="Token that a browser must present (default: random). The process list shows it; set TUIPROF_TOKEN "
+    "instead to keep it private.",
 )
 @click.pass_obj
 def serve(invocation: Invocation, target: str | None, port: int, host: str, token: str | None) -> int:
     """Show the dashboard, a SESSION, a measured LADDER or a trace FILE in a browser.
 
-    Only this machine can reach it, and only with the token in the address. From elsewhere:
-    ssh -L 8000:127.0.0.1:8000 HOST, then open the address there. Ctrl+C ends it; runs go on.
+    It is reachable only from this machine, and only with the token in the address. From elsewhere: ssh -L
+    8000:127.0.0.1:8000 HOST, then open the address there. Ctrl+C stops the server; runs keep going.
     """
     start = _start(invocation, target)
     try:

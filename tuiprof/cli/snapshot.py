@@ -30,8 +30,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
 
 
 @click.command(
-    short_help="Take a picture of a screen, without a terminal.",
-    epilog="For example: tuiprof snapshot last -o run.svg. The operators of a trace: --screen trace --press 4.",
+    short_help="Save a picture of a screen, without a terminal.",
+    epilog="For example: tuiprof snapshot last -o run.svg. To show a trace's operators: --screen trace --press 4.",
 )
 @click.argument("target", default="last", shell_complete=completing.targets)
 @click.option(
@@ -39,7 +39,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     "-o",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="The file; its ending says what: .svg, .png, .html or .txt.",
+    help="Output file; the extension chooses the format: .svg, .png, .html or .txt.",
 )
 @click.option(
     "--size",
@@ -47,18 +47,18 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     default="160x48",
     show_default=True,
     metavar="COLSxLINES",
-    help="Of the terminal.",
+    help="Terminal size.",
 )
 @click.option(
     "--screen",
     type=click.Choice(["live", "trace", "library"]),
-    help="Default: live of a session, trace of a file. The trace of a session is its last one.",
+    help="Which screen (default: live for a session, trace for a file). A session's trace is its last one.",
 )
-@click.option("--step", type=int, help="Look at this step.")
-@click.option("--at", "at_s", type=float, metavar="SECONDS", help="Moment of the session (default: its end).")
+@click.option("--step", type=int, help="Show this step.")
 @click.option(
-    "--press", multiple=True, metavar="KEY", help="Press a key before; may be given more than once."
+    "--at", "at_s", type=float, metavar="SECONDS", help="Point in time of the session (default: its end)."
 )
+@click.option("--press", multiple=True, metavar="KEY", help="Press this key first (repeatable).")
 @click.pass_obj
 def snapshot(
     invocation: Invocation,
@@ -70,9 +70,9 @@ def snapshot(
     at_s: float | None,
     press: tuple[str, ...],
 ) -> int:
-    """Take a picture of the screen of a SESSION, a measured LADDER or a trace FILE, without a terminal.
+    """Save a picture of the screen of a SESSION, a measured LADDER or a trace FILE, without a terminal.
 
-    PNG needs CairoSVG (the extra `snapshot`) or Chromium; the other kinds need nothing.
+    PNG needs CairoSVG (extra `snapshot`) or Chromium; the other formats need nothing.
     """
     if output.suffix not in _SUFFIXES:
         raise click.UsageError(f"{output.name!r}: a picture ends in {', '.join(_SUFFIXES)}")

@@ -34,19 +34,19 @@ def trigger_options(function: Function) -> Function:
         click.option(
             "--capture-slower",
             metavar="1.5x|40ms",
-            help="Whenever a step takes longer (x: than so many times the median), profile the steps after it. "
-            "At most every 30 s; not in the first 10 steps.",
+            help="When a step takes longer than this (1.5x: 1.5 times the median), profile the steps after it. At "
+            "most every 30 s; not in the first 10 steps.",
         ),
         click.option(
             "--capture-every",
             type=click.IntRange(min=1),
             metavar="STEPS",
-            help="Profile steps at every multiple of STEPS. At most every 10 s.",
+            help="Profile every STEPS steps, at most every 10 s.",
         ),
         click.option(
             "--capture-budget",
             metavar="SIZE",
-            help="Begin no triggered capture that would bring the session's traces above SIZE (default: 500MB).",
+            help="Skip triggered captures that would take the session's traces above SIZE (default: 500MB).",
         ),
     )
     for option in reversed(options):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Say what a step would take with a change.",
-    epilog="Without an option every finding of the advice is answered. For example: tuiprof whatif last --without "
+    short_help="Predict how long a step would take after a change.",
+    epilog="Without options, every finding is answered. For example: tuiprof whatif last --without "
     "item-each-step --scale gemm=0.5",
 )
 @click.argument("target", shell_complete=completing.targets)
@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     "--without",
     multiple=True,
     metavar="RULE[@N]",
-    help="Deal with a finding of the advice (its N-th); may be given more than once.",
+    help="With this finding fixed (@N: the N-th of the rule; repeatable).",
 )
-@click.option("--loader-workers", type=click.IntRange(min=0), metavar="N", help="Batches made by N workers.")
+@click.option("--loader-workers", type=click.IntRange(min=0), metavar="N", help="With N DataLoader workers.")
 @click.option(
-    "--scale", multiple=True, metavar="KERNEL=F", help="Kernels with this in their name take F times as long."
+    "--scale",
+    multiple=True,
+    metavar="KERNEL=F",
+    help="With kernels whose name contains KERNEL taking F times as long.",
 )
 @click.option(
-    "--host", type=Positive(), metavar="F", help="Host time outside of waits takes F times as long."
+    "--host", type=Positive(), metavar="F", help="With host time outside waits taking F times as long."
 )
 @format_option()
 @trace_options
@@ -58,7 +61,7 @@ def whatif(
     run_: str | None,
     convert: bool | None,
 ) -> int:
-    """Say what a step of a trace FILE, a DIRECTORY of them, a URL or a SESSION would take with a change."""
+    """Predict how long a step of a trace FILE, a DIRECTORY of traces, a URL or a SESSION would take after a change."""
     from tuiprof.advice.question import answer, changes
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.report import render, stdout_style
@@ -71,19 +74,23 @@ def whatif(
 
 
 @click.command(
-    short_help="Try what can be changed without an edit.",
+    short_help="Try fixes that need no edit of the script.",
     epilog="No file is changed. For example: tuiprof fix last --try fp32-matmul --trials 5",
 )
 @click.argument("target", shell_complete=completing.targets)
 @click.option(
-    "--try", "tried", metavar="RULE", help="Run the session's command with and without it, in turns."
+    "--try", "tried", metavar="RULE", help="Run the session's command with and without this fix, alternating."
 )
 @click.option(
-    "--trials", type=click.IntRange(min=2), default=3, show_default=True, help="Runs with it, and without it."
+    "--trials",
+    type=click.IntRange(min=2),
+    default=3,
+    show_default=True,
+    help="Number of runs with the fix, and without.",
 )
 @click.pass_obj
 def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> int:
-    """List what of the advice on a SESSION can be changed without an edit of the script, or try one of it.
+    """List the advice on a SESSION that can be tried without editing the script, or try one item.
 
     \b
     By environment variables: blocking launches, JAX's precision, the allocator, threads on a CPU.

@@ -79,7 +79,7 @@ def step_stats(dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN
     if not count:
         return NO_STATS
     median, deviation = _middle(dur_ns)
-    above = median + max(OUTLIER_SIGMAS * _ROBUST * deviation, OUTLIER_SHARE * median)
+    above = _above(median, deviation, count)
     if math.isnan(wall_ns):
         wall_ns = float(dur_ns.sum())
     on_device = len(device_ns) >= _AHEAD_MIN_STEPS and np.median(device_ns) > (1 + AHEAD_SHARE) * median
@@ -93,9 +93,20 @@ def step_stats(dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN
         mean_ns=float(dur_ns.mean()),
         jitter=deviation / median if median > 0 else _NAN,
         rate_hz=1e9 * count / wall_ns if wall_ns > 0 else _NAN,
-        outlier_above_ns=above if count >= OUTLIER_MIN_STEPS else float("inf"),
+        outlier_above_ns=above,
         on_device=bool(on_device),
     )
+
+
+def outliers_above_ns(dur_ns: Ints) -> float:
+    """Return the time above which a step among these is an outlier, ns; infinite = they are too few."""
+    return _above(*_middle(dur_ns), len(dur_ns)) if len(dur_ns) else float("inf")
+
+
+def _above(median: float, deviation: float, count: int) -> float:
+    if count < OUTLIER_MIN_STEPS:
+        return float("inf")
+    return median + max(OUTLIER_SIGMAS * _ROBUST * deviation, OUTLIER_SHARE * median)
 
 
 def _middle(times_ns: Ints) -> tuple[float, float]:

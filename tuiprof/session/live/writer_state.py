@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
-from tuiprof.session.live.stats import NO_STATS, StepStats, step_stats
+from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, step_stats
 from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
 
 RECORDER: Final = "recorder"
@@ -198,6 +198,11 @@ class StepSeries:
             rate_hz=rate_hz,
         )
 
+    @property
+    def mean_wall_ns(self) -> float:
+        """Mean wall-clock time per uncaptured step of the whole run, ns; 0 = there is none."""
+        return self._plain_wall_ns / self._histogram.count if self._histogram.count else 0.0
+
     def outliers(self, rows: slice | None = None) -> Ints:
         """Return which kept steps are outliers by :data:`tuiprof.session.live.stats.OUTLIER_RULE`.
 
@@ -213,7 +218,7 @@ class StepSeries:
         dur_ns = self.rows["dur_ns"][rows]
         slow = np.zeros(len(dur_ns), np.bool_)
         for side in self._sides(rows):
-            slow |= side & (dur_ns > step_stats(dur_ns[side]).outlier_above_ns)
+            slow |= side & (dur_ns > outliers_above_ns(dur_ns[side]))
         found: Ints = (rows.start or 0) + np.flatnonzero(slow)
         return found
 
@@ -226,8 +231,7 @@ class StepSeries:
         rows = slice(None) if rows is None else rows
         dur_ns = self.rows["dur_ns"][rows]
         return max(
-            (step_stats(dur_ns[side]).outlier_above_ns for side in self._sides(rows) if side.any()),
-            default=np.inf,
+            (outliers_above_ns(dur_ns[side]) for side in self._sides(rows) if side.any()), default=np.inf
         )
 
     def _sides(self, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -502,14 +506,16 @@ class WriterState:
     def cost_share(self) -> float | None:
         """Share of time that tuiprof itself took (0..1); None = unknown.
 
-        Of a rank: cost a step over the mean time of the kept steps. Of the recorder: CPU time of sampling
+        Of a rank: cost per step over the mean time between uncaptured steps. Of the recorder: CPU time of sampling
         over the time since it began.
         """
         if self.cost is None:
             return None
         if len(self.steps):
-            mean = self.steps.stats().mean_ns
-            return self.cost_per_step_ns / mean if self.cost_per_step_ns is not None and mean > 0 else None
+            mean_ns = self.steps.mean_wall_ns
+            return (
+                self.cost_per_step_ns / mean_ns if self.cost_per_step_ns is not None and mean_ns > 0 else None
+            )
         if self.head is None or self.cost.at <= self.head.mono_ns:
             return None
         return self.cost.ns / (self.cost.at - self.head.mono_ns)
