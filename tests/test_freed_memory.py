@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
+import sys
 import tracemalloc
 import weakref
 from pathlib import Path
+
+import pytest
 
 from tuiprof.session.live.tail import BLOCK, LogFile
 from tuiprof.system.memory import return_freed
@@ -40,3 +45,29 @@ def test_a_log_with_a_few_new_lines_is_read_into_little_memory(tmp_path: Path) -
             assert tracemalloc.get_traced_memory()[1] < BLOCK / 20
             tracemalloc.stop()
     file.close()
+
+
+_BLOCKS = """
+import ctypes
+from tuiprof.system.memory import keep_freed, return_freed
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+for prepare in (keep_freed, return_freed, keep_freed):
+    prepare()
+    before = libc.mallinfo2().hblks
+    block = libc.malloc(ctypes.c_size_t(1 << 20))
+    print(libc.mallinfo2().hblks - before)
+    libc.free(ctypes.c_void_p(block))
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs the GNU C library"
+)
+def test_arrays_are_mapped_for_a_screen_and_on_the_heap_for_an_analysis() -> None:
+    done = subprocess.run([sys.executable, "-c", _BLOCKS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1", "0"]

@@ -38,11 +38,11 @@ def test_files_named_by_rank_belong_together_and_a_single_trace_to_none(
 ) -> None:
     found = captures_of(two_ranks / "rank1.json.gz")
     assert [file.path.name for file in found.files] == ["rank0.json.gz", "rank1.json.gz"]
-    assert found.place() == "rank 1 of 2"
-    assert found.place(world_size=8) == "rank 1 of 8 (2 here)"
+    assert found.label() == "rank 1 of 2"
+    assert found.label(world_size=8) == "rank 1 of 8 (2 here)"
     alone = captures_of(ranks(tmp_path / "one", "trace.json.gz") / "trace.json.gz")
     assert len(alone) == 0
-    assert alone.place() == ""
+    assert alone.label() == ""
 
 
 def test_a_trace_of_a_session_belongs_with_its_other_captures(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_trace_of_a_session_belongs_with_its_other_captures(tmp_path: Path) ->
     (session / "session.json").write_text("{}")
     found = captures_of(last / "rank0.pt.trace.json.gz")
     assert [len(one) for one in found.sets] == [2, 1]
-    assert found.place() == "capture 2 of 2"
+    assert found.label() == "capture 2 of 2"
     assert found.files[0].path == last / "rank0.pt.trace.json.gz"
 
 
@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_trace() -> None:
 
 async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks: Path) -> None:
     first, second = (two_ranks / f"rank{rank}.json.gz" for rank in (0, 1))
-    app = TuiprofApp(Start.trace(first, place=two_ranks))
+    app = TuiprofApp(Start.trace(first, directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by place")
         await workers_done(pilot)
@@ -109,7 +109,7 @@ async def test_one_trace_alone_has_no_such_key(tmp_path: Path) -> None:
 
 async def test_another_rank_can_be_chosen_where_one_cannot_be_read(two_ranks: Path) -> None:
     (two_ranks / "rank0.json.gz").write_bytes(b"this is no trace")
-    app = TuiprofApp(Start.trace(two_ranks / "rank0.json.gz", place=two_ranks))
+    app = TuiprofApp(Start.trace(two_ranks / "rank0.json.gz", directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "✗ ", "R others")
         await pilot.press("R")

@@ -85,7 +85,7 @@ def open_(
     # What is no trace is said here, before the screen changes.
     sniff(path)
     refuse(path)
-    return open_screen(Start.trace(path, place=place if place in path.parents else None))
+    return open_screen(Start.trace(path, directory=place if place in path.parents else None))
 
 
 def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> Path:

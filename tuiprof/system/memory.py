@@ -8,34 +8,48 @@ import gc
 import resource
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-#: The most that the GNU C library learns from.
-_LARGEST: Final = 31 << 20
+#: Parameters of the GNU C library's ``mallopt``: above this size a block is mapped on its own, and given back to the
+#: system as soon as it is freed; so much free memory at the end of the heap is kept.
+_M_MMAP_THRESHOLD: Final = -3
+_M_TRIM_THRESHOLD: Final = -1
+#: The largest threshold that the library accepts, and its smallest useful one for arrays.
+_LARGEST, _SMALLEST = 32 << 20, 64 << 10
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def keep_freed() -> None:
     """Have the C library keep the memory of large arrays that were freed, for those that follow.
 
-    It gives large blocks back at once, and the system zeroes every page of the next one anew, unless it has seen a
-    larger one come and go. Looking through a trace takes half as long with this.
+    By itself it gives large blocks back at once, and the system zeroes every page of the next one anew. Looking through
+    a trace takes half as long with this.
     """
-    bytes(_LARGEST)  # zeroed by the system, so no page of it is touched
+    _set(_M_MMAP_THRESHOLD, _LARGEST)
+    _set(_M_TRIM_THRESHOLD, 2 * _LARGEST)
 
 
 def return_freed() -> None:
-    """Collect reference cycles, and have the GNU C library give what was freed back to the system.
+    """Collect reference cycles, give what was freed back to the system, and do so at once with arrays from now on.
 
-    Arrays of all sizes, made anew for each picture, leave holes that the library keeps: a screen that follows steps of
-    a millisecond grew by more than 3 MB an hour through them. Textual's strips form reference cycles, which Python
-    collects among old objects only when those have grown by a quarter.
+    Arrays of all sizes, made anew for each picture, leave holes in the heap: a screen that follows steps of a
+    millisecond grew by 3 MB an hour through them. Textual's strips form reference cycles, which Python collects among
+    old objects only when those have grown by a quarter.
     """
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-        if trim is not None:
-            trim(0)
+    _set(_M_MMAP_THRESHOLD, _SMALLEST)
+    if trim := _c_function("malloc_trim"):
+        trim(0)
+
+
+def _set(parameter: int, value: int) -> None:
+    if mallopt := _c_function("mallopt"):
+        mallopt(parameter, value)
+
+
+def _c_function(name: str) -> Any:
+    """Return a function of the C library; None = this one has none of that name."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def available_bytes() -> int:

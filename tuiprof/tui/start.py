@@ -20,7 +20,7 @@ class Start:
         speed: Session seconds a second of a replay.
         launched: The session was started by this very command: its exit status becomes ours.
         compared: What to compare, before and after; None unless that is the view.
-        place: The directory that the trace was chosen from; None = the trace itself was named.
+        directory: The directory that the trace was chosen from; None = the trace itself was named.
     """
 
     view: Literal["library", "live", "replay", "trace", "compare", "ladder", "fleet"] = "library"
@@ -31,7 +31,7 @@ class Start:
     speed: float = 1.0
     launched: bool = False
     compared: tuple[str, str] | None = None
-    place: Path | None = None
+    directory: Path | None = None
 
     @classmethod
     def library(
@@ -51,9 +51,9 @@ class Start:
         return cls("replay", path, speed=speed)
 
     @classmethod
-    def trace(cls, path: Path, *, place: Path | None = None) -> Start:
+    def trace(cls, path: Path, *, directory: Path | None = None) -> Start:
         """Show a trace."""
-        return cls("trace", path, place=place)
+        return cls("trace", path, directory=directory)
 
     @classmethod
     def fleet(cls, path: Path) -> Start:

@@ -175,10 +175,10 @@ class AnswerPane(Vertical):
 
     def _begin_below(self) -> None:
         """Put the tables that come next below the one that shows."""
-        answer, place = self.answer, self._table
+        answer, index = self.answer, self._table
         if isinstance(answer, Report) and answer.tables:
-            following = (*answer.tables[place + 1 :], *answer.tables[:place])
-            self.tables.begin(answer.tables[place], [self._next_table(table) for table in following])
+            following = (*answer.tables[index + 1 :], *answer.tables[:index])
+            self.tables.begin(answer.tables[index], [self._next_table(table) for table in following])
 
     def _next_table(self, table: Table) -> NextTable:
         rows = FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint)
@@ -337,7 +337,7 @@ class AnswerPane(Vertical):
 def _first_table(answer: Answer | None) -> int:
     """Return the first table of an answer that has rows; without any, the first."""
     tables = answer.tables if isinstance(answer, Report) else ()
-    return next((place for place, table in enumerate(tables) if len(table.rows)), 0)
+    return next((index for index, table in enumerate(tables) if len(table.rows)), 0)
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:

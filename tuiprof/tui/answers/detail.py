@@ -124,16 +124,16 @@ class DetailPane(VerticalScroll):
         """Forget the events shown so far: they name rows of a table that was replaced."""
         self.event, self._history = None, []
 
-    def action_link(self, place: int = 0) -> None:
+    def action_link(self, index: int = 0) -> None:
         """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
 
         Args:
-            place: Which of its links: 0 = the first, -1 = the last.
+            index: Which of its links: 0 = the first, -1 = the last.
         """
         if self.event is None:
             return
         if self.event.links:
-            self.post_message(self.Jump(self.event.links[place].row))
+            self.post_message(self.Jump(self.event.links[index].row))
         else:
             self.notify(
                 "nothing in this trace launched this event, waited for it or was launched by it", timeout=3

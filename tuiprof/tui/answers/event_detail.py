@@ -113,8 +113,8 @@ def describe(trace: Trace, row: int) -> EventDetail:
 def _launched_by(trace: Trace, row: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the device work a call launched, in order of start."""
     launches = trace.links.launches
-    place = int(np.searchsorted(launches, row))
-    if place >= len(launches) or launches[place] != row:
+    index = int(np.searchsorted(launches, row))
+    if index >= len(launches) or launches[index] != row:
         return np.empty(0, dtype=np.int64)
     work = trace.device_work
     found: np.ndarray[tuple[int], np.dtype[np.int64]] = work[trace.links.launch_of[work] == row]

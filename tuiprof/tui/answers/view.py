@@ -137,8 +137,8 @@ def _rows(field: Field, width: int) -> list[Row]:
     lines = [part for line in field.lines for part in wrap(line, room)]
     role = "strong" if field.strong else "text"
     return [
-        [(" " + fit_text(field.label if not place else "", _LABEL) + " ", "dim"), (line, role)]
-        for place, line in enumerate(lines)
+        [(" " + fit_text(field.label if not i else "", _LABEL) + " ", "dim"), (line, role)]
+        for i, line in enumerate(lines)
     ]
 
 
@@ -182,10 +182,10 @@ def next_tables(tables: Sequence[NextTable], width: int, room: int) -> list[Row]
         lines.append(table.least)
     spare = room - sum(lines)
     out: list[Row] = []
-    for place, (table, least) in enumerate(zip(tables, lines, strict=False)):
+    for i, (table, least) in enumerate(zip(tables, lines, strict=False)):
         more = min(spare, table.needs - least)
         spare -= more
-        out += [[], _title(table, first=not place), *_first_rows(table, width, least + more - _AROUND)]
+        out += [[], _title(table, first=not i), *_first_rows(table, width, least + more - _AROUND)]
     return out
 
 
@@ -213,7 +213,7 @@ def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
         return " " + gap.join(cells)
 
     out: list[Row] = [[(line([rows.headings[index].label for index, _ in columns]), "dim")]]
-    out += [[(line([rows.text(place, index) for index, _ in columns]), "text")] for place in range(shown)]
+    out += [[(line([rows.text(i, index) for index, _ in columns]), "text")] for i in range(shown)]
     if shown < count:
         out.append([(f" … and {format_count(count - shown)} more", "dim")])
     return out

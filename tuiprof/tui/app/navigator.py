@@ -25,7 +25,7 @@ def first_screen(start: Start) -> Screen[Any]:
     if start.view == "trace":
         from tuiprof.tui.trace.screen import TraceScreen
 
-        return TraceScreen(start.path, place=start.place)
+        return TraceScreen(start.path, directory=start.directory)
     if start.view == "fleet":
         from tuiprof.tui.fleet.screen import FleetScreen
 

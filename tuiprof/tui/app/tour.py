@@ -153,8 +153,8 @@ class TourCard(Static, can_focus=True):
 
     def on_mount(self) -> None:
         """Show the step and take the keys."""
-        stop = STOPS[self._tour.place]
-        last = self._tour.place == len(STOPS) - 1
+        stop = STOPS[self._tour.index]
+        last = self._tour.index == len(STOPS) - 1
         self.border_title = stop.title
         self.border_subtitle = f"enter {'ends' if last else 'next'} · backspace back · esc ends"
         self.update(Text(stop.words))
@@ -192,7 +192,7 @@ class TourCard(Static, can_focus=True):
         Args:
             by: 1 = the next, -1 = the one before.
         """
-        self._tour.go(self._tour.place + by)
+        self._tour.go(self._tour.index + by)
 
     def action_end(self) -> None:
         """Leave the tour; the screen stays."""
@@ -203,25 +203,25 @@ class Tour:
     """Drives the screens from step to step.
 
     Attributes:
-        place: Index of the step shown.
+        index: Index of the step shown.
     """
 
     def __init__(self, app: TuiprofApp) -> None:
-        self.place = 0
+        self.index = 0
         self._app = app
 
     def begin(self) -> None:
         """Show the first step."""
         self.go(0)
 
-    def go(self, place: int) -> None:
+    def go(self, index: int) -> None:
         """Show a step; beyond the last one the tour is over."""
         self._take_card()
-        if place >= len(STOPS):
+        if index >= len(STOPS):
             _library(self._app)
             return
-        self.place = max(0, place)
-        STOPS[self.place].go(self._app)
+        self.index = max(0, index)
+        STOPS[self.index].go(self._app)
         # The screen that was just opened is in front only when its turn has come.
         self._app.call_later(self._put_card)
 

@@ -29,8 +29,8 @@ def counterpart(trace: Trace, row: int, other: Trace) -> int | None:
         return None
     mine = _alike(trace, int(trace.name_codes[row]), category, step if stepped else None)
     theirs = _alike(other, code, category, step if stepped else None)
-    place = int(np.searchsorted(mine, row))
-    return int(theirs[place]) if place < len(theirs) else None
+    position = int(np.searchsorted(mine, row))
+    return int(theirs[position]) if position < len(theirs) else None
 
 
 def _alike(trace: Trace, name: int, category: int, step: int | None) -> Ints:

@@ -55,9 +55,9 @@ def tabs_of(report: Report) -> list[Tab]:
             table.key,
             _TITLES.get(table.key, sanitize(table.title)),
             "" if len(table.rows) else "–",
-            key=str(place) if place < 10 else "",
+            key=str(number) if number < 10 else "",
         )
-        for place, table in enumerate((table for table in report.tables if table.key != STEP_PAIR), 1)
+        for number, table in enumerate((table for table in report.tables if table.key != STEP_PAIR), 1)
     ]
 
 

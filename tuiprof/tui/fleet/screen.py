@@ -34,7 +34,7 @@ class FleetScreen(Screen[None]):
     """Shows the ranks of a job.
 
     Args:
-        place: The folder of their traces.
+        folder: The folder of their traces.
     """
 
     app = getters_app(TerminalApp)
@@ -72,9 +72,9 @@ class FleetScreen(Screen[None]):
             super().__init__()
             self.error = error
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._place = place
+        self._place = folder
         self._stop = threading.Event()
         self._shown: HeatMap | None = None
 

@@ -222,15 +222,15 @@ class Library:
             raise SessionError(f"{self.trash} is a link: nothing is moved there", "put a folder in its place")
         try:
             self.trash.mkdir(exist_ok=True)
-            place = self.trash / path.name
+            target = self.trash / path.name
             for count in range(2, 10_000):  # one of that name may lie there already
-                if not place.exists():
+                if not target.exists():
                     break
-                place = self.trash / f"{path.name}-{count}"
-            shutil.move(path, place)
+                target = self.trash / f"{path.name}-{count}"
+            shutil.move(path, target)
         except OSError as error:
             raise SessionError(f"{path.name} cannot be moved to {self.trash}: {error.strerror}") from error
-        return place
+        return target
 
     def bring_back(self, thrown: Path, path: Path) -> None:
         """Move a session from the trash folder back to where it was.

@@ -36,10 +36,10 @@ class OtherRuns:
 
     def neighbour(self, by: int) -> Path | None:
         """Return the folder of the run that lies ``by`` places further; None = there is no other."""
-        places = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
-        if not places or len(self.shown) < 2:
+        positions = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
+        if not positions or len(self.shown) < 2:
             return None
-        return Path(self.shown[(places[0] + by) % len(self.shown)].path)
+        return Path(self.shown[(positions[0] + by) % len(self.shown)].path)
 
 
 def baseline_of(session: Session) -> tuple[str, float] | None:

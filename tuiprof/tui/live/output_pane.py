@@ -148,8 +148,8 @@ class OutputPane(Lines, can_focus=True):
         total = len(self._lines) + len(self._unfinished)
         if self._sought:
             found = self._matches()
-            place = f"{found.index(self._match) + 1} of " if self._match in found else ""
-            return f"{place}{len(found)} with {sanitize(self._sought)!r} · esc ends"
+            position = f"{found.index(self._match) + 1} of " if self._match in found else ""
+            return f"{position}{len(found)} with {sanitize(self._sought)!r} · esc ends"
         if self.following or not total:
             return ""
         return f"line {self._bottom} of {total} · end follows"

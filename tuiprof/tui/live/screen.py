@@ -123,7 +123,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Begin to follow the session."""
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
-        self.set_interval(_RETURN_S, return_freed)
+        self.set_interval(_RETURN_S, self._return_freed)
         self.call_after_refresh(self.tick)
         self._read("baseline", lambda _: baseline_of(self.session), self._compare_with)
         if isinstance(self.moment.run, Live):
@@ -425,6 +425,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
 
     # -- other runs --------------------------------------------------------------------------------------
+
+    def _return_freed(self) -> None:
+        """Keep the memory of this screen small; a trace that is opened above it wants to keep what it frees."""
+        if self.is_current:
+            return_freed()
 
     def _look_for_runs(self) -> None:
         """Look which other runs go on, while this screen is in front."""

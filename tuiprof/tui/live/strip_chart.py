@@ -200,12 +200,12 @@ class StripChart(Lines):
         column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
         if not 0 <= column < width:
             return
-        place = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+        level = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
         for line in range(height):
-            sign = glyphs.OUTLIER if line == place else glyphs.AXIS
+            sign = glyphs.OUTLIER if line == level else glyphs.AXIS
             rows[line] = _overlay(rows[line], column, [(sign, "accent")])
         label = f" {mark.label} "
-        line = 0 if place else height - 1
+        line = 0 if level else height - 1
         begin = column + 1 if column + 1 + len(label) <= width else column - len(label)
         if begin >= 0:
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
@@ -243,9 +243,9 @@ class StripChart(Lines):
             begin = max(stop for _, stop in marks) + 1  # beyond what was captured just now
             last = last if begin + len(last) <= width else ""
         captured: list[tuple[int, str]] = []
-        for place, (first, stop) in enumerate(marks):
+        for i, (first, stop) in enumerate(marks):
             text, word = glyphs.CAPTURED * (stop - first), "captured"
-            behind = min([begin if begin > stop else width, *(later for later, _ in marks[place + 1 :])])
+            behind = min([begin if begin > stop else width, *(later for later, _ in marks[i + 1 :])])
             before = max([0, *(at + len(said) for at, said in captured)])
             if stop + 1 + len(word) < behind:
                 text = f"{text} {word} "

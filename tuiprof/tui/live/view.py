@@ -353,10 +353,10 @@ def chart_data(
 
 def _selected(steps: StepSeries, number: int | None) -> Mark | None:
     """Return the mark of the selected step; None = none is, or it is not kept any more."""
-    places = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
-    if not len(places):
+    rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
+    if not len(rows):
         return None
-    t_ns, dur_ns = (int(steps.rows[name][int(places[-1])]) for name in ("t_ns", "dur_ns"))
+    t_ns, dur_ns = (int(steps.rows[name][int(rows[-1])]) for name in ("t_ns", "dur_ns"))
     return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
 
 
@@ -645,8 +645,8 @@ def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
     bar = [glyphs.RULE] * cells
     for capture in fold.captures.values():
         bar[min(cells - 1, max(0, int(capture.t_ns / until_ns * cells)))] = glyphs.CAPTURED
-    place = min(cells - 1, int(at_ns / until_ns * cells))
-    before, after = "".join(bar[:place]), "".join(bar[place + 1 :])
+    cell = min(cells - 1, int(at_ns / until_ns * cells))
+    before, after = "".join(bar[:cell]), "".join(bar[cell + 1 :])
     return [
         (left, "accent"),
         (before.replace(glyphs.RULE, glyphs.BAR), "accent"),
@@ -657,10 +657,10 @@ def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
 
 
 def step_row(
-    steps: StepSeries, place: int, stats: StepStats, covered: bool, can_arm: bool, width: int
+    steps: StepSeries, index: int, stats: StepStats, covered: bool, can_arm: bool, width: int
 ) -> Row:
     """Return what there is to say of the selected step, and what can be done about it."""
-    number, dur_ns = int(steps.rows["n"][place]), int(steps.rows["dur_ns"][place])
+    number, dur_ns = int(steps.rows["n"][index]), int(steps.rows["dur_ns"][index])
     row: Row = [
         (f" {glyphs.OUTLIER} ", "accent"),
         (f"step {format_count(number)}  ", "strong"),
@@ -668,7 +668,7 @@ def step_row(
     ]
     if stats.count and stats.median_ns > 0:
         row.append((f"  {dur_ns / stats.median_ns:.2f}× the median", "text"))
-    if (part := _lost_in(steps, place, dur_ns, stats)) is not None:
+    if (part := _lost_in(steps, index, dur_ns, stats)) is not None:
         row.append((f", most of it in {part}", "text"))
     if covered:
         do = "enter opens it in its trace"
@@ -679,14 +679,14 @@ def step_row(
     return spread(row, [(f"{do} ", "key" if covered or can_arm else "dim")], width)
 
 
-def _lost_in(steps: StepSeries, place: int, dur_ns: int, stats: StepStats) -> str | None:
+def _lost_in(steps: StepSeries, index: int, dur_ns: int, stats: StepStats) -> str | None:
     """Return the phase in which a slow step lost more than half of what it took too long, and how much."""
     lost_ns = dur_ns - stats.median_ns
     if not stats.count or lost_ns < 0.05 * stats.median_ns:
         return None
     here, usual = (
-        steps.phase_means(slice(place, place + 1)),
-        steps.phase_means(slice(max(0, place - 50), place)),
+        steps.phase_means(slice(index, index + 1)),
+        steps.phase_means(slice(max(0, index - 50), index)),
     )
     for name, value in here.items():
         if value - usual.get(name, 0.0) > 0.5 * lost_ns:

@@ -42,7 +42,7 @@ class Captures:
         sets = sorted(self.sets, key=lambda one: one is not shown)
         return tuple(file for one in sets for file in one.files)
 
-    def place(self, world_size: int | None = None) -> str:
+    def label(self, world_size: int | None = None) -> str:
         """Say which of them is shown, such as ``rank 0 of 8, capture 2 of 3``.
 
         Args:
@@ -63,17 +63,17 @@ class Captures:
         return ", ".join(parts)
 
 
-def captures_of(path: Path, place: Path | None = None) -> Captures:
+def captures_of(path: Path, directory: Path | None = None) -> Captures:
     """Find the traces that a trace belongs with; none of them is read. Takes a worker: folders are walked."""
     from tuiprof.formats import open_trace
     from tuiprof.formats.directory import sets_in, siblings
 
-    place = place or next(
+    directory = directory or next(
         (folder / "traces" for folder in path.parents if (folder / "session.json").is_file()), None
     )
-    if place is not None:
+    if directory is not None:
         try:
-            found = Captures(sets_in(place, open_trace), path)
+            found = Captures(sets_in(directory, open_trace), path)
         except TuiprofError:  # the folder is gone meanwhile: the trace itself may still be read
             found = Captures((), path)
         if found.shown is not None:

@@ -116,7 +116,7 @@ class Canvas:
         if self._painted == key:
             return
         self._cells = [
-            self._painted_lane(lanes, lane, first=not place) for place, lane in enumerate(state.visible_lanes)
+            self._painted_lane(lanes, lane, first=not i) for i, lane in enumerate(state.visible_lanes)
         ]
         self._painted = key
 

@@ -159,10 +159,10 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
     for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
         label = f" {format_ns(cost_ns)} "
-        place = _blank(level[begin:end], len(label)) if cost_ns >= 1 else None
-        if place is not None:
-            chars[begin + place : begin + place + len(label)] = label
-            kinds[begin + place : begin + place + len(label)] = Kind.NOTE
+        column = _blank(level[begin:end], len(label)) if cost_ns >= 1 else None
+        if column is not None:
+            chars[begin + column : begin + column + len(label)] = label
+            kinds[begin + column : begin + column + len(label)] = Kind.NOTE
     # Of a long trace only the first steps are replayed: what is blank behind them is not without loss.
     later = trace.steps.ends > lost.losses.high
     begin = int(np.searchsorted(edges, lost.losses.high)) + 1
@@ -297,7 +297,7 @@ def link_cells(
     for y in range(y1 + down, y2, down):
         cells[y, x1] = ("│", True)
     if x1 == x2:
-        return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
+        return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
     on = 1 if x2 > x1 else -1
     for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
         cells[y2, x] = ("─", False)
@@ -306,7 +306,7 @@ def link_cells(
     head = min(max(x2 - on, 0), columns - 1)
     if head != x1:
         cells[y2, head] = ("▸" if on > 0 else "◂", True)
-    return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
+    return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
 
 
 @lru_cache(maxsize=4096)

@@ -113,11 +113,11 @@ def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
         device.fill_null(-1).alias("device")
     )
     found = []
-    places = sorted(known["device"].unique().to_list(), key=lambda d: (d < 0, d))
-    several = sum(place >= 0 for place in places) > 1
-    for place in places:
-        frame = known.filter(pl.col("device") == place).sort("ts", maintain_order=True)
-        label = "host mem" if place < 0 else f"{place}:memory" if several else "memory"
+    devices = sorted(known["device"].unique().to_list(), key=lambda d: (d < 0, d))
+    several = sum(device >= 0 for device in devices) > 1
+    for device in devices:
+        frame = known.filter(pl.col("device") == device).sort("ts", maintain_order=True)
+        label = "host mem" if device < 0 else f"{device}:memory" if several else "memory"
         found.append((label, _samples(frame["ts"], frame["total_allocated"], is_bytes=True)))
     return found
 

@@ -189,8 +189,8 @@ class Lane:
         """Return whether an event is drawn in it."""
         if not self.has_events:
             return False
-        place = int(np.searchsorted(self.bars.rows, row))
-        return place < len(self.bars.rows) and int(self.bars.rows[place]) == row
+        index = int(np.searchsorted(self.bars.rows, row))
+        return index < len(self.bars.rows) and int(self.bars.rows[index]) == row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +256,7 @@ class Lanes:
             lane = Lane("lost", "lost", Bars(self.trace, _none()), 1, lost=lost)
             begin = styles.index("device") if "device" in styles else len(styles)
             end = next(
-                (place for place in range(begin, len(styles)) if styles[place] != "device"), len(styles)
+                (row for row in range(begin, len(styles)) if styles[row] != "device"), len(styles)
             )
             lanes.insert(end, lane)
         return replace(self, lanes=tuple(lanes))
@@ -292,12 +292,12 @@ def build(trace: Trace) -> Lanes:
         launches = bars if every else Bars(trace, trace.links.launches)
         lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
-    for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
-        label = "thread" if len(others) == 1 else f"thread {place + 2}"
-        lanes += _nested(trace, by_track[track.index], label, (40 + place, 60 + place), outer=True)
+    for number, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
+        label = "thread" if len(others) == 1 else f"thread {number + 2}"
+        lanes += _nested(trace, by_track[track.index], label, (40 + number, 60 + number), outer=True)
     lanes += _device_lanes(trace)
-    for place, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
-        lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * place, samples=samples))
+    for number, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
+        lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * number, samples=samples))
     # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
     for lane in lanes:
         _ = lane.bars.covered
@@ -373,15 +373,15 @@ def _device_lanes(trace: Trace) -> list[Lane]:
     lanes: list[Lane] = []
     groups = _group(work, tracks)
     busy = {track: int((trace.ends[rows] - trace.starts[rows]).sum()) for track, rows in groups.items()}
-    rank = {track: place for place, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
+    rank = {track: order for order, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
     for index in trace.device_indices:
         here = np.unique(tracks[device == index])
         for track in here.tolist():
             label = trace.tracks[track].name
             label = f"{index}:{label}" if several else label
-            place = rank[track]
+            order = rank[track]
             bars = Bars(trace, groups[track])
-            lanes.append(Lane(label, "device", bars, 2 if place == 0 else 9 + place))
+            lanes.append(Lane(label, "device", bars, 2 if order == 0 else 9 + order))
         # Of a device with one stream the idleness is that of the stream.
         whole = bars if len(here) == 1 else Bars(trace, work[device == index])
         first = index == trace.device_indices[0]

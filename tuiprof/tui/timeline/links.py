@@ -63,8 +63,8 @@ def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ..
 def first_work(trace: Trace, row: int) -> int | None:
     """Return the first work that a call launched; None = it launched nothing."""
     launches = trace.links.launches
-    place = int(np.searchsorted(launches, row))
-    if place >= len(launches) or launches[place] != row:
+    index = int(np.searchsorted(launches, row))
+    if index >= len(launches) or launches[index] != row:
         return None
     # The work of a launch is nearly always near: look among what starts later first.
     work = trace.device_work

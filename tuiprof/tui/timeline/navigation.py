@@ -62,9 +62,9 @@ class Navigation:
             return
         starts = self._state.lanes.steps.starts
         cursor = self._state.cursor
-        place = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
-        if 0 <= place < len(starts):
-            self._state.go_to(int(starts[place]))
+        position = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
+        if 0 <= position < len(starts):
+            self._state.go_to(int(starts[position]))
         elif not len(starts):
             self._timeline.notify("this trace marks no steps", timeout=3)
 
@@ -90,11 +90,11 @@ class Navigation:
             none = f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace"
             self._timeline.notify(none, timeout=3)
 
-    def follow(self, place: int = 0) -> None:
+    def follow(self, position: int = 0) -> None:
         """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
 
         Args:
-            place: Which of the links: 0 = the first, -1 = the last.
+            position: Which of the links: 0 = the first, -1 = the last.
         """
         timeline, state = self._timeline, self._state
         if state.event is None:
@@ -106,7 +106,7 @@ class Navigation:
                 "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
             )
         else:
-            row = state.links[place].row
+            row = state.links[position].row
             timeline.show_event(row)
             timeline.post_message(timeline.Followed(row))
 
@@ -133,9 +133,9 @@ class Navigation:
                 self._go_to_hit(search, None, True)
 
     def _go_to_hit(self, search: Search, event: int | None, forward: bool) -> None:
-        place = search.step(self._state.cursor, event, forward)
-        if place is not None:
-            self._timeline.show_event(int(search.hits.rows[place]))
+        position = search.step(self._state.cursor, event, forward)
+        if position is not None:
+            self._timeline.show_event(int(search.hits.rows[position]))
 
     def end_search(self) -> bool:
         """Forget the search; return whether there was one."""

@@ -38,8 +38,8 @@ def readout(state: TimelineState, lanes: Lanes) -> str:
         return f" a sketch from one of {every} events: the exact picture is being worked out"
     trace, found = lanes.trace, ""
     if state.search is not None:
-        place = state.search.place(state.event)
-        of = f"{place + 1} of " if place is not None else ""
+        position = state.search.position(state.event)
+        of = f"{position + 1} of " if position is not None else ""
         found = f" /{sanitize(state.search.needle)} {of}{format_count(len(state.search.hits))} ·"
     if (chosen := state.chosen_range) is not None:
         return found + range_words(lanes, *chosen)
@@ -92,8 +92,8 @@ def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
     """
     said = f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"
     parts = [said]
-    for place, link in enumerate(links):
-        key = "f: " if not place else "F: " if link is links[-1] else ""
+    for position, link in enumerate(links):
+        key = "f: " if not position else "F: " if link is links[-1] else ""
         parts.append(key + link_words(trace, row, link))
     return " · ".join(parts)
 

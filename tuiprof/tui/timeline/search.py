@@ -47,18 +47,18 @@ class Search:
         count = len(self.hits)
         if not count:
             return None
-        here = self.place(event)
+        here = self.position(event)
         if here is not None:
             return (here + (1 if forward else -1)) % count
-        place = int(np.searchsorted(self.hits.starts, cursor, side="left"))
-        return (place if forward else place - 1) % count
+        position = int(np.searchsorted(self.hits.starts, cursor, side="left"))
+        return (position if forward else position - 1) % count
 
-    def place(self, event: int | None) -> int | None:
+    def position(self, event: int | None) -> int | None:
         """Return which of the hits an event is; None = none of them."""
         if event is None:
             return None
-        place = int(np.searchsorted(self.hits.rows, event))
-        return place if place < len(self.hits) and int(self.hits.rows[place]) == event else None
+        position = int(np.searchsorted(self.hits.rows, event))
+        return position if position < len(self.hits) and int(self.hits.rows[position]) == event else None
 
     def columns(self, lane: Lane, edges: Ints) -> Mask:
         """Return in which columns of a lane a hit shows."""

@@ -68,8 +68,8 @@ class Viewport:
             around: The instant, ns.
         """
         span = max(round(self.span / factor), self.columns)
-        place = (around - self.low) / self.span
-        return self._kept(around - round(span * place), span)
+        share = (around - self.low) / self.span
+        return self._kept(around - round(span * share), span)
 
     def panned(self, share: float) -> Viewport:
         """Return the range moved by a share of itself."""

@@ -76,7 +76,7 @@ class TraceHead(Lines):
         if trace is None:
             return
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
-        self._place = self._captures.place(trace.info.world_size) if self._captures is not None else ""
+        self._place = self._captures.label(trace.info.world_size) if self._captures is not None else ""
         self._facts = trace_facts(
             trace, *self._step_ns, surveyed=self._trust is not None, rank=not self._place
         )

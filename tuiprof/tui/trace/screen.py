@@ -38,7 +38,7 @@ class TraceScreen(Screen[None]):
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
         step: Number of the step to look at; None = the whole trace.
-        place: The directory that the file was chosen from; None = it was named itself.
+        directory: The directory that the file was chosen from; None = it was named itself.
     """
 
     app = getters_app(TerminalApp)
@@ -124,7 +124,7 @@ class TraceScreen(Screen[None]):
         *,
         trace: Trace | None = None,
         step: int | None = None,
-        place: Path | None = None,
+        directory: Path | None = None,
     ) -> None:
         super().__init__()
         if path is None and trace is None:
@@ -134,7 +134,7 @@ class TraceScreen(Screen[None]):
         self._opening: Opening | None = None
         self._shown = False
         self._step = step
-        self._place = place
+        self._place = directory
         self._captures: Captures | None = None
         self._known: dict[Path, Figures | None] = {}
         self._tab = ""

@@ -99,7 +99,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         tab = tab_of_rule(finding.rule)
         saving[tab] = max(saving.get(tab, 0.0), finding.share or 0.0)
     tabs, apart = [], []
-    for place, name in enumerate(results.names, 1):
+    for position, name in enumerate(results.names, 1):
         answer = results.get(name, window)
         if name != current and isinstance(answer, Unavailable):
             apart.append(name)
@@ -117,7 +117,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(
-            Tab(name, title_of(name), mark, role, number, str(place) if place < 10 else "", name == "advice")
+            Tab(name, title_of(name), mark, role, number, str(position) if position < 10 else "", name == "advice")
         )
     return tabs, apart
 

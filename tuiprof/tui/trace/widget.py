@@ -302,7 +302,7 @@ class TraceView(Vertical):
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
         """Draw where the finding costs what it costs."""
         found = self.finding
-        if found is not None and (message.window, message.place) == (self.window, self._finding):
+        if found is not None and (message.window, message.finding) == (self.window, self._finding):
             self._show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
 
@@ -350,7 +350,7 @@ class TraceView(Vertical):
 
     def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
         """Draw the replayed step, or say why there is none."""
-        if (message.window, message.place) != (self.window, self._finding):
+        if (message.window, message.finding) != (self.window, self._finding):
             return
         if isinstance(message.lanes, str):
             self._show_capture()

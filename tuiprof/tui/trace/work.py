@@ -116,14 +116,14 @@ class TraceWork:
 
         Attributes:
             window: The part in which it was found.
-            place: Which of the findings.
+            finding: Which of the findings.
             losses: Where; a text = why that is unknown.
         """
 
-        def __init__(self, window: Window, place: int, losses: Losses | str) -> None:
+        def __init__(self, window: Window, finding: int, losses: Losses | str) -> None:
             super().__init__()
             self.window = window
-            self.place = place
+            self.finding = finding
             self.losses = losses
 
     class Replayed(Message):
@@ -131,14 +131,14 @@ class TraceWork:
 
         Attributes:
             window: The part in which it was found.
-            place: Which of the findings.
+            finding: Which of the findings.
             lanes: The step as it is and with the fix; a text = why it cannot be replayed.
         """
 
-        def __init__(self, window: Window, place: int, lanes: Lanes | str) -> None:
+        def __init__(self, window: Window, finding: int, lanes: Lanes | str) -> None:
             super().__init__()
             self.window = window
-            self.place = place
+            self.finding = finding
             self.lanes = lanes
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
@@ -160,29 +160,29 @@ class TraceWork:
         """Survey more of the same file, as its window and search are shown; post :class:`Surveyed` then."""
         self._run(partial(self._replace, trace, part, window, needle), "replace")
 
-    def replay(self, window: Window, place: int) -> None:
+    def replay(self, window: Window, finding: int) -> None:
         """Replay the step with the fix of a finding; post :class:`Replayed` then."""
-        self._run(partial(self._replay, self.results.trace, window, place), "replay")
+        self._run(partial(self._replay, self.results.trace, window, finding), "replay")
 
-    def _replay(self, trace: Trace, window: Window, place: int) -> None:
+    def _replay(self, trace: Trace, window: Window, finding: int) -> None:
         """In a thread."""
-        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, place)
+        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
         if isinstance(step, str) or isinstance(edit, str):
             found: Lanes | str = str(edit)
         else:
             found = replayed_lanes.build(trace, step, edit)
         if not worker.is_cancelled:
-            self._view.post_message(self.Replayed(window, place, found))
+            self._view.post_message(self.Replayed(window, finding, found))
 
-    def locate(self, window: Window, place: int) -> None:
+    def locate(self, window: Window, finding: int) -> None:
         """Work out where a finding loses what it saves; post :class:`Located` then."""
-        self._run(partial(self._locate, self.results.trace, window, place), "losses")
+        self._run(partial(self._locate, self.results.trace, window, finding), "losses")
 
-    def _locate(self, trace: Trace, window: Window, place: int) -> None:
+    def _locate(self, trace: Trace, window: Window, finding: int) -> None:
         """In a thread."""
-        worker, found = get_current_worker(), advice.losses_of(trace, window, place)
+        worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
         if not worker.is_cancelled:
-            self._view.post_message(self.Located(window, place, found))
+            self._view.post_message(self.Located(window, finding, found))
 
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""

@@ -203,7 +203,7 @@ class FrameRows:
             if dtype == pl.String or isinstance(dtype, pl.Enum):
                 same.append(pl.col(column.key).eq_missing(pl.lit(value, dtype)))
         found = self.frame.select(pl.all_horizontal(same).arg_true()).to_series() if same else ()
-        return next((place for row in found if (place := self.position(row)) is not None), None)
+        return next((at for row in found if (at := self.position(row)) is not None), None)
 
     def _refresh(self) -> None:
         if self._mask is None:

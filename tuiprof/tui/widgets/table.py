@@ -199,8 +199,8 @@ class VirtualTable(ScrollView, can_focus=True):
         self.rows.filter(needle)
         self.sorted_by, self.descending = column, state.descending and column is not None
         self.column = min(state.column, max(len(labels) - 1, 0))
-        place = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
-        self.cursor = max(0, min(state.cursor if place is None else place, len(self.rows) - 1))
+        row = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
+        self.cursor = max(0, min(state.cursor if row is None else row, len(self.rows) - 1))
         self._changed()
 
     def refilter(self, text: str) -> None:
@@ -332,7 +332,7 @@ class VirtualTable(ScrollView, can_focus=True):
     def _header(self) -> Strip:
         plain, under = self._style("table--header"), self._style("table--header-cursor")
         segments, order = [Segment(" " * LEAD, plain)], self.order
-        for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
+        for column, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
             heading = self.rows.headings[index]
             mark = ("▼" if order[1] else "▲") if order is not None and index == order[0] else ""
             mark = "…" if index == self.sorting else mark
@@ -341,7 +341,7 @@ class VirtualTable(ScrollView, can_focus=True):
                 label = heading.label  # nobody asked for an order: its mark may give way
             if cell_len(label) > width:  # the mark takes the place of what is cut
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
-            style = under if place == self.column and self.has_focus else plain
+            style = under if column == self.column and self.has_focus else plain
             pad = " " * max(width - cell_len(label), 0)
             before, after = (pad, "") if heading.right else ("", pad)
             segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * GAP, plain)]
@@ -362,10 +362,10 @@ class VirtualTable(ScrollView, can_focus=True):
         style = self._style("table--faint") if faint else self._row_style(at_cursor)
         cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
         segments, order = [Segment(" " * LEAD, style)], self.order
-        for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
+        for column, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
             heading = self.rows.headings[index]
             text = fit_text(self.rows.text(position, index), width, heading.right, heading.elide)
-            here = cell_style if place == self.column else style
+            here = cell_style if column == self.column else style
             if order is not None and order[0] == index and heading.right and not (at_cursor or faint):
                 blank = len(text) - len(text.lstrip())
                 segments.append(Segment(text[:blank], here))
