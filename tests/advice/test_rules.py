@@ -19,7 +19,7 @@ from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import DeviceInfo, Report, Trace
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.uncaptured import SampledLine, Uncaptured
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
@@ -689,3 +689,212 @@ def test_the_gradient_of_prod_takes_scans() -> None:
     assert found(steps("aten::cumprod"), "prod-backward")["wins_ns"] == pytest.approx(1_010_000, rel=0.02)
     rules = advise(steps("aten::div")).table("findings").rows["rule"].to_list()
     assert "prod-backward" not in rules, "a product along no dimension is divided by its element"
+
+
+def differentiated(*, checked: int = 0, recomputed: int = 0, stack_us: float = 0.0) -> Made:
+    """Four steps on a CPU with six layers and their backward pass.
+
+    Args:
+        checked: How many of the six backward nodes are checked for NaN.
+        recomputed: In how many of them the layer is computed again.
+        stack_us: How long each operator of the forward pass keeps its stack before it computes.
+    """
+    made = Made()
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        for layer in range(6):
+            begin, sequence = at + 10 + layer * 700, layer + 1
+            made.op("aten::linear", begin, begin + 300 + 2 * stack_us, sequence=sequence)
+            made.op("aten::t", begin + 1, begin + 2 + stack_us, sequence=sequence)
+            made.op("aten::addmm", begin + 3 + stack_us, begin + 299 + 2 * stack_us, sequence=sequence)
+            begin = at + 5_000 + layer * 700
+            made.op(f"{AUTOGRAD}: AddmmBackward0", begin, begin + 600, sequence=6 - layer)
+            made.op("AddmmBackward0", begin + 1, begin + 400, sequence=6 - layer)
+            if layer < recomputed:
+                made.op("aten::linear", begin + 2, begin + 302)
+            made.op("aten::t", begin + 310, begin + 311).op("aten::mm", begin + 312, begin + 390)
+            if layer < checked:
+                for index, name in enumerate(("isnan", "any", "item")):
+                    made.op(f"aten::{name}", begin + 400 + index * 60, begin + 460 + index * 60)
+    return made
+
+
+def test_anomaly_mode_takes_its_checks_and_its_stacks() -> None:
+    row = found(differentiated(checked=6, stack_us=100).trace(), "anomaly-mode")
+    # Of each of six layers three checks of 60 µs, and 95 % of the two stacks.
+    assert row["wins_ns"] == pytest.approx(6 * (180_000 + 0.95 * 202_000), rel=0.03)
+    assert "set_detect_anomaly(False)" in row["instead"]
+
+
+def test_a_check_of_some_gradients_is_no_anomaly_mode() -> None:
+    assert finding(differentiated(checked=2).trace(), "anomaly-mode") is None
+    assert finding(differentiated().trace(), "anomaly-mode") is None
+
+
+def test_a_forward_pass_inside_the_backward_pass_was_recomputed() -> None:
+    row = found(differentiated(recomputed=6).trace(), "recomputed-forward")
+    assert row["wins_ns"] == pytest.approx(6 * 300_000, rel=0.02)
+    assert "6 times a step" in row["what"]
+    assert finding(differentiated().trace(), "recomputed-forward") is None
+
+
+@pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])
+def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::one_hot", at + 10, at + 110)
+        made.op("aten::to", at + 110, at + 210).op(then, at + 210, at + 410, sequence=7)
+        made.op("aten::relu", at + 410, at + 500)
+        made.op(f"{AUTOGRAD}: MmBackward0", at + 600, at + 900, sequence=7, track=BACKWARD)
+    row = finding(made.trace(), "one-hot-product")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(0.95 * 700_000, rel=0.03)
+
+
+@pytest.mark.parametrize(("fill_us", "advised"), [(300, True), (5, False)])
+def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        made.op("aten::embedding_dense_backward", at + 10, at + 60 + fill_us)
+        made.op("aten::zeros", at + 11, at + 11 + fill_us)
+        made.add("annotation", "Optimizer.step#SGD.step", at + 500, at + 900)
+        made.op("aten::add_", at + 510, at + 710).op("aten::add_", at + 720, at + 730)
+    row = finding(made.trace(), "dense-embedding-gradient")
+    assert (row is not None) == advised
+    if row is not None:
+        # The zeros, and the update of the table; that of a small parameter stays.
+        assert row["wins_ns"] == pytest.approx(300_000 + 0.95 * 200_000, rel=0.03)
+        assert row["wins_low_ns"] <= 300_000
+
+
+@pytest.mark.parametrize(("kind", "advised"), [("double", True), ("float", False), ("", False)])
+def test_float64_where_types_were_recorded(kind: str, advised: bool) -> None:
+    trace = products(None)
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            return json.dumps({"args": {"Input Dims": [[8, 8]], "Input type": [kind]} if kind else {}})
+
+    trace._raw = Texts()
+    row = finding(trace, "float64")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(0.5 * 640_000, rel=0.03)
+
+
+def with_lines(trace: Trace, *lines: tuple[str, float, str], **known: Any) -> Trace:
+    """Return a trace of a session that sampled where the script was, and whose steps took what they take in it."""
+    step_ns = float(np.median(trace.steps.ends - trace.steps.starts))
+    sampled = tuple(SampledLine(*line) for line in lines)
+    trace.uncaptured = Uncaptured(40, step_ns, step_ns, step_ns, lines=sampled, **known)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("doing", "where", "said"),
+    [
+        ("", "train.py:7", "Python runs"),
+        ("checkpoint", "train.py:7", "a checkpoint is written"),
+        ("copies", "train.py:7", "objects are copied"),
+        ("backward", "before add", "Python runs"),  # not what an operator is not called in
+    ],
+)
+def test_without_stacks_the_line_is_the_one_that_was_sampled(doing: str, where: str, said: str) -> None:
+    row = found(with_lines(host_bound(python_us=1_500).trace(), ("train.py:7", 0.5, doing)), "python-time")
+    assert row["where"] == where
+    assert row["what"].startswith(said)
+
+
+def test_a_line_with_few_of_the_samples_is_not_where_the_time_is() -> None:
+    row = found(with_lines(host_bound(python_us=1_500).trace(), ("train.py:7", 0.1, "")), "python-time")
+    assert row["where"] == "before add"
+
+
+@pytest.mark.parametrize(
+    ("inside", "op_us", "gradient", "advised"),
+    [("", 5, False, True), ("", 45, False, False), ("", 5, True, False), ("forward", 5, False, False)],
+)
+def test_python_between_tiny_operators(inside: str, op_us: float, gradient: bool, advised: bool) -> None:
+    """What is read, copied or printed piece by piece; not a model's own operators."""
+    made = Made()
+    for number in range(4):
+        at = number * 4000
+        made.step(number, at, at + 4000).op("aten::addmm", at + 10, at + 1_000)
+        if inside:
+            made.add("annotation", inside, at + 1_005, at + 3_995)
+        for piece in range(20):
+            begin = at + 1_010 + piece * 100
+            made.op("aten::detach", begin + 100 - op_us, begin + 100, sequence=piece)
+            if gradient:
+                back = f"{AUTOGRAD}: DetachBackward0"
+                made.op(
+                    back, at + 3_010 + piece * 10, at + 3_015 + piece * 10, sequence=piece, track=BACKWARD
+                )
+        made.op("aten::mul", at + 3_300, at + 3_900)
+    assert (finding(made.trace(), "python-time") is not None) == advised
+
+
+def test_the_function_of_a_stretch_is_the_one_that_has_most_of_it() -> None:
+    made = host_bound(python_us=1_500, name="train.py(12): augment")
+    for row in list(made.rows):
+        if row["name"] == "train.py(12): augment":
+            middle = (row["ts"] + row["dur"] / 2) / 1000
+            made.add("python_function", "helpers.py(3): roll", middle - 20, middle + 20)
+    assert found(made.trace(), "python-time")["where"] == "train.py augment() from line 12"
+
+
+def test_batches_made_where_no_core_is_idle_have_to_become_cheaper() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        made.add("annotation", name, at + 10, at + 610).op("aten::stack", at + 550, at + 600)
+        made.op("aten::addmm", at + 620, at + 990)
+    lines = ("data.py:9", 0.5, "makes a batch"), ("train.py:30", 0.3, "forward")
+    row = found(
+        with_lines(made.trace(), *lines, usable_cores=2, busy_cores=1.0, idle_cores=0.0), "loader-workers"
+    )
+    assert row["where"] == "data.py:9"
+    assert row["wins_ns"] == pytest.approx(0.9 * 600_000, rel=0.03)
+    assert row["wins_low_ns"] == 0
+    assert "cheaper decoding" in row["instead"]
+
+
+def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:
+    """Two steps on a CPU in which a forward pass calls 14 operators 10 times.
+
+    Args:
+        layers: Each pass has parameters of its own.
+        backward: There is a backward pass.
+        calls: Each pass is a call of a model.
+    """
+    made = Made()
+    names = ["linear", *(f"op{index}" for index in range(13))]
+    for number in range(2):
+        at = number * 20_000
+        made.step(number, at, at + 20_000)
+        for index in range(140):
+            begin = at + 10 + index * 30
+            made.op(f"aten::{names[index % 14]}", begin, begin + 20, sequence=index + 1)
+            if calls and not index % 14:
+                made.add("annotation", "forward", begin - 2, begin + 14 * 30 - 4)
+            begin = at + 6_000 + (139 - index) * 60
+            if backward:
+                made.op(f"{AUTOGRAD}: Op{index % 14}Backward0", begin, begin + 20, sequence=index + 1)
+            if backward and layers and not index % 14:
+                made.op(f"{AUTOGRAD}: torch::autograd::AccumulateGrad", begin + 25, begin + 35)
+    return made.trace()
+
+
+def test_layers_are_no_loop_over_items() -> None:
+    row = found(repeated(layers=False), "operator-loop")
+    assert "10 times in a row (and autograd again on the way back)" in row["what"]
+    assert finding(repeated(layers=True), "operator-loop") is None
+    assert finding(repeated(layers=True, backward=False), "operator-loop") is None
+    assert finding(repeated(layers=True, backward=False, calls=True), "operator-loop") is not None

@@ -105,6 +105,34 @@ def test_steps_that_leave_a_phase_out_are_not_ahead(tmp_path: Path) -> None:
     assert host_ns(steps(tmp_path, [900.0, *[10.0] * 5, *[30.0] * 30], phases)) is None
 
 
+def test_where_the_script_was_is_what_the_log_says_last(tmp_path: Path) -> None:
+    def lines(samples: int) -> str:
+        top = [["/home/u/train.py", 7, samples // 2], ["/opt/lib/data.py", 9, samples // 4]]
+        return (
+            json.dumps(
+                {"t": "lines", "at": 1, "samples": samples, "top": top, "doing": ["", "makes a batch"]}
+            )
+            + "\n"
+        )
+
+    trace = session(tmp_path, [])
+    (tmp_path / "session.json").write_text(json.dumps({"cwd": "/home/u"}))
+    log = tmp_path / "log" / "rank0.jsonl"
+    with log.open("a") as file:
+        file.write(lines(8))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.lines == (), "too few samples"
+    with log.open("a") as file:
+        file.write(lines(40) + '{"t": "lines", "sam')  # the one being written
+    last = read_uncaptured(trace)
+    assert last is not None
+    assert [(line.where, line.share, line.doing) for line in last.lines] == [
+        ("train.py:7", 0.5, ""),
+        ("/opt/lib/data.py:9", 0.25, "makes a batch"),
+    ]
+
+
 @pytest.mark.parametrize("bf16", ["amx_bf16", "", None])
 def test_what_the_processor_can_do_is_that_of_the_sessions_host(bf16: str | None, tmp_path: Path) -> None:
     details = {"usable_cores": 4} | ({} if bf16 is None else {"bf16": bf16})

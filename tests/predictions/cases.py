@@ -33,7 +33,7 @@ class Case:
         build: Makes the step: with the cost (True) or with the fix.
         may_precede: Rules whose advice may rightly come first, because it wins more in that model.
         marked: The step has no optimizer: its end is marked by ``tuiprof.step()``.
-        env: Environment variables of the recorded run.
+        cpu: It runs on a CPU, with one thread.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Case:
     build: Callable[[bool], Step]
     may_precede: tuple[str, ...] = ()
     marked: bool = False
+    cpu: bool = False
 
 
 CASES: dict[str, Case] = {}

@@ -3,7 +3,8 @@
     python -m tests.predictions.record OUT [CASE…] [--seconds 540]
 
 Each case is timed with the cost and with its fix, in turns in one process without a profiler; then it is recorded by
-tuiprof in a process of its own. ``OUT/truth.json`` gets what was measured, ``OUT/<case>`` the session.
+tuiprof in a process of its own. Without a GPU these are the cases for a CPU, timed by the processor time of their one
+thread, of which other programs take no part. ``OUT/truth.json`` gets what was measured, ``OUT/<case>`` the session.
 """
 
 from __future__ import annotations
@@ -27,27 +28,32 @@ def timed(name: str) -> dict[str, Any]:
     """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
     import torch
 
-    from tests.predictions.other_cases import CASES
+    from tests.predictions.cpu_cases import CASES
 
     case = CASES[name]
     torch.manual_seed(0)
+    clock, synchronize = time.perf_counter, torch.cuda.synchronize
+    if case.cpu:
+        torch.set_num_threads(1)
+        clock, synchronize = time.process_time, _nothing
     steps = {"bad": case.build(True), "good": case.build(False)}
     for step in steps.values():
         for _ in range(WARM):
             step()
-    torch.cuda.synchronize()
+    synchronize()
     all_ms: dict[str, list[float]] = {"bad": [], "good": []}
     for _ in range(ROUNDS):
         for which, step in steps.items():
             for _ in range(3):
                 step()
-            torch.cuda.synchronize()
-            began = time.perf_counter()
+            synchronize()
+            began = clock()
             for _ in range(STEPS):
                 step()
-            torch.cuda.synchronize()
-            all_ms[which].append((time.perf_counter() - began) / STEPS * 1e3)
+            synchronize()
+            all_ms[which].append((clock() - began) / STEPS * 1e3)
     bad, good = statistics.median(all_ms["bad"]), statistics.median(all_ms["good"])
+    device = platform.processor() or "CPU" if case.cpu else torch.cuda.get_device_name()
     return {
         "planted": case.planted,
         "fix": case.fix,
@@ -58,8 +64,12 @@ def timed(name: str) -> dict[str, Any]:
         "gain_ms": bad - good,
         "bad_all": all_ms["bad"],
         "good_all": all_ms["good"],
-        "machine": f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Python {platform.python_version()}",
+        "machine": f"{device}, PyTorch {torch.__version__}, Python {platform.python_version()}",
     }
+
+
+def _nothing() -> None:
+    """Stand in for waiting for a device."""
 
 
 def recorded(name: str, out: Path) -> None:
@@ -118,8 +128,11 @@ def main() -> None:
 
 
 def _names() -> list[str]:
-    """Return every case without importing torch into this process, whose GPU memory the cases need."""
-    code = "from tests.predictions.other_cases import CASES; print(' '.join(CASES))"
+    """Return every case for this machine, without importing torch here: the cases need the GPU's memory."""
+    code = (
+        "import torch; from tests.predictions.cpu_cases import CASES; on_gpu = torch.cuda.is_available(); "
+        "print(*(name for name, case in CASES.items() if case.cpu != on_gpu))"
+    )
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -6,7 +6,7 @@ import argparse
 
 import torch
 
-from tests.predictions.other_cases import CASES
+from tests.predictions.cpu_cases import CASES
 
 
 def main() -> None:
@@ -18,6 +18,8 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.manual_seed(0)
     case = CASES[chosen.case]
+    if case.cpu:
+        torch.set_num_threads(1)
     step = case.build(not chosen.good)
     if case.marked:
         import tuiprof
@@ -25,7 +27,8 @@ def main() -> None:
         step()
         if case.marked:
             tuiprof.step()
-    torch.cuda.synchronize()
+    if not case.cpu:
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

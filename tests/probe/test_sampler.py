@@ -27,6 +27,41 @@ if __name__ == "__main__":
 """
 
 
+IN_PROCESS = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 25
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        return torch.ones(8)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+words = torch.rand(1000, 1000)
+torch.set_printoptions(threshold=100_000_000)
+for batch in DataLoader(Slow(), batch_size=1):
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+    str(words[:60])
+    words[:, :500].norm()
+"""
+
+
+def test_lines_of_a_data_set_make_a_batch_and_text_of_a_tensor_is_no_backward(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(IN_PROCESS)
+    assert done.code == 0, done.err
+    lines = done.of(records.Lines)[-1]
+    seen: dict[int, set[str]] = {}
+    for (_, line, _), doing in zip(lines.top, lines.doing, strict=True):
+        seen.setdefault(line, set()).add(doing)
+    assert seen[7] == {"makes a batch"}, lines
+    assert "prints a tensor" in seen[17], lines
+    assert "backward" not in seen[17], lines
+
+
 def test_lines_say_what_is_done_there_and_what_the_samples_cost(run_forked: Callable[..., Run]) -> None:
     done = run_forked(SCRIPT)
     assert done.code == 0, done.err
@@ -38,3 +73,28 @@ def test_lines_say_what_is_done_there_and_what_the_samples_cost(run_forked: Call
     assert seen["script.py", 11] == "waits for a batch", lines
     assert len(lines.doing) == len(lines.top)
     assert 0 < lines.ns < 50_000_000
+
+
+IN_A_THREAD = """
+import threading, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for batch in range(30):
+        model(torch.ones(8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.05)
+if __name__ == "__main__":
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_of_a_script_that_trains_in_a_thread_lines_are_those_of_that_thread(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(IN_A_THREAD)
+    assert done.code == 0, done.err
+    (_, line, _), *_ = done.of(records.Lines)[-1].top
+    assert line == 9

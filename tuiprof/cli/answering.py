@@ -149,12 +149,13 @@ def session_answer(
             None,
             None,
             None,
-            nothing,
+            "",
             False,
             (),
             (),
             summary.notes,
             line,
+            nothing,
         )
     found = _captured(session, fold, rank, run, step)
     return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))

@@ -6,6 +6,7 @@ that it is of, ``rank0.1795252887389.pt.trace.json.gz``.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.uncaptured import SampledLine, Uncaptured
 
 #: Fewer steps than this say little about the others.
 LEAST_STEPS: Final = 5
@@ -29,6 +30,10 @@ _LEAST_AHEAD: Final = 2
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
 _LONGEST_LINE: Final = 1 << 20
+#: The samples of lines are written again and again; the last ones are within so many bytes of the end. Fewer samples
+#: than this say little.
+_TAIL: Final = 1 << 18
+_LEAST_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")
 #: Measurements of the host that are read at most: the first minutes of a run.
 _MOST_SAMPLES: Final = 500
@@ -47,6 +52,14 @@ class _Line(msgspec.Struct):
     dur: _Whole
     ph: dict[str, _Whole] = {}
     cap: bool = False
+
+
+class _Lines(msgspec.Struct):
+    """Where the main thread was seen."""
+
+    samples: _Whole
+    top: list[tuple[str, _Whole, _Whole]]
+    doing: list[str]
 
 
 class _Host(msgspec.Struct):
@@ -68,6 +81,7 @@ class _Device(msgspec.Struct):
 
 class _Meta(msgspec.Struct):
     devices: list[_Device] = []
+    cwd: str = ""
 
 
 def read_uncaptured(trace: Path) -> Uncaptured | None:
@@ -108,7 +122,8 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     if captured_at is None or len(chosen) < LEAST_STEPS:
         return None
     low, median, high = (float(ns) for ns in np.percentile([step.dur for step in chosen], (10, 50, 90)))
-    host = _host(session / "session.json")
+    meta = _meta(session / "session.json")
+    host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
     return Uncaptured(
         len(chosen),
         median,
@@ -119,6 +134,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         host.usable_cores,
         *_cores(session / "log" / "recorder.jsonl"),
         host.bf16,
+        _lines(log, meta.cwd),
     )
 
 
@@ -134,15 +150,37 @@ def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
     return float(np.percentile(ahead, 25)) if len(ahead) >= _LEAST_AHEAD else None
 
 
-def _host(meta: Path) -> _Details:
-    """Return what a session knows of the host."""
+def _meta(meta: Path) -> _Meta:
+    """Return what a session knows of its host and its script."""
     if not meta.is_file():  # a pipe would hold up its reader
-        return _Details()
+        return _Meta()
     try:
-        devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
+        return msgspec.json.decode(meta.read_bytes(), type=_Meta)
     except (OSError, *_UNDECODABLE):
-        return _Details()
-    return next((device.details for device in devices if device.kind == "host"), _Details())
+        return _Meta()
+
+
+def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
+    """Return the lines at which the main thread was sampled, as the log has them last."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        written = [line for line in file.read().splitlines() if line.startswith(b'{"t": "lines"')]
+    found = next(filter(None, map(_decoded, reversed(written))), None)
+    if found is None or found.samples < _LEAST_SAMPLES:
+        return ()
+    inside = cwd.rstrip("/") + "/"
+    return tuple(
+        SampledLine(f"{file.removeprefix(inside)}:{line}", count / found.samples, doing)
+        for (file, line, count), doing in zip(found.top, found.doing, strict=False)
+    )
+
+
+def _decoded(line: bytes) -> _Lines | None:
+    """Return what a line says; None = it is damaged, or the one being written."""
+    try:
+        return msgspec.json.decode(line, type=_Lines)
+    except _UNDECODABLE:
+        return None
 
 
 def _cores(log: Path) -> tuple[float | None, float | None]:

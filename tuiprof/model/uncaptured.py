@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class SampledLine:
+    """A line of the script that its main thread was seen at.
+
+    Attributes:
+        where: ``file.py:24``.
+        share: The part of all samples that were taken there.
+        doing: What it did there, ``"backward"``, ``"forward"``, …; empty = something of its own.
+    """
+
+    where: str
+    share: float
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
 class Uncaptured:
     """Steps of a run outside its captures, of the process that a trace is of.
 
@@ -25,6 +40,7 @@ class Uncaptured:
         idle_cores: How many cores of the host were idle in the median; None = not recorded.
         bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
             it has none; None = not recorded.
+        lines: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
     """
 
     steps: int
@@ -37,3 +53,4 @@ class Uncaptured:
     busy_cores: float | None = None
     idle_cores: float | None = None
     bf16: str | None = None
+    lines: tuple[SampledLine, ...] = ()

@@ -191,7 +191,7 @@ class Runtime:
 
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
-        self.sampler.restart()
+        self.sampler.restart(self.steps.thread)
         if not self.log.is_open:
             rank, world = rank_and_world()
             self._world = world

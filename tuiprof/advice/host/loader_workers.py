@@ -18,6 +18,8 @@ _MOST_WORKERS: Final = 8
 #: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
 _HAND_OVER_NS: Final = 300_000.0
 _HAND_OVER: Final = (0.1, 0.3, 0.02)
+#: Where no core is idle, batches have to become cheaper to make: read ready-made, they take this part of it.
+_CHEAPER: Final = (0.1, 1.0, 0.02)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -31,16 +33,23 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     kind = str(report.fact("worker_processes") or "")
     fetch = evidence.rows(FETCHES)[0]
     functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
-    where = functions[0].function if functions else fetch.range
+    line = evidence.line_doing("makes a batch") if kind == IN_PROCESS else None
+    where = functions[0].function if functions else line.where if line else fetch.range
     because = "the host is in the loader's __next__ in every step"
-    if kind == IN_PROCESS and not functions:
+    if kind == IN_PROCESS and line and not functions:
+        because += ", most often at this line where it was sampled"
+    elif kind == IN_PROCESS and not functions:
         because += "; recorded with --stack, the function that takes the time has a name"
     on_device = bool(trace.device_indices)
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
         because += "; the training itself needs all cores, so workers would only take them away from it"
     beside = workers if kind == IN_PROCESS else 2
-    likely, least, most = (with_workers(evidence, beside, part) for part in _HAND_OVER)
+    if beside:
+        likely, least, most = (with_workers(evidence, beside, part) for part in _HAND_OVER)
+    else:
+        rows = fetches(trace)
+        likely, least, most = (Edit(host=evidence.host_time(rows, part)) for part in _CHEAPER)
     yield Finding(
         _WHAT.get(kind, "the step waits for its batch"),
         where,

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
@@ -16,6 +16,7 @@ from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, union
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit, HostTime
 
 #: A stretch without operators and calls that is at least so long, ns, and at least this share of the step. Shorter ones
@@ -24,6 +25,24 @@ LEAST_NS: Final = 500_000
 LEAST_SHARE: Final = 0.02
 #: What happens in one step may not happen in another.
 LEAST_STEPS: Final = 2
+#: On a CPU such a stretch may have operators that are short and part of no gradient (reading, copying, printing), as
+#: long as they take no more than this part of it.
+SHORT_NS: Final = 50_000
+MOST_INSIDE: Final = 0.25
+#: The part of a stretch that is most of it.
+_MOST_OF_IT: Final = 0.6
+#: What there is to say of it, by what the sampler saw there.
+_WHAT: Final = {
+    "": "Python runs without calling an operator",
+    "checkpoint": "a checkpoint is written",
+    "prints a tensor": "tensors are formatted as text",
+    "copies": "objects are copied deeply",
+}
+_INSTEAD: Final = {
+    "checkpoint": "write it every N steps, or in a thread, from a copy of the weights",
+    "prints a tensor": "print it every N steps, and numbers rather than tensors",
+    "copies": "copy only what is kept, and when it is kept; weights into tensors that are there (torch._foreach_copy_)",
+}
 #: Where moving it helps least, so much of it stays in the step.
 _LEAST_KEEP: Final = 0.25
 
@@ -40,56 +59,110 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by what it lies in
     mine = recorded[trace.track_codes[recorded] == main]
     known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
-    taken = np.concatenate((mine, fetches(trace), known))
+    others = np.concatenate((fetches(trace), known))
+    taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
     starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
     long = ends - starts >= max(LEAST_NS, LEAST_SHARE * (high - low) / len(steps))
     starts, ends = starts[long], ends[long]
     if not len(starts):
         return
     # Where another thread works for it, the main one waits.
-    others = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
-    elsewhere = Coverage(*union(trace.starts[others], trace.ends[others])).between(starts, ends)
+    threads = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
+    elsewhere = Coverage(*union(trace.starts[threads], trace.ends[threads])).between(starts, ends)
     alone = elsewhere < 0.2 * (ends - starts)
     starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}
     for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, main, mine, (begin + end) // 2, end), []).append(index)
+        places.setdefault(_place(trace, main, mine, begin, end), []).append(index)
+    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
+    recurring = sorted(index for indices in places.values() for index in indices)
+    part = float((ends - starts)[recurring].sum()) / (high - low)
+    line = evidence.line_doing("", *_INSTEAD, least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part)
+    if part >= LEAST_NAMED and line is not None and not any(".py" in place for place in places):
+        places = {line.where: recurring}
+    else:
+        line = None
     for place, indices in places.items():
-        if len(indices) < 0.75 * len(steps):
-            continue
         at = np.array(indices)
         count = len(at)
         host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
         yield Finding(
-            "Python runs without calling an operator in every step"
+            f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} in every step"
             + (", and nothing is launched meanwhile" if trace.device_indices else ""),
             place,
             (
-                "move it out of the step: to a thread that prepares the next batch, or into the jitted function"
+                _INSTEAD[line.doing]
+                if line is not None and line.doing
+                else "move it out of the step: to a thread that prepares the next batch, or into the jitted function"
                 if evidence.is_jax
                 else "move it out of the step, to a worker or to tensor operators"
             )
             + ("" if ".py" in place else "; recorded with --stack it has a name"),
-            "high" if ".py" in place else "medium",
-            f"{plural(count / len(steps), 'stretch')} a step of the thread that steps, without an operator or a call",
+            "high" if ".py" in place and line is None else "medium",
+            f"{plural(count / len(steps), 'stretch')} a step of the thread that steps, without an operator or a call"
+            + (
+                f"; {format_rough_share(line.share)} of the samples of the thread are at this line"
+                if line
+                else ""
+            ),
             Edit(host=host),
             Edit(host=replace(host, keep=np.full(count, _LEAST_KEEP))),
             event=_next(trace, mine, int(ends[at[0]])),
         )
 
 
-def _place(trace: Trace, main: int, recorded: Ints, middle: int, end: int) -> str:
-    """Return where a stretch is: the innermost function of the user's around its middle, else what it leads to."""
+def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int, high: int) -> Ints:
+    """Return the operators without those on a CPU that Python between them outlasts by far.
+
+    Args:
+        trace: The trace.
+        evidence: What rules may look at.
+        mine: Operators and calls of the thread that steps.
+        others: What else takes its time.
+        low: Begin of the steps, ns.
+        high: Their end.
+    """
+    if trace.device_indices:
+        return mine
+    calls = evidence.calls
+    phases = np.flatnonzero(trace.named(r"^(forward$|Optimizer\.)") & trace.is_category("annotation"))
+    covered = np.concatenate((phases, others))
+    with_gradient = calls.rows[np.unique(np.append(calls.forward[calls.backward], -1))[1:]]
+    short = trace.lengths(mine) < SHORT_NS
+    short &= ~np.isin(mine, calls.rows[calls.backward]) & ~np.isin(mine, with_gradient)
+    short &= (
+        Coverage(*union(trace.starts[covered], trace.ends[covered])).between(
+            trace.starts[mine], trace.ends[mine]
+        )
+        == 0
+    )
+    long = np.concatenate((mine[~short], covered))
+    starts, ends = complement(*union(trace.starts[long], trace.ends[long]), low, high)
+    if not len(starts):
+        return mine
+    inside = Coverage(*union(trace.starts[mine], trace.ends[mine])).between(starts, ends)
+    sparse = inside <= MOST_INSIDE * (ends - starts)
+    at = np.searchsorted(starts, trace.starts[mine], side="right") - 1
+    in_sparse = (at >= 0) & (trace.starts[mine] < ends[np.maximum(at, 0)]) & sparse[np.maximum(at, 0)]
+    return mine[~(short & in_sparse)]
+
+
+def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int) -> str:
+    """Return where a stretch is: the innermost function of the user's that has most of it, else what it leads to."""
+    inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
     frames = np.flatnonzero(
-        (trace.track_codes == main)
+        (inside > _MOST_OF_IT * (end - begin))
+        & (trace.track_codes == main)
         & trace.is_category("python_function")
-        & (trace.starts <= middle)
-        & (trace.ends > middle)
     )
     users = [row for row in frames.tolist() if _frames.is_user(trace.name(row))]
     if users:
         return _frames.function_label(trace.name(users[-1]))
-    following = _next(trace, recorded, end)
+    # What its longest part without any operator leads to.
+    inside = recorded[(trace.ends[recorded] > begin) & (trace.starts[recorded] < end)]
+    until = np.append(trace.starts[inside], end)
+    since = np.maximum.accumulate(np.append(begin, trace.ends[inside]))
+    following = _next(trace, recorded, int(until[np.argmax(until - since)]))
     return (
         f"before {_frames.operator_label(trace.name(following))}"
         if following is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared.codes import distinct
@@ -20,12 +20,18 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: Most operators of one pass (a layer of a model has more), and passes from which on it is a loop.
-LONGEST_PERIOD, LEAST_PASSES = 12, 8
+#: Most operators of one pass, and passes from which on it is a loop.
+LONGEST_PERIOD, LEAST_PASSES = 40, 8
 #: Operators that take less than this on average mostly cost their calls …
 SHORT_NS = 50_000
 #: … if they have at least this share of the loop's time: else it is the Python between them that takes it.
 LEAST_INSIDE = 0.25
+#: Layers of a model repeat as well, and cannot be called all at once. They have parameters of their own: autograd
+#: accumulates a gradient in (nearly) every pass. Without a backward pass, these operators are taken for layers.
+_ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
+_LAYERS: Final = (
+    r"^aten::(linear|conv\dd|(layer|batch|group|instance|rms)_norm|embedding|scaled_dot_product_attention)$"
+)
 #: One call on the whole batch takes longer than one pass did, at worst by this factor.
 _LEAST = 4.0
 
@@ -35,7 +41,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if trace.device_indices:
         return  # what loops cost a device is seen in its launches
     in_steps = evidence.stepped
-    found = [loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows)]
+    loops_of_steps = (loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows))
+    found = [loop for one in loops_of_steps if (loop := _steady(evidence, one)) is not None]
     if not found:
         return
     places = (
@@ -43,13 +50,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         .group_by("where", "backward", maintain_order=True)
         .agg(
             pl.col("track", "start", "end", "times"),
+            pl.col("calls").explode(),
             pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
         )
         .to_dicts()
     )
     forward = [place for place in places if not place["backward"]]
     for place in places:
-        of = [one for one in forward if set(one["times"]) == set(place["times"])] if place["backward"] else []
+        of = [one for one in forward if _made(one, place)] if place["backward"] else []
         if len(of) == 1:  # autograd repeats what the forward did: one place, one change
             for key in ("track", "start", "end", "times"):
                 of[0][key] += place[key]
@@ -57,10 +65,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         elif place["backward"]:
             forward.append(place)
     jit = "jax.jit" if evidence.is_jax else "torch.compile"
-    yield from (_finding(place, jit) for place in forward)
+    yield from (_finding(evidence, place, jit) for place in forward)
 
 
-def _finding(place: dict[str, Any], jit: str) -> Finding:
+def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
+    """Return whether autograd repeats in one loop what was done in the other."""
+    made_by = [call for call in backward["calls"] if call >= 0]
+    if made_by:
+        return bool(np.isin(made_by, forward["calls"]).mean() > 0.5)
+    return set(forward["times"]) == set(backward["times"])
+
+
+def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
     if "Optimizer.step" in place["where"]:
         instead = "fused=True (or foreach=True) when making the optimizer"
@@ -69,10 +85,15 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
     times = np.array(place["times"], dtype=np.float64)
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     host = HostTime(tracks, starts, ends, 1 / times)
+    low, high = evidence.trace.span
+    part = float((ends - starts).sum()) / (high - low)
+    line = evidence.line_doing(
+        "", "copies", "prints a tensor", least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part
+    )
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
-        place["where"],
+        place["where"] or (line.where if line is not None and part >= LEAST_NAMED else ""),
         f"{instead}; or {jit}",
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "
@@ -81,6 +102,34 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
         Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],
     )
+
+
+def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a loop with its calls, of backward nodes those that made them; None = its passes are layers of a model."""
+    trace, calls = evidence.trace, evidence.calls
+    within = (calls.tracks == loop["track"]) & (trace.starts[calls.rows] >= loop["start"])
+    within &= trace.ends[calls.rows] <= loop["end"]
+    accumulates = trace.named(_ACCUMULATES, calls.rows)
+    if loop["backward"]:
+        if (within & accumulates).sum() >= loop["times"] / 2:
+            return None
+        return loop | {"calls": calls.forward[within].tolist()}
+    nodes = np.isin(calls.forward, np.flatnonzero(within))
+    if nodes.any():
+        # A gradient is accumulated right after the node that made it.
+        last_node = np.maximum.accumulate(np.where(calls.backward & ~accumulates, np.arange(len(nodes)), 0))
+        if nodes[last_node[accumulates]].sum() >= loop["times"] / 2:
+            return None
+    elif trace.named(_LAYERS, calls.rows[within]).any() and not _calls_a_model(trace, loop):
+        return None
+    return loop | {"calls": np.flatnonzero(within).tolist()}
+
+
+def _calls_a_model(trace: Trace, loop: dict[str, Any]) -> bool:
+    """Return whether each pass of a loop calls a model, so that its layers are those of the model's single call."""
+    forward = np.flatnonzero(trace.named("^forward$") & trace.is_category("annotation"))
+    within = (trace.starts[forward] < loop["end"]) & (trace.ends[forward] > loop["start"])
+    return bool(within.sum() >= loop["times"])
 
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
@@ -106,7 +155,9 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
     for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
         lengths = (ends - starts)[first : first + period * times]
         span = int(ends[first + period * times - 1] - starts[first])
-        if lengths.mean() >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
+        # A machine that is crowded holds up some of them.
+        usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
+        if usual_ns >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
             continue
         around = _ancestry.of(trace, rows[first : first + 1])
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,12 +20,19 @@ from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.uncaptured import SampledLine
 from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
 #: What makes waits those of one place.
 _PLACE = ("where", "in", "through", "range", "kind")
+#: A line of the script is where something happens that takes a part of the step if the line has this many times that
+#: part of the samples, at least and at most. What is less of the step than this may be anywhere.
+LINE_SHARE: Final = (0.35, 2.0)
+LEAST_NAMED: Final = 0.1
+#: A line that fewer of the samples were taken at may be there by chance.
+LEAST_SEEN: Final = 0.03
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
 
@@ -243,6 +250,22 @@ class Evidence:
                 break
             found = np.where(reached, at, found)
         return np.unique(found)
+
+    # -- samples -------------------------------------------------------------------------------------------
+
+    def line_doing(self, *doing: str, least: float = LEAST_SEEN, most: float = 1.0) -> SampledLine | None:
+        """Return the line of the script at which its main thread was sampled most often while it did something.
+
+        Args:
+            *doing: What it did there, in the sampler's words; an empty one = something of its own.
+            least: The part of all samples that the line has at least.
+            most: The part that it has at most.
+
+        Returns:
+            None where the session has no samples, or no such line.
+        """
+        lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
+        return next((line for line in lines if line.doing in doing and least <= line.share <= most), None)
 
     # -- changes -------------------------------------------------------------------------------------------
 

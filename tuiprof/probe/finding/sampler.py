@@ -1,4 +1,6 @@
-"""Where the main thread is, ten times a second: the script's lines, and the loops of the script that it is in.
+"""Where the script is, ten times a second: its lines, and the loops that it is in.
+
+Sampled is the main thread, and once there are steps the thread that makes them.
 
 A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
 the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the places
@@ -35,8 +37,8 @@ _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "to
 #: What the script does at a line, by the module of a frame below it; the one next to the script decides.
 _DOING = (
     ("torch.utils.data", "waits for a batch"),
+    ("copy", "copies"),
     ("torch.autograd", "backward"),
-    ("torch._tensor", "backward"),
     ("torch.optim", "optimizer"),
     ("torch.nn.modules.module", "forward"),
     ("torch.serialization", "checkpoint"),
@@ -46,6 +48,10 @@ _DOING = (
     ("jax._src.array", "reads an array"),
     *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
 )
+#: The same by the function, of the methods of a tensor that are written in Python.
+_TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
+#: What calls the script's data set and collate function.
+_LOADER = "torch.utils.data"
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
 
 
@@ -99,18 +105,17 @@ class Sampler:
         innermost: FrameType | None = None
         script: list[FrameType] = []
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-        compiles = False
+        compiles = loads = False
         below: FrameType | None = None  # the frame that the script's innermost one has called
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
             if is_script(frame.f_code.co_filename):
                 innermost = innermost or frame
-                if not self.wants_loops:
-                    break
                 script.append(frame)
-            elif self.wants_loops:
+            else:
                 module = str(frame.f_globals.get("__name__", ""))
+                loads = loads or (innermost is not None and module.startswith(_LOADER))
                 compiles = compiles or module.startswith(_COMPILING)
                 if module.partition(".")[0] in _FRAMEWORKS:
                     script.clear()
@@ -119,7 +124,11 @@ class Sampler:
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
-            key = innermost.f_code.co_filename, innermost.f_lineno or 0, _doing(below)
+            key = (
+                innermost.f_code.co_filename,
+                innermost.f_lineno or 0,
+                "makes a batch" if loads else _doing(below),
+            )
             if key in self._lines or len(self._lines) < _MOST_LINES:
                 self._lines[key] += 1
         if self.wants_loops:
@@ -129,8 +138,14 @@ class Sampler:
                 None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
             )
 
-    def restart(self) -> None:
-        """Forget the lines seen so far: what the script did to get ready says nothing of its steps."""
+    def restart(self, thread: int | None = None) -> None:
+        """Forget the lines seen so far: what the script did to get ready says nothing of its steps.
+
+        Args:
+            thread: The thread that makes the steps, to follow from now on; None = the same as before.
+        """
+        if thread in sys._current_frames():  # one that C++ has started has no lines
+            self._ident = thread
         self.samples = 0
         self._lines.clear()
 
@@ -166,7 +181,11 @@ class Sampler:
 
 def _doing(below: FrameType | None) -> str:
     """Return what the script does in the frame that it has called; empty = something of its own."""
-    module = "" if below is None else str(below.f_globals.get("__name__", ""))
+    if below is None:
+        return ""
+    module = str(below.f_globals.get("__name__", ""))
+    if module == "torch._tensor":
+        return _TENSOR.get(below.f_code.co_name, "")
     return next((doing for name, doing in _DOING if module.startswith(name)), "")
 
 

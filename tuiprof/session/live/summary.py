@@ -377,8 +377,8 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
     ]
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
-        f"{format_count(lines.samples)} samples of the main thread, ten a second, where it leaves Python or waits; "
-        "the line of the script that it was called from"
+        f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, where it leaves "
+        "Python or waits; the line of the script that it was called from"
     )
     took_ns = lines.at - lead.head.mono_ns if lead.head is not None else 0
     if lines.ns and took_ns > 0:

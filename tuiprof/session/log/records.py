@@ -109,7 +109,7 @@ class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
 
 
 class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
-    """Where the main thread was, by samples since the start; written again and again.
+    """Where the thread that makes the steps was, by samples since the first one; written again and again.
 
     Attributes:
         at: Monotonic ns.

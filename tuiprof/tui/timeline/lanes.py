@@ -255,9 +255,7 @@ class Lanes:
             styles = [lane.style for lane in lanes]
             lane = Lane("lost", "lost", Bars(self.trace, _none()), 1, lost=lost)
             begin = styles.index("device") if "device" in styles else len(styles)
-            end = next(
-                (row for row in range(begin, len(styles)) if styles[row] != "device"), len(styles)
-            )
+            end = next((row for row in range(begin, len(styles)) if styles[row] != "device"), len(styles))
             lanes.insert(end, lane)
         return replace(self, lanes=tuple(lanes))
 

@@ -117,7 +117,15 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(
-            Tab(name, title_of(name), mark, role, number, str(position) if position < 10 else "", name == "advice")
+            Tab(
+                name,
+                title_of(name),
+                mark,
+                role,
+                number,
+                str(position) if position < 10 else "",
+                name == "advice",
+            )
         )
     return tabs, apart
 

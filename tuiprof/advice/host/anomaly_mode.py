@@ -1,0 +1,77 @@
+"""Autograd's anomaly mode is on: every node keeps its Python stack, and every gradient is checked for NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import BACKWARD
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit, HostTime
+
+#: What checks a gradient, called by the engine itself and not by the node's own function.
+_CHECK: Final = r"^aten::(isnan|any|_is_any_true|item|is_nonzero)$"
+_ACCUMULATES: Final = r"AccumulateGrad$"
+#: Operators that compute nothing, so that keeping a stack is what they take in the forward pass and not in backward.
+_VIEWS: Final = r"^aten::(view|t|transpose|permute|expand|select|slice|unsqueeze|squeeze)$"
+#: The part of that time which an operator takes for itself.
+_KEEP: Final = 0.05
+#: So many of the nodes are checked, and there are at least so many.
+LEAST_SHARE, LEAST_NODES = 0.5, 5
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for backward nodes of which most are checked for NaN."""
+    nodes = np.flatnonzero(trace.named("^" + BACKWARD) & ~trace.named(_ACCUMULATES))
+    if len(nodes) < LEAST_NODES:
+        return
+    is_node = np.zeros(len(trace), dtype=bool)
+    is_node[nodes] = True
+    checks = np.flatnonzero(trace.named(_CHECK))
+    checks = checks[trace.nesting.directly_in(is_node, checks)]
+    nan_checks = checks[trace.named(r"^aten::isnan$", checks)]
+    checked = np.unique(trace.nesting.parent[nan_checks])
+    if len(checked) < LEAST_SHARE * len(nodes):
+        return
+    yield Finding(
+        f"autograd's anomaly mode is on: gradients are checked for NaN {evidence.how_often(len(nan_checks))}, "
+        "and every operator of the forward pass records its Python stack",
+        "",
+        "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step (Lightning: "
+        "Trainer(detect_anomaly=False)); switch it on to look for a NaN, and off again",
+        "high",
+        f"isnan inside {len(checked)} of {len(nodes)} nodes of the backward pass, called by autograd's engine itself",
+        evidence.without_operators(checks) | Edit(host=_stacks(trace, evidence)),
+        event=int(nan_checks[0]),
+    )
+
+
+def _stacks(trace: Trace, evidence: Evidence) -> HostTime:
+    """Return the time in which operators of the forward pass keep their stacks: it is what they do first.
+
+    Of an operator that calls others it is the time before the first of them, of a view all of it, and of others as long
+    as of a view in the median.
+    """
+    calls = evidence.calls
+    made = np.bincount(calls.forward[calls.forward >= 0], minlength=len(calls.rows)) > 0
+    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    at = calls.inside(rows)
+    rows = rows[(at >= 0) & made[at] & ~calls.backward[at]]
+    parent = trace.nesting.parent[rows]
+    is_view, first = np.zeros(len(trace), dtype=bool), np.full(len(trace), np.iinfo(np.int64).max)
+    is_view[rows] = trace.named(_VIEWS, rows)
+    np.minimum.at(first, parent[parent >= 0], trace.starts[rows[parent >= 0]])
+    rows = rows[~trace.nesting.directly_in(is_view, rows)]
+    ends = np.where(is_view[rows], trace.ends[rows], np.minimum(first[rows], trace.ends[rows]))
+    views = (ends - trace.starts[rows])[is_view[rows]]
+    leaf = ~is_view[rows] & (first[rows] >= trace.ends[rows])
+    ends[leaf] = np.minimum(ends, trace.starts[rows] + (np.median(views) if len(views) else 0))[leaf]
+    return HostTime(
+        trace.track_codes[rows].astype(np.int64), trace.starts[rows], ends, np.full(len(rows), _KEEP)
+    )
+
+
+RULE = AdviceRule("anomaly-mode", find)

@@ -1,0 +1,74 @@
+"""The forward pass is computed again within the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import BACKWARD
+from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
+from tuiprof.whatif.edit import Edit, HostTime
+
+#: What only a forward pass calls: the derivatives of these are operators of their own.
+_FORWARD: Final = (
+    r"^aten::(linear|conv\dd|layer_norm|batch_norm|group_norm|rms_norm|scaled_dot_product_attention|embedding|dropout"
+    r"|gelu|silu|relu|lstm|gru)$"
+)
+#: Less of the step than this is not worth the memory.
+LEAST_SHARE: Final = 0.03
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for operators of a forward pass inside of backward nodes."""
+    forward = np.flatnonzero(trace.named(_FORWARD) & trace.is_category("cpu_op"))
+    is_node = trace.named("^" + BACKWARD)
+    inside = evidence.calls.inside(forward)
+    forward = forward[(inside >= 0) & evidence.calls.backward[inside]]
+    # In checkpoint(use_reentrant=True) a node holds a forward pass and its whole backward pass.
+    around = np.full(len(forward), -1, dtype=np.int64)
+    for level in trace.nesting.outward(forward):
+        around = np.where((around < 0) & (level >= 0) & is_node[np.maximum(level, 0)], level, around)
+    forward, around = forward[around >= 0], around[around >= 0]
+    if not len(forward):
+        return
+    # Of each node the stretch from the first of them to the last, with what is called between.
+    order = np.lexsort((trace.starts[forward], around))
+    forward, around = forward[order], around[order]
+    nodes, first = np.unique(around, return_index=True)
+
+    starts = trace.starts[forward[first]]
+    ends = np.maximum.reduceat(trace.ends[forward], first)
+    operators = np.flatnonzero(trace.is_category("cpu_op") & ~is_node)
+    at = np.searchsorted(starts[np.argsort(starts)], trace.starts[operators], side="right") - 1
+    by_start = np.argsort(starts)
+    mine = operators[
+        (at >= 0)
+        & (trace.starts[operators] < ends[by_start][np.maximum(at, 0)])
+        & (trace.track_codes[operators] == trace.track_codes[nodes[by_start][np.maximum(at, 0)]])
+    ]
+    host_ns = float((ends - starts).sum())
+    work, calls = evidence.work_in(mine)
+    busy_ns = host_ns if not trace.device_indices else float(trace.lengths(work).sum())
+    low, high = trace.span
+    if busy_ns < LEAST_SHARE * (high - low):
+        return
+    host = HostTime(trace.track_codes[nodes].astype(np.int64), starts, ends, np.zeros(len(nodes)))
+    user = evidence.function_of(int(forward[0]))
+    yield Finding(
+        f"{format_rough_share(busy_ns / (high - low))} of the step computes the forward pass again within the backward "
+        f"pass (activation checkpointing, {len(nodes) / evidence.step_count:.0f} times a step)",
+        user,
+        "drop torch.utils.checkpoint (gradient_checkpointing_disable()) where the activations fit into memory; else "
+        "checkpoint fewer layers",
+        "high",
+        "operators of a forward pass inside of backward nodes",
+        Edit(calls, host, work, np.zeros(len(work))),
+        event=int(forward[first[np.argmax(ends - starts)]]),
+    )
+
+
+RULE = AdviceRule("recomputed-forward", find)
