@@ -39,7 +39,6 @@ TARGETS = {
     "analyses/shared/waits.py": _SYNCS,
     "analyses/steps.py": _OTHER,
     "analyses/syncs/emptied.py": _SYNCS,
-    "analyses/syncs/refill.py": _SYNCS,
     "analyses/syncs/sync_events.py": _SYNCS,
     "formats/kineto/pairs.py": ("tests/formats/test_pairs.py", "tests/formats/test_kineto.py"),
     "ladder/statistics.py": ("tests/session/test_ladder_stats.py",),

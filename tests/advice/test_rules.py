@@ -19,7 +19,7 @@ from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import DeviceInfo, Report, Trace
-from tuiprof.model.uncaptured import SampledLine, Uncaptured
+from tuiprof.model.steps import SampledLine, Uncaptured
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"

@@ -13,7 +13,6 @@ from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.syncs import emptied as _emptied
-from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
@@ -399,7 +398,7 @@ def test_starved_time_is_idle_time_charged_once(
     starts, ends = starts[order], ends[order]
     none = np.full(len(starts), -1)
     result = _emptied.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
-    late = _refill.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
+    late = _emptied.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
     assert (result.ns >= 0).all()
     assert (late >= 0).all()
     assert result.ns.sum() == total(*union(result.starts, result.ends))

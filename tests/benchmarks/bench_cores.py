@@ -81,7 +81,7 @@ def watched(screens: int, code: str, session: Path) -> tuple[float, int, float]:
                 for process in (screen, *screen.children(recursive=True)):
                     try:
                         times = process.cpu_times()
-                        if "tuiprof.headline.trace" in process.cmdline():
+                        if "tuiprof.headline" in process.cmdline():
                             readers.add(process.pid)
                     except psutil.Error:  # it has just ended
                         continue

@@ -204,7 +204,7 @@ def test_places_of_a_mask(gaps: list[int], behind: int) -> None:
     )  # some in one word of eight, most in words of their own
     mask = np.zeros(sum(gaps) + len(gaps) + behind, dtype=bool)
     mask[at] = True
-    assert digits.places(mask).tolist() == at.tolist()
+    assert digits.true_at(mask).tolist() == at.tolist()
 
 
 def file_of(texts: list[str]) -> bytes:

@@ -15,7 +15,7 @@ import xspace
 from tests import real_traces
 from tuiprof import analyses
 from tuiprof.formats import open_trace, sniff
-from tuiprof.formats.xplane.protobuf.wire import PADDING
+from tuiprof.formats.xplane.protobuf import PADDING
 from tuiprof.formats.xplane.space import decode
 from tuiprof.model import Report, Trace, Unavailable
 from tuiprof.model.intervals import total, union

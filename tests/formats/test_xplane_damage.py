@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests import real_traces
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace
-from tuiprof.formats.xplane.protobuf.wire import PADDING, Buffer
+from tuiprof.formats.xplane.protobuf import PADDING, Buffer
 
 
 def test_a_file_that_went_through_a_text_tool() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace
-from tuiprof.model.repeats import anchors
+from tuiprof.model.steps import anchors
 
 MAIN, STREAM = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
 

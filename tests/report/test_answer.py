@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuiprof.advice.answer import answer
-from tuiprof.analyses.shared.opening import opening
+from tuiprof.analyses.shared.replay import opening
 from tuiprof.formats import open_trace
 from tuiprof.model.answer import Answer, Line
 from tuiprof.model.report import Level

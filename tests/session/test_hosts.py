@@ -12,7 +12,7 @@ import pytest
 
 from tests.session.host_parts import JOB, MS, START, S, goes_on, part
 from tests.session.session_logs import append, line
-from tuiprof.comparison.history import history
+from tuiprof.comparison.trend import history
 from tuiprof.errors import UsageProblem
 from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, sentences

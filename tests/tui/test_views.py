@@ -122,12 +122,12 @@ def test_one_event_before_and_after() -> None:
 
 
 def test_tables_of_a_comparison_have_tabs_and_step_times_none() -> None:
-    from tuiprof.analyses.compare.step_pair import KEY
+    from tuiprof.analyses.compare.figures import STEP_PAIR
     from tuiprof.comparison.sides import CHANGED
 
     some, none = pl.DataFrame({"name": ["a"]}), pl.DataFrame({"name": []})
     columns = (Column("name", "name"),)
-    tables = (Table("kernels", "By kernel", columns, some), Table(KEY, "Steps", columns, some))
+    tables = (Table("kernels", "By kernel", columns, some), Table(STEP_PAIR, "Steps", columns, some))
     changed = Fact(CHANGED, "changed", "batch 8 instead of 4 " * 8, "text", "")
     compared = Report(
         "compare", "Compare", Verdict("faster", "good"), facts=(changed,),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tuiprof.analyses.shared import replay as shared
 from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.model import Trace
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif.calibration import NOISE, Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 from tuiprof.whatif.graph import WAIT, WORK

@@ -20,7 +20,7 @@ from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.steps import Uncaptured
 from tuiprof.resources import shipped
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
 from tuiprof.whatif.edit import Edit, HostTime

@@ -8,7 +8,7 @@ from typing import Final
 from tuiprof.advice import advise, priorities
 from tuiprof.advice.shared.pricing import Priced
 from tuiprof.analyses import run_all
-from tuiprof.analyses.shared.opening import opening
+from tuiprof.analyses.shared.replay import opening
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.answer import Answer, Change, Line
 

@@ -19,7 +19,7 @@ from polars.exceptions import PanicException
 from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.trust_checks import EVENTLESS
+from tuiprof.model.trust import EVENTLESS
 from tuiprof.plugins import discover
 
 #: From this many events on threads are quicker than one analysis after the other; more than these gain nothing.
@@ -67,12 +67,8 @@ def _broken(name: str, why: str) -> Analysis:
 def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unavailable:
     """Run one analysis; one that fails is unavailable, with the reason, and takes no other with it.
 
-    An answer is kept for as long as the trace lives, because others build on it: advice on most.
-
-    Args:
-        name: Its name.
-        trace: The trace.
-        window: The part to look at; None = all of it.
+    An answer is kept for as long as the trace lives, because others build on it: advice on most. Without a window the
+    whole trace is analysed.
 
     Raises:
         UsageProblem: There is no such analysis.
@@ -104,13 +100,7 @@ def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Una
 def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) -> list[Report | Unavailable]:
     """Run several analyses, of a large trace at the same time: arithmetic on long columns does not hold Python's lock.
 
-    Args:
-        names: Their names.
-        trace: The trace.
-        window: The part to look at; None = all of it.
-
-    Returns:
-        Their answers, in the order of the names.
+    The answers come in the order of the names. Without a window the whole trace is analysed.
 
     Raises:
         UsageProblem: There is no such analysis.

@@ -31,26 +31,17 @@ IN_PROCESS, WORKERS = "in this process (num_workers=0)", "worker processes"
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A range in which batches are fetched: a row of the table of where batches come from.
+    """A range in which batches are fetched: a row of the table of where batches come from."""
 
-    Attributes:
-        range: Its name.
-        event: Row of the longest fetch.
-    """
-
-    range: str
-    event: int
+    range: str  # its name
+    event: int  # row of the longest fetch
 
 
 @dataclass(frozen=True, slots=True)
 class FetchFunction:
-    """A function of the user's that runs while a batch is fetched.
+    """A function of the user's that runs while a batch is fetched."""
 
-    Attributes:
-        function: Its name and place.
-    """
-
-    function: str
+    function: str  # its name and place
 
 
 #: Where batches come from, and what runs meanwhile (only with Python frames): what takes most time first.

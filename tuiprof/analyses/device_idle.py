@@ -11,7 +11,6 @@ from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.reported_use import reported_use
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import (
     Chart,
@@ -28,7 +27,7 @@ from tuiprof.model import (
 )
 from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share
 
 NAME, TITLE = "device_idle", "Idle"
 
@@ -267,7 +266,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
             for s, row in zip(step.tolist(), launch.tolist(), strict=True)
         ],
         "cause": [_idle.CAUSES[i] for i in causes.argmax(axis=0).tolist()] if len(order) else [],
-        "where": [_place(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
+        "where": [_location(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
         "before": [_kernel_names.short_name(trace.name(row)) for row in before.tolist()]
         if len(order)
         else [],
@@ -311,7 +310,7 @@ def _ended_at(trace: Trace, instants: Ints) -> Ints:
     return rows[place]
 
 
-def _place(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
+def _location(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
     """Return where a launch came from: the user's function, else the named range, else the outermost operator."""
     frame, range_, operator = ancestry.frames[i, 0], ancestry.annotation[i], ancestry.outer_operator[i]
     if frame >= 0:
@@ -345,3 +344,93 @@ def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
 
 
 ANALYSIS = Analysis(NAME, TITLE, "Where does the device idle, and why?", run, order=30, without_events=True)
+
+
+#: Series of the counters that are a device's utilisation, and its memory in use.
+_UTIL, _MEMORY = "util", "mem_used_bytes"
+
+_REPORTED_RULES = (
+    Rule(
+        "utilisation",
+        "The share of each report's period in which a device worked, as the monitor measured it; the mean is over the "
+        "reports that name the device.",
+    ),
+)
+
+
+def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report | Unavailable | None:
+    """Return what counters say of the devices' utilisation; None where the trace is no such recording."""
+    if trace.counters is None or not any(remark.code == "telemetry-only" for remark in trace.stats.remarks):
+        return None
+    low, high = window.start_ns, window.end_ns
+    counters = trace.counters.filter(
+        pl.col("ts").is_between(0 if low is None else low, pl.Int64.max() if high is None else high)
+    )
+    devices = _use_by_device(counters)
+    known = len(trace.info.devices)
+    if devices.is_empty():
+        return Unavailable(
+            name,
+            f"no report names a device in use (of {known})" if known else "no report names a device",
+            "record while a model runs",
+        )
+    reports = counters["ts"].n_unique()
+    span = int(counters["ts"].max()) - int(counters["ts"].min())  # type: ignore[arg-type]
+    mean = float(devices["util_mean"].mean())  # type: ignore[arg-type]
+    peak = float(devices["util_max"].max())  # type: ignore[arg-type]
+    count = len(devices)
+    who = f"{count} device{'s' if count != 1 else ''}"
+    over = f"{format_count(reports)} report{'s' if reports != 1 else ''}" + (
+        f", {format_ns(span)}" if span else ""
+    )
+    idle = f"; the other {known - count} of {known} are not in use" if known > count else ""
+    return Report(
+        name,
+        title,
+        Verdict(
+            f"{who} worked {format_share(mean)} of the time on average, at most {format_share(peak)} ({over}){idle}. "
+            "Why they idle, only a profile tells"
+        ),
+        (
+            Fact("idle_share", "idle", 1 - mean, "share", "What the mean utilisation leaves."),
+            Fact("idle_ns_per_step", "idle a step", None, "ns"),
+            Fact("reported_util_mean", "utilisation", mean, "share", "Mean over the devices in use."),
+            Fact("reported_util_max", "highest", peak, "share", "Of one device in one report."),
+            Fact("reports", "reports", reports, "count"),
+            Fact("reported_span_ns", "over", span, "ns", "From the first report to the last."),
+        ),
+        (
+            Table(
+                "devices",
+                "Utilisation by device",
+                (
+                    Column("device", "device"),
+                    Column("util_mean", "mean", "share"),
+                    Column("util_max", "highest", "share"),
+                    Column("mem_used_bytes", "memory, highest", "bytes"),
+                    Column("reports", "reports", "count"),
+                ),
+                devices,
+            ),
+        ),
+        _REPORTED_RULES,
+        window=window,
+    )
+
+
+def _use_by_device(counters: pl.DataFrame) -> pl.DataFrame:
+    """Return mean and highest utilisation by device; the figure over all is left out where each device has one."""
+    value, series = pl.col("value"), pl.col("series")
+    found = (
+        counters.group_by("name", maintain_order=True)
+        .agg(
+            value.filter(series == _UTIL).mean().alias("util_mean"),
+            value.filter(series == _UTIL).max().alias("util_max"),
+            value.filter(series == _MEMORY).max().cast(pl.Int64, strict=False).alias("mem_used_bytes"),
+            (series == _UTIL).sum().cast(pl.Int64).alias("reports"),
+        )
+        .filter(pl.col("reports") > 0)
+        .rename({"name": "device"})
+    )
+    apart = found.filter(pl.col("device").str.contains(r"\d$"))
+    return apart if len(apart) else found

@@ -353,13 +353,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
 
 
 def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
-    """Return the time of events without the events of the same sort inside them, ns.
-
-    Args:
-        trace: The trace.
-        rows: Rows of such events, shape ``(k,)``.
-        among: Which events are of that sort, one value a row of the trace; None = operators.
-    """
+    """Return the time of events without that of events of the same sort (by default operators) inside them, ns."""
     parent, is_one = trace.nesting.parent, trace.is_category("cpu_op") if among is None else among
     all_of_them = np.flatnonzero(is_one)
     at = parent[all_of_them]

@@ -203,14 +203,7 @@ def _first_verb(args: list[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: Arguments without the program's name; None = those of this process.
-
-    Returns:
-        The exit status (see the module's docstring).
-    """
+    """Run the command line and return the exit status (see the module's docstring)."""
     for stream in (sys.stdout, sys.stderr):
         # A character that the locale does not have must not end the command.
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

@@ -96,15 +96,10 @@ def _answering(function: Callable[..., dict[str, Any]]) -> Callable[..., str]:
 
 @dataclass(frozen=True)
 class Tools:
-    """What an agent may ask.
+    """What an agent may ask."""
 
-    Attributes:
-        invocation: Where sessions and scenarios are.
-        may_record: The commands that may be run, each as its arguments.
-    """
-
-    invocation: Invocation
-    may_record: tuple[tuple[str, ...], ...] = ()
+    invocation: Invocation  # where sessions and scenarios are
+    may_record: tuple[tuple[str, ...], ...] = ()  # the commands that may be run, each as its arguments
 
     def all(self) -> list[Callable[..., str]]:
         """Return every tool that is allowed."""

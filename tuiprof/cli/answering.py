@@ -79,15 +79,7 @@ def why(
 def trace_answer(
     target: str, rank: int | None, run: str | None, step: int | None, convert: bool | None = None
 ) -> Answer:
-    """Return the page of a trace.
-
-    Args:
-        target: A file, a directory, or a URL.
-        rank: The rank; None = the lowest.
-        run: Name of the run; None = the newest.
-        step: Number of the step to look at alone; None = the whole trace.
-        convert: Whether a raw capture is converted first; None = ask.
-    """
+    """Return the page of a trace, or of one step of it; ``convert`` as in :func:`converted`."""
     from tuiprof.advice.answer import answer
 
     trace, title = _named_trace(target, rank, run, convert)
@@ -109,7 +101,7 @@ def write_page_of_trace(
     convert: bool | None = None,
 ) -> None:
     """Write the page of a trace as text to standard output, its first lines as soon as they are known."""
-    from tuiprof.analyses.shared.opening import opening
+    from tuiprof.analyses.shared.replay import opening
     from tuiprof.report.answer import opening_text, to_text
 
     trace, title = _named_trace(target, rank, run, convert)
@@ -125,14 +117,7 @@ def write_page_of_trace(
 def session_answer(
     session: Session, rank: int | None = None, run: str | None = None, step: int | None = None
 ) -> Answer:
-    """Return the page of a session: how it ran, and what its newest capture says.
-
-    Args:
-        session: The session.
-        rank: The rank; None = the lowest.
-        run: Name of the capture; None = the newest.
-        step: Number of the step to look at alone; None = the whole trace.
-    """
+    """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
     from tuiprof.model.answer import Answer, Line
     from tuiprof.session.live.summary import read_fold, summarise
 
@@ -181,11 +166,7 @@ def _step_ns(summary: Report) -> float | None:
 
 
 def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
-    """Report what went wrong in a session: how it failed, what held the memory, where it hung.
-
-    Returns:
-        Reports, none where nothing went wrong.
-    """
+    """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
     from tuiprof.blackbox import allocator, failure
     from tuiprof.blackbox.session import kept, newest
     from tuiprof.errors import TraceError
@@ -216,18 +197,7 @@ def page(
     step: int | None = None,
     convert: bool | None = None,
 ) -> str:
-    """Return a trace or session on one page; of a session also where its steps go.
-
-    Args:
-        session: The session; None = the target is a trace.
-        target: A trace file, a directory, or a URL.
-        fmt: ``text``, ``md`` or ``json``.
-        style: How to print.
-        rank: The rank; None = the lowest.
-        run: Name of the capture; None = the newest.
-        step: Number of the step to look at alone; None = the whole trace.
-        convert: Whether a raw capture is converted first; None = ask.
-    """
+    """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
     from tuiprof.session.live.summary import read_fold, summarise

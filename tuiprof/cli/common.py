@@ -49,17 +49,11 @@ class Positive(click.FloatRange):
 
 @dataclass(slots=True)
 class Invocation:
-    """What was given before the verb, and the user's own command after ``--``.
+    """What was given before the verb, and the user's own command after ``--``."""
 
-    Attributes:
-        command: Everything after ``--``; None = there was no ``--``.
-        sessions: Folder of sessions; None = the default one.
-        scenarios: More folders of scenarios.
-    """
-
-    command: tuple[str, ...] | None = None
-    sessions: Path | None = None
-    scenarios: tuple[Path, ...] = ()
+    command: tuple[str, ...] | None = None  # everything after ``--``; None = there was no ``--``
+    sessions: Path | None = None  # folder of sessions; None = the default one
+    scenarios: tuple[Path, ...] = ()  # more folders of scenarios
 
 
 def launch_options(function: Function) -> Function:
@@ -126,11 +120,7 @@ def launch_options(function: Function) -> Function:
 
 
 def open_screen(start: Start) -> int:
-    """Open the dashboard; without a terminal say what to use instead.
-
-    Returns:
-        The exit status.
-    """
+    """Open the dashboard; without a terminal say what to use instead. Returns the exit status."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError(
             "the dashboard needs a terminal on stdin and stdout. "
@@ -238,12 +228,7 @@ def traces_at(
 ) -> TraceSet:
     """Return the traces that a target names, and say on stderr which one is taken of several.
 
-    Args:
-        target: A file, a directory, or a URL, which is copied here first.
-        run: Name of the run; None = the newest.
-        rank: The rank that will be shown; None = the lowest.
-        convert: Whether a raw capture is converted first; None = ask, where there is somebody to ask.
-        several: Whether all ranks are taken.
+    ``convert`` as in :func:`converted`; ``several``: all ranks are taken.
 
     Raises:
         TraceError: There is no trace.
@@ -270,10 +255,9 @@ def traces_at(
 
 
 def converted(path: Path, wanted: bool | None) -> Path:
-    """Offer to convert a raw capture where the program for that is installed; never without a word.
+    """Return what to open for a path: of a raw capture the converted one, where the program for that is installed.
 
-    Returns:
-        What to open: the converted capture, or the path itself.
+    ``wanted`` None asks, where there is somebody to ask.
 
     Raises:
         TraceError: Converting failed.
@@ -310,11 +294,7 @@ def open_with_progress(path: Path) -> Trace:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal's stderr while something goes on.
-
-    Yields:
-        What to call with (bytes done, bytes in all); None = stderr is no terminal.
-    """
+    """Show a bar on stderr; yields what to call with (bytes done, bytes in all), None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -39,7 +39,7 @@ def compare(
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace
 
-    from tuiprof.analyses.compare.step_pair import KEY as STEP_PAIR
+    from tuiprof.analyses.compare.figures import STEP_PAIR
     from tuiprof.cli.common import open_with_progress
     from tuiprof.comparison.sides import compare_targets
     from tuiprof.report import render, stdout_style
@@ -102,18 +102,17 @@ def trend(
     from contextlib import ExitStack
     from dataclasses import replace
 
-    from tuiprof.comparison.history import history
-    from tuiprof.comparison.trend import FIGURES, course, grouped, report
+    from tuiprof.comparison.trend import FIGURES, course, grouped, history, report
     from tuiprof.report import render_all, stdout_style
     from tuiprof.session.store.folders import sessions_root
 
-    places = [
+    paths = [
         session.path if (session := session_or_none(invocation, target)) is not None else Path(target)
         for target in targets
     ] or [sessions_root(invocation.sessions)]
     with ExitStack() as opened:
         points, problems = history(
-            places,
+            paths,
             lambda files: opened.enter_context(executor(on, dask_workers, files)),
             opened.enter_context(progress_of("reading captures")),
         )

@@ -59,16 +59,7 @@ _PARTS = {
 def examine(
     python: Path | None = None, *, scenarios: Iterable[Path] = (), sessions: Path | None = None
 ) -> Report:
-    """Look at this machine.
-
-    Args:
-        python: Interpreter that would run scripts; None = the active environment's.
-        scenarios: More directories of scenarios.
-        sessions: Where sessions are kept, when not in the usual place.
-
-    Returns:
-        A report; what could not be found out is said in it.
-    """
+    """Report what this machine has, for scripts that ``python`` (None = the active environment's) would run."""
     hardware = find_hardware()
     notes: list[str] = []
     have: Facts | None = None

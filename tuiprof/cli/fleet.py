@@ -141,19 +141,8 @@ def gathered(
 def report_fleet(
     fleet: Fleet, views: Sequence[str], format_: str, title: str, verbose: bool, rules: bool, charts: bool
 ) -> int:
-    """Print what many ranks say of their job.
-
-    Args:
-        fleet: The job.
-        views: Views to print in full; none = the page.
-        format_: Output format.
-        title: What the document is about.
-        verbose: Whether all rows and views are printed.
-        rules: Whether definitions and thresholds are printed.
-        charts: Whether charts are.
-
-    Returns:
-        The exit status: 3 where no file could be read.
+    """Print what many ranks say of their job: some views in full, or the page. Returns the exit status: 3 = nothing
+    read.
     """
     from dataclasses import replace
 

@@ -30,13 +30,11 @@ _PLAIN_EVERY_S: Final = 10.0
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[Sequence[int]]:
-    """Keep SIGINT, SIGTERM and, unless under ``nohup``, SIGHUP for :func:`follow` instead of being ended by them.
+    """Keep SIGINT, SIGTERM and, unless under ``nohup``, SIGHUP for :func:`follow`; yields those that have come, in
+    order.
 
-    It goes around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends
-    this process just when it has been started.
-
-    Yields:
-        Those that have come, in order.
+    It goes around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends this
+    process just when it has been started.
     """
     asked: list[int] = []
 
@@ -45,13 +43,10 @@ def signals_kept() -> Iterator[Sequence[int]]:
 
 
 def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: bool = False) -> Status:
-    """Wait for the end of a run.
+    """Wait for the end of a run and return how it ended; a status that is not ``over`` when the terminal went away.
 
-    SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves
-    it running.
-
-    Returns:
-        How it ended; a status that is not ``over`` when the terminal went away.
+    SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves it
+    running.
     """
     feed = Live(session)
     feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted

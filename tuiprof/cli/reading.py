@@ -255,17 +255,9 @@ def session_reports(
     rank: int | None = None,
     run: str | None = None,
 ) -> tuple[list[Report | Unavailable], str]:
-    """Report a session: how it ran, then the analyses of each capture of one rank.
+    """Report a session: how it ran, then the default or named analyses of each capture (or ``run``) of one rank.
 
-    Args:
-        session: The session.
-        names: Analyses; none = the default ones.
-        step: Step number to look at alone; None = the whole trace.
-        rank: The rank; None = the lowest.
-        run: Name of one capture; None = all of them.
-
-    Returns:
-        The reports, and the trust line of the last trace (empty without one).
+    The second value is the trust line of the last trace, empty without one.
     """
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
@@ -304,12 +296,7 @@ def session_reports(
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:
-    """Run analyses by name on one trace.
-
-    Args:
-        trace: The trace.
-        names: Names; none = the default ones; ``all`` = every one.
-        step: Step number to look at alone; None = the whole trace.
+    """Run analyses by name on one trace, or on one step of it; no names = the default ones, ``all`` = every one.
 
     Raises:
         UsageProblem: An analysis or the step does not exist.

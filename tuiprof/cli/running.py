@@ -174,27 +174,7 @@ def launch_spec(
     step_at: str | None = None,
     step_function: str | None = None,
 ) -> LaunchSpec:
-    """Turn what was typed into what to launch.
-
-    Args:
-        invocation: What was given before the verb, and the command after ``--``.
-        target: A scenario, or a script file; None = there is a command.
-        preset: Size of a scenario.
-        steps: Steps of a scenario; None = the preset's.
-        python_: Interpreter; None = the active environment's.
-        name: Name of the session; None = that of the script.
-        capture: ``N[@STEP]``; None = the default window.
-        no_capture: Capture nothing.
-        stack: Capture Python stacks.
-        shapes: Capture operator input shapes.
-        memory: Capture allocator events.
-        no_source: Do not keep the script's text.
-        watch_nan: Check loss and gradients for NaN once a step.
-        capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
-        capture_every: Capture at every multiple of this step.
-        capture_budget: Size of the traces above which no triggered capture is begun.
-        step_at: ``FILE:LINE``: a step ends each time that line has run.
-        step_function: ``MODULE:NAME``: a step ends each time that function returns.
+    """Turn what was typed, as the options of ``run`` and ``record`` take it, into what to launch.
 
     Raises:
         UsageError: The options for captures contradict each other or cannot be read.

@@ -64,16 +64,7 @@ def triggers(
     shapes: bool,
     memory: bool,
 ) -> tuple[TriggerRequest, ...]:
-    """Return what is to be armed at launch.
-
-    Args:
-        slower: ``--capture-slower``; None = not given.
-        every: ``--capture-every``; None = not given.
-        budget: ``--capture-budget``; None = the default.
-        steps: How many steps a capture profiles.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
+    """Return what ``--capture-slower``, ``--capture-every`` and ``--capture-budget`` arm at launch.
 
     Raises:
         UsageError: One of them cannot be read, or there is a budget for nothing.

@@ -33,44 +33,28 @@ Outcome = Literal["passed", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit.
+    """One limit."""
 
-    Attributes:
-        key: Key of a fact, as typed.
-        side: Whether the figure may be at most or at least ``value``.
-        value: The bound in the key's unit; with ``relative`` the change allowed, as a share of the baseline.
-        relative: Whether ``value`` is relative to the baseline.
-    """
-
-    key: str
-    side: Literal["max", "min"]
+    key: str  # key of a fact, as typed
+    side: Literal["max", "min"]  # whether the figure may be at most or at least ``value``
+    #: The bound in the key's unit; with ``relative`` the change allowed, as a share of the baseline.
     value: float
-    relative: bool = False
+    relative: bool = False  # whether ``value`` is relative to the baseline
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one limit.
-
-    Attributes:
-        limit: The limit.
-        outcome: ``unknown`` when the figure is unknown; that is no pass.
-        measured: The figure in the key's unit; None = unknown.
-        bound: The bound in the key's unit; None = unknown (no such figure in the baseline).
-        baseline: The baseline's figure; None = none asked for, or unknown.
-        why: Why it is unknown; empty otherwise.
-        kind: What the figures are, as a fact says it: ``ns`` are nanoseconds, ``bytes`` bytes, ``share`` 0 to 1.
-        unit: The key's unit where that is another one of time: ``us``, ``ms``, ``s``; else empty.
-    """
+    """What became of one limit."""
 
     limit: Limit
-    outcome: Outcome
-    measured: float | None
-    bound: float | None
-    baseline: float | None = None
-    why: str = ""
+    outcome: Outcome  # ``unknown`` when the figure is unknown; that is no pass
+    measured: float | None  # the figure in the key's unit; None = unknown
+    bound: float | None  # the bound in the key's unit; None = unknown (no such figure in the baseline)
+    baseline: float | None = None  # the baseline's figure; None = none asked for, or unknown
+    why: str = ""  # why it is unknown; empty otherwise
+    #: What the figures are, as a fact says it: ``ns`` are nanoseconds, ``bytes`` bytes, ``share`` 0 to 1.
     kind: Kind = "number"
-    unit: str = ""
+    unit: str = ""  # the key's unit where that is another one of time: ``us``, ``ms``, ``s``; else empty
 
     @property
     def sentence(self) -> str:

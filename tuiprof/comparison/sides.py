@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,23 +23,23 @@ import numpy as np
 from tuiprof.advice.proof import KEY as PROOF
 from tuiprof.advice.proof import proof_table, prove
 from tuiprof.analyses.compare.change import StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric
-from tuiprof.analyses.compare.step_pair import step_pair
+from tuiprof.analyses.compare.figures import Metric, step_pair
+from tuiprof.analyses.compare.script import script_change
 from tuiprof.analyses.compare.traces import compare as compare_traces
 from tuiprof.analyses.compare.words import changed_in_words
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.comparison.setup import compare_scripts, session_setup, trace_setup
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_set, open_trace
 from tuiprof.formats.remote import fetch, is_url
 from tuiprof.ladder.state import Figures, LadderRun, Trial, find_ladder
 from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Kind
+from tuiprof.model.report import Kind, Table
 from tuiprof.session.live.crowding import crowded
 from tuiprof.session.live.summary import read_fold
 from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.run.source import texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
 from tuiprof.system.files import typed_path
 
@@ -178,13 +179,10 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
 
 
 def compare_sides(before: Side, after: Side) -> Report:
-    """Compare two sides.
+    """Compare two sides; differences are after minus before, so negative is faster.
 
-    The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both
-    recorded without a profiler, else by those of the traces.
-
-    Returns:
-        The report; differences are after minus before, so negative is faster.
+    The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both recorded
+    without a profiler, else by those of the traces.
     """
     recorded = {figure.key: figure for figure in before.figures}
     metrics = [
@@ -404,3 +402,53 @@ def _trace_of(session: Session, opener: Opener, rank: int | None = None) -> tupl
         return opener(path), ""
     except TuiprofError as problem:  # a run that was killed while the profiler wrote still has its step times
         return None, f"its trace cannot be read: {problem.message}"
+
+
+def trace_setup(trace: Trace) -> dict[str, str]:
+    """Return what a trace says of the run that it is of, by what it is about; what it does not say is left out."""
+    info = trace.info
+    said = {
+        "device": ", ".join(dict.fromkeys(device.name for device in info.devices if device.name)),
+        "framework": info.framework,
+        "world size": str(info.world_size or ""),
+    }
+    return {what: how for what, how in said.items() if how}
+
+
+def session_setup(session: Session) -> dict[str, str]:
+    """Return how a session's run was set up, by what it is about; what is not known is left out."""
+    meta = session.meta
+    scenario, git = meta.scenario, meta.git
+    said = {
+        "command": shlex.join(meta.argv),
+        "variant": scenario.variant if scenario else "",
+        "preset": scenario.preset if scenario else "",
+        "host": meta.host,
+        "devices": ", ".join(dict.fromkeys(d.name for d in meta.devices if d.kind not in ("host", "cpu"))),
+        "python": meta.python,
+        "commit": f"{git.commit[:10]}{' (changed)' if git.dirty else ''}" if git else "",
+        "tuiprof": meta.versions.get("tuiprof", ""),
+    }
+    return {what: how for what, how in said.items() if how}
+
+
+def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
+    """Return the lines of the script that differ between two sessions, or why they are not known; and how many, in
+    words.
+    """
+    old, new = before.meta.source, after.meta.source
+    if old is None or new is None:
+        which = "neither session has" if old is new else f"{(before if old is None else after).id} has not"
+        why = f"{which} kept its script: it runs no Python file, or an earlier tuiprof recorded it"
+        return script_change({}, {}, empty=why)
+    kept = texts(before), texts(after)
+    if old.script in kept[0] and new.script in kept[1]:
+        changed = {name for name, digest in old.digests.items() if new.digests.get(name, digest) != digest}
+        unseen = sorted(changed - (kept[0].keys() & kept[1].keys()) - {old.script})
+        note = f"Changed as well, and too large to be kept: {', '.join(unseen)}." if unseen else ""
+        return script_change(*kept, note=note)
+    if old.digests.get(old.script) == new.digests.get(new.script):
+        return script_change({}, {})[0], "the same"
+    return script_change(
+        {}, {}, empty="the script changed; its text was not kept, so the lines are not known"
+    )

@@ -1,16 +1,17 @@
 """A figure over many runs: where it changed for good, how much it varies otherwise, and what that allows the next run.
 
-Pure: points in, a report out.
+:func:`history` reads the points of recorded runs; :func:`report` only works on points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,15 @@ import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.comparison.limits import Limit, Result
+from tuiprof.errors import SessionError, TraceError
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_share, format_value
+
+if TYPE_CHECKING:
+    from tuiprof.fleet.gather import Executor, Progress
+    from tuiprof.fleet.task import File
+
 
 By = Literal["run", "commit", "day"]
 
@@ -57,21 +64,14 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run.
+    """One run."""
 
-    Attributes:
-        name: What it is called; of a commit or a day with several runs, that.
-        unix_ns: When it began.
-        commit: Commit of its checkout; empty = not known.
-        figures: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
-        runs: Runs that it is the median of.
-    """
-
-    name: str
-    unix_ns: int
-    commit: str = ""
+    name: str  # what it is called; of a commit or a day with several runs, that
+    unix_ns: int  # when it began
+    commit: str = ""  # commit of its checkout; empty = not known
+    #: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
     figures: dict[str, float] = field(default_factory=dict)
-    runs: int = 1
+    runs: int = 1  # runs that it is the median of
 
     @property
     def day(self) -> str:
@@ -81,23 +81,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One figure over all runs that tell it.
+    """One figure over all runs that tell it."""
 
-    Attributes:
-        key: Which.
-        points: Those runs, in order of time.
-        values: The figure, shape ``(n,)``.
-        changes: Indices of the first run after each change.
-        noise: How much neighbouring runs differ.
-        limit: What the newest run may be at most; None = too few runs to say.
-    """
-
-    key: str
-    points: tuple[Point, ...]
-    values: npt.NDArray[np.float64]
-    changes: tuple[int, ...]
-    noise: float
-    limit: float | None
+    key: str  # which
+    points: tuple[Point, ...]  # those runs, in order of time
+    values: npt.NDArray[np.float64]  # the figure, shape ``(n,)``
+    changes: tuple[int, ...]  # indices of the first run after each change
+    noise: float  # how much neighbouring runs differ
+    limit: float | None  # what the newest run may be at most; None = too few runs to say
 
     @property
     def exceeded(self) -> bool:
@@ -166,12 +157,7 @@ def _changes(values: npt.NDArray[np.float64], noise: float) -> tuple[int, ...]:
 
 
 def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable]:
-    """Report the course of every figure that a run has.
-
-    Args:
-        points: The runs, in any order.
-        by: What a point of the course is.
-    """
+    """Report the course of every figure that a run has; a point is a run, or whatever ``by`` says."""
     members = grouped(points, by)
     courses = [found for key in FIGURES if (found := course(members, key)) is not None]
     if not courses:
@@ -266,3 +252,77 @@ def _report(found: Course, by: By) -> Report:
         _RULES,
         notes,
     )
+
+
+def sessions_below(path: Path) -> list[Path]:
+    """Return the sessions that a path names: itself, or those in it."""
+    from tuiprof.session.store.folders import SESSION_FILE
+
+    if (path / SESSION_FILE).is_file():
+        return [path]
+    return sorted(found.parent for found in path.glob(f"*/{SESSION_FILE}")) if path.is_dir() else []
+
+
+def history(
+    targets: Sequence[Path],
+    executor: Callable[[Sequence[File]], Executor],
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[list[Point], list[str]]:
+    """Return a point for each session and each run of traces where there is no session, and what could not be read.
+
+    ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
+    """
+    from tuiprof.fleet.gather import gather
+    from tuiprof.fleet.task import File
+    from tuiprof.formats import open_set
+    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.hosts import runs
+    from tuiprof.session.store.summary import Summary, summary_of
+
+    points: list[Point] = []
+    problems: list[str] = []
+    traces: list[tuple[int, Path, int]] = []
+    for target in targets:
+        below = sessions_below(target)
+        found_below: list[tuple[Session, Summary]] = []
+        for folder in below:
+            try:
+                session = Session(folder)
+                found_below.append((session, summary_of(session)))
+            except SessionError as error:
+                problems.append(error.message)
+        # Of a run of several hosts the first host stands for all of them.
+        groups = runs(seen.part for _, seen in found_below if seen.part is not None)
+        others = {part.id for group in groups for part in group[1:]}
+        for session, seen in found_below:
+            if seen.id in others:
+                continue
+            git = session.meta.git
+            steps = {} if seen.median_ns is None else {"step_ns": float(seen.median_ns)}
+            points.append(Point(seen.id, seen.unix_ns, git.commit if git else "", steps))
+            if session.traces():
+                file = open_set(session.path / "traces").file()
+                traces.append((len(points) - 1, file.path, file.size_bytes))
+        if not below:
+            newest = open_set(target)
+            for run in newest.runs or ("",):
+                file = (newest if not run else open_set(target, run=run)).file()
+                written = int(file.path.stat().st_mtime * 1e9)
+                points.append(Point(run or file.path.name, written))
+                traces.append((len(points) - 1, file.path, file.size_bytes))
+    if not points:
+        raise TraceError("no session and no trace is there", "tuiprof list shows recorded sessions")
+    files = [
+        File(number, str(path.absolute()), number, size) for number, (_, path, size) in enumerate(traces)
+    ]
+    if files:
+        found = gather(files, executor(files), progress).files
+        for row in found.iter_rows(named=True):
+            index = traces[row["file"]][0]
+            if row["problem"]:
+                problems.append(f"{row['path']}: {row['problem']}")
+                continue
+            in_trace = {key: float(row[key]) for key in FIGURES if row[key] is not None}
+            # A session saw its steps without the profiler, the trace with it.
+            points[index] = replace(points[index], figures={**in_trace, **points[index].figures})
+    return points, problems

@@ -41,16 +41,9 @@ def optional(values: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
 
 
 def step_markers(name: npt.NDArray[Any], step: Ints, start: Ints, end: Ints) -> pl.DataFrame | None:
-    """Return the step marks of an XLA profile as the model has them; of several kinds (train, eval) what occurs most.
+    """Return ``step``, ``start`` and ``end`` (ns) of the marks of an XLA profile; None without marks.
 
-    Args:
-        name: What names each mark, shape ``(k,)``.
-        step: Number of the step.
-        start: Its start, ns.
-        end: Its end, ns.
-
-    Returns:
-        ``step``, ``start``, ``end``; None without marks.
+    Of several kinds (train, eval), told apart by ``name``, the most frequent one is taken.
     """
     if not len(step):
         return None

@@ -57,7 +57,7 @@ class _Entry(msgspec.Struct):
     raw: bytes
 
 
-def place() -> Path | None:
+def root() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
     return directory(PLACE_VARIABLE, "traces")
 
@@ -110,11 +110,7 @@ def find(
 
 
 def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
-    """Put a trace into the cache, in a thread, so that nobody waits for it.
-
-    Returns:
-        The thread; None when there is nothing to do.
-    """
+    """Write a trace to the cache in a thread, so that nobody waits for it; None when there is nothing to do."""
     entry = _path_of(source)
     if entry is None or source.size < WORTH_KEEPING or entry.exists():
         return None
@@ -182,7 +178,7 @@ def _stats(saved: dict[str, Any]) -> ReadStats:
 
 def _path_of(source: Source) -> Path | None:
     """Return where the entry of a file lies; None when there is no cache or the file is gone."""
-    folder = place()
+    folder = root()
     if folder is None:
         return None
     try:
@@ -209,13 +205,7 @@ def _path_of(source: Source) -> Path | None:
 
 
 def evict(newest: Path, variable: str, default: int) -> None:
-    """Delete the entries of a folder that were not used for longest until the rest fits the limit; never the newest.
-
-    Args:
-        newest: The entry just made; those beside it go first.
-        variable: Environment variable that sets the limit, bytes.
-        default: The limit without it, bytes.
-    """
+    """Delete the least recently used entries beside ``newest`` until the rest fits the limit, bytes (``variable``)."""
     try:
         limit = int(os.environ.get(variable, default))
     except ValueError:

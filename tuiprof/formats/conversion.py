@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def possible(path: Path) -> Conversion | None:
-    """Return how a capture can be converted on this machine.
-
-    Returns:
-        What to run; None where it is no capture, or where the program is not installed (reading it then says what to
-        install and run).
-    """
+    """Return how a capture can be converted on this machine."""
     from tuiprof.formats.neuron import captures
     from tuiprof.system.neuron_tools import find_tool
 
@@ -62,10 +57,7 @@ def done_before(found: Conversion) -> bool:
 
 
 def convert(found: Conversion, say: Callable[[str], None]) -> Path:
-    """Convert a capture.
-
-    Returns:
-        The directory that can be opened.
+    """Convert a capture and return the directory that can be opened.
 
     Raises:
         TraceError: The program could not be started, failed, or wrote nothing.

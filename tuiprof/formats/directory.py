@@ -37,17 +37,11 @@ _LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file or directory that may be a trace.
+    """A file or directory that may be a trace."""
 
-    Attributes:
-        path: Where it is.
-        folder: Its folder, relative to where looking began.
-        sure: Its name tells that it is one.
-    """
-
-    path: Path
-    folder: str
-    sure: bool
+    path: Path  # where it is
+    folder: str  # its folder, relative to where looking began
+    sure: bool  # its name tells that it is one
 
 
 def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:
@@ -68,11 +62,7 @@ def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]
 
 
 def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
-    """Return the set of one run.
-
-    Args:
-        sets: Those of a path, the newest last.
-        run: Name of the run, or the beginning of one; None = the newest.
+    """Return the set whose run begins with this name; None = the newest, which is last.
 
     Raises:
         UsageProblem: There is no such run.

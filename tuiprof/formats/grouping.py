@@ -28,25 +28,15 @@ _PLANE = ".xplane.pb"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Files that belong together.
+    """Files that belong together."""
 
-    Attributes:
-        name: Its name in its folder; empty = that of the folder.
-        files: One a rank, by rank.
-        modified: When the newest of them was written, Unix time in s.
-    """
-
-    name: str
-    files: tuple[RankFile, ...]
-    modified: float
+    name: str  # its name in its folder; empty = that of the folder
+    files: tuple[RankFile, ...]  # one a rank, by rank
+    modified: float  # when the newest of them was written, Unix time in s
 
 
 def group(paths: Iterable[Path]) -> list[Run]:
-    """Sort the traces of one folder into runs, the newest last.
-
-    Args:
-        paths: The traces; of each rank there may be several, written one after the other.
-    """
+    """Sort the traces of one folder into runs, the newest last; a rank may have written several in a row."""
     files = list(paths)
     if any(_PLANE in path.name for path in files):
         return _with_planes(files)

@@ -78,11 +78,7 @@ def open_trace(
 
 
 def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 - it is frozen
-    """Read a trace of which it is known which file it is.
-
-    Args:
-        path: The file, or the directory of a format that writes several files.
-        options: How to read.
+    """Read one file, or the directory of a format that writes several.
 
     Raises:
         TraceError: It is not a trace, or not one that is read here.
@@ -115,12 +111,7 @@ def open_set(
 ) -> TraceSet:
     """Find the traces that a target stands for; none of them is read.
 
-    Args:
-        target: A file (then the set is that file alone), a directory, a session, or an address, which is copied
-            here first.
-        run: Name of the run of a directory, or the beginning of one; None = the newest.
-        opener: Reads a file.
-        fetcher: Copies what is behind an address; None = :func:`tuiprof.formats.remote.fetch`.
+    An address is copied here first. ``run`` is a run's name, or the beginning of one; None = the newest.
 
     Raises:
         TraceError: There is nothing, or it holds no trace.

@@ -1,4 +1,4 @@
-"""What a format is, which there are, and which of them a file is of."""
+"""What a format is, which there are, and which of them a file is of; if of none, what it is instead."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from tuiprof.errors import TraceError
 if TYPE_CHECKING:
     from tuiprof.formats.source import Source
     from tuiprof.model import Trace
+
+
+from tuiprof.formats.source import Source
 
 _HEAD = 1 << 16
 
@@ -81,10 +84,7 @@ def available() -> dict[str, Format]:
 
 
 def sniff(path: str | os.PathLike[str]) -> str:
-    """Tell the format of a file by its content.
-
-    Returns:
-        The name of the format.
+    """Return the name of a file's format, by its content.
 
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
@@ -94,10 +94,6 @@ def sniff(path: str | os.PathLike[str]) -> str:
 
 def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
     """Return where the bytes of a trace come from and the format they are in.
-
-    Args:
-        path: A file, or a directory of a format that writes several.
-        limit: See :class:`Options`.
 
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
@@ -117,10 +113,9 @@ def _format_of(source: Source) -> Format:
     for candidate in available().values():
         if candidate.sniff(head, source.path):
             return candidate
-    from tuiprof.formats import binaries
     from tuiprof.plugins import discover
 
-    message, remedy = binaries.explain(head, source)
+    message, remedy = _explain(head, source)
     if failed := discover("formats").failed:
         unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
         message = f"{message}, or it is of a format that is unavailable ({unread})"
@@ -148,3 +143,56 @@ def first_bytes(source: Source) -> bytes:
                     f"{source.path} is a damaged {source.wrapping} file: {damage}", "copy or record it again"
                 ) from damage
         return b"".join(parts)
+
+
+def _explain(head: bytes, source: Source) -> tuple[str, str]:
+    """Return what a file is and what to do with it."""
+    path, name = source.path, source.path.name
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    lowered = text[:512].lower()
+    if not text:
+        return f"{path} holds nothing but space", "let the profiler finish writing before opening its trace"
+    if lowered.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
+        return (
+            f"{path} is a web page, not a trace",
+            "the download gave an error or login page: fetch the raw file",
+        )
+    if head.startswith(b"version https://git-lfs"):
+        return f"{path} is a Git LFS pointer, not the trace", "run `git lfs pull`"
+    if head.startswith(b"PAR1"):
+        return (
+            f"{path} is a Parquet table, not a trace that tuiprof reads",
+            "Neuron Explorer writes a directory of such tables: give that directory",
+        )
+    if name.endswith(".xplane.pb"):
+        return f"{path} does not begin like an XSpace protobuf (xplane.pb)", "copy or record the file again"
+    if head.startswith(b"SQLite format 3"):
+        return (
+            f"{path} is a SQLite database, perhaps of Nsight Systems",
+            "tuiprof reads what torch.profiler and jax.profiler write",
+        )
+    if head.startswith((b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf")):
+        return f"{path} is compressed in a way that is not read here", "unpack it, or compress it with gzip"
+    if _is_utf16(head):
+        return (
+            f"{path} is text in UTF-16, and JSON is UTF-8",
+            "convert it (iconv -f UTF-16 -t UTF-8), or write it without the shell's redirection",
+        )
+    if head[:1] in (b"{", b"["):
+        return f"{path} is JSON, but no trace", "a trace is a list of events, or an object with traceEvents"
+    if _is_text(head):
+        return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
+    return f"{path} is a binary file of an unknown kind", "give the .json or .json.gz that the profiler wrote"
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Return whether every other byte is zero, as in Latin text of two bytes a character, or a mark says so."""
+    pairs = head[:512] if len(head) % 2 == 0 or len(head) > 512 else head[:-1]
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    first, second = pairs[::2], pairs[1::2]
+    return len(pairs) >= 4 and ((not any(first) and all(second)) or (not any(second) and all(first)))
+
+
+def _is_text(head: bytes) -> bool:
+    return b"\0" not in head and sum(byte < 9 for byte in head[:4096]) == 0

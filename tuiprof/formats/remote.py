@@ -71,10 +71,7 @@ def is_url(text: str | os.PathLike[str]) -> bool:
 def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> Path:
     """Return a local copy of a remote trace, or of a remote directory of traces.
 
-    Args:
-        url: Where it is.
-        progress: Called now and then with (bytes copied, bytes in all; 0 = the server does not say).
-        cancelled: Asked now and then; copying stops with ``Cancelled`` once it answers True.
+    ``progress`` is called with (bytes copied, bytes in all; 0 = the server does not say).
 
     Raises:
         TraceError: fsspec or what it needs for this protocol is not installed, there is nothing at the URL, it may
@@ -84,7 +81,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
     system, path = _connect(url)
     with _explained(url):
         files, is_folder = _stoppable(lambda: _found(system, path, url), cancelled, _Silence(system).check)
-    folder = _place() / _identity(url, files)
+    folder = _cache_folder() / _identity(url, files)
     local = folder / _name(url)
     if not folder.is_dir():
         with _explained(url):
@@ -223,7 +220,7 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
             ) from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise TraceError(
-                f"no space left for a copy of {self._url} in {_place()}",
+                f"no space left for a copy of {self._url} in {_cache_folder()}",
                 f"free some, or set {PLACE_VARIABLE}",
             ) from error
         if isinstance(error, TimeoutError):
@@ -365,7 +362,7 @@ def _below(name: str, top: str) -> Path:
     return Path(*relative.parts)
 
 
-def _place() -> Path:
+def _cache_folder() -> Path:
     return directory(PLACE_VARIABLE, "remote") or _for_this_process()
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
-from tuiprof.model.uncaptured import SampledLine, Uncaptured
+from tuiprof.model.steps import SampledLine, Uncaptured
 
 #: Fewer steps than this say little about the others.
 LEAST_STEPS: Final = 5

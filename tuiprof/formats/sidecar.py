@@ -41,13 +41,8 @@ def sidecar_name(trace: str) -> str:
 
 
 def read_sync_sites(trace: Path) -> pl.DataFrame | None:
-    """Return the table of :attr:`tuiprof.model.Trace.sync_sites`.
-
-    Args:
-        trace: The trace; its sidecar ``<stem>.syncs.jsonl`` lies beside it.
-
-    Returns:
-        ``unix_ns``, ``tid``, ``what``, ``frames``, ``dur_ns``, by time; None when there is no sidecar.
+    """Return the table of :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without
+    one.
     """
     try:
         beside = trace.with_name(sidecar_name(trace.name))

@@ -39,23 +39,14 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable file and how its bytes are wrapped.
+    """A readable file and how its bytes are wrapped."""
 
-    Attributes:
-        path: The file.
-        size: Its size on disk, bytes.
-        wrapping: The outermost wrapping.
-        limit: Bytes it may inflate to.
-        whole_limit: Bytes that :meth:`whole` may return.
-        member: Entry of a zip.
-    """
-
-    path: Path
-    size: int
-    wrapping: Wrapping
-    limit: int = DEFAULT_LIMIT
-    whole_limit: int = DEFAULT_WHOLE_LIMIT
-    member: str = ""
+    path: Path  # the file
+    size: int  # its size on disk, bytes
+    wrapping: Wrapping  # the outermost wrapping
+    limit: int = DEFAULT_LIMIT  # bytes it may inflate to
+    whole_limit: int = DEFAULT_WHOLE_LIMIT  # bytes that :meth:`whole` may return
+    member: str = ""  # entry of a zip
 
     @contextmanager
     def stream(self) -> Iterator[Stream]:
@@ -141,9 +132,6 @@ class Stream:
     def read_some(self, size: int) -> bytes:
         """Return the next bytes, at most this many; none only at the end.
 
-        Args:
-            size: How many at most.
-
         Raises:
             Damaged: The compressed stream is broken here.
             TraceError: The file inflates to more than the limit, or it cannot be read.
@@ -163,11 +151,7 @@ class Stream:
         return part
 
     def skip(self, size: int) -> None:
-        """Go forward.
-
-        Args:
-            size: How many bytes to leave out.
-        """
+        """Go forward."""
         if self._unwrapped is self._file:
             self._file.seek(size, os.SEEK_CUR)
             self.at += size

@@ -20,15 +20,7 @@ _FAR_NS: Final = 1 << 60
 
 
 def far_off(starts: Ints, durs: Ints) -> npt.NDArray[np.bool_] | None:
-    """Return which events lie so far from the others that their times cannot be true.
-
-    Args:
-        starts: Starts, ns, less than :data:`LIMIT_NS` from 0.
-        durs: Lengths, ns, from 0 to :data:`LIMIT_NS`.
-
-    Returns:
-        Them; None = there are none, as nearly always.
-    """
+    """Return which events lie so far from the others that their times cannot be true; None = none, as nearly always."""
     if not len(starts) or int((starts + durs).max()) - int(starts.min()) < LIMIT_NS:
         return None
     middle = int(np.median(starts[durs < _FAR_NS])) if (durs < _FAR_NS).any() else 0

@@ -42,21 +42,13 @@ _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """What a trace says first.
+    """What a trace says first."""
 
-    Attributes:
-        line: It, as short as possible; holds names from the trace, so untrusted.
-        level: ``good``, ``info``, ``warn`` or ``bad``.
-        analysis: The analysis that tells more.
-        syncs_per_step: Syncs per step; None = unknown.
-        problem: Why the trace says nothing; empty = it does.
-    """
-
-    line: str = ""
-    level: str = "info"
-    analysis: str = ""
-    syncs_per_step: float | None = None
-    problem: str = ""
+    line: str = ""  # it, as short as possible; holds names from the trace, so untrusted
+    level: str = "info"  # ``good``, ``info``, ``warn`` or ``bad``
+    analysis: str = ""  # the analysis that tells more
+    syncs_per_step: float | None = None  # syncs per step; None = unknown
+    problem: str = ""  # why the trace says nothing; empty = it does
 
 
 def headline(trace: Trace) -> Headline:
@@ -189,9 +181,9 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
 
 def _kept_at(path: Path) -> Path | None:
     """Return where the headline of a file is kept; None when the cache is switched off or the file is gone."""
-    from tuiprof.formats.cache import place
+    from tuiprof.formats.cache import root
 
-    folder = place()
+    folder = root()
     try:
         status = path.stat()
     except OSError:

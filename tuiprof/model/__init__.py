@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuiprof.model.intervals import Window
     from tuiprof.model.report import (
         Chart,
         Column,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
     from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
     from tuiprof.model.trust import ReadStats, Remark, Trust
-    from tuiprof.model.window import Window
 
 __all__ = [
     "CATEGORIES",
@@ -69,7 +69,7 @@ _HOMES = {
     "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
     "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
     "trust": ("ReadStats", "Remark", "Trust"),
-    "window": ("Window",),
+    "intervals": ("Window",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -25,8 +25,7 @@ def as_utf8(text: str) -> str:
 def shell_word(text: str) -> str:
     """Return text as one word of a command that can be pasted into a shell.
 
-    Args:
-        text: For example the name of a folder; what is not printed is written as bash, zsh and ksh read it in ``$'…'``.
+    What cannot be printed is written as bash, zsh and ksh read it in ``$'…'``.
     """
     if not UNSAFE.search(text):
         # In the log of a CI system ``##[`` is a command: two words that a shell joins say the same.

@@ -50,11 +50,9 @@ class Derivation:
 class cached_on_trace(Generic[P, T]):  # noqa: N801 - a decorator, as functools.cache
     """Decorator for a pure function of a trace: each trace keeps what the function returned, by its arguments.
 
-    The result may refer to the trace. It is held by the trace alone, so both are freed together; a global cache, even
-    one with weak keys, would keep them alive. A trace never changes, so a result never expires. An error is not kept.
-
-    Args:
-        make: The function; its arguments after the trace are positional and hashable.
+    The arguments after the trace are positional and hashable. The result may refer to the trace. It is held by the
+    trace alone, so both are freed together; a global cache, even one with weak keys, would keep them alive. A trace
+    never changes, so a result never expires. An error is not kept.
     """
 
     def __init__(self, make: Callable[Concatenate[Trace, P], T]) -> None:

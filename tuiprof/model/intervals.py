@@ -1,11 +1,12 @@
 """Arithmetic on sets of half-open intervals ``[start, end)`` as pairs of integer arrays.
 
-All functions take and return int64 arrays of shape ``(n,)``, in any one unit. A set that is *disjoint* is
+Functions take and return int64 arrays of shape ``(n,)``, in any one unit. A set that is *disjoint* is
 sorted by start, and no interval touches the next.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,7 @@ def row_type(count: int) -> type[np.signedinteger[Any]]:
 
 
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Merge overlapping and touching intervals.
-
-    Args:
-        starts: Starts, any order.
-        ends: Ends; an interval that does not end after its start is empty and is dropped.
-
-    Returns:
-        The disjoint set that covers the same points.
-    """
+    """Merge overlapping and touching intervals, in any order; one that does not end after its start is dropped."""
     keep = ends > starts
     if not keep.all():
         starts, ends = starts[keep], ends[keep]
@@ -48,11 +41,7 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 
 def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
-    """Return the gaps of a disjoint set within ``[low, high)``.
-
-    Returns:
-        The disjoint set of gaps.
-    """
+    """Return the gaps of a disjoint set within ``[low, high)``."""
     starts, ends = clip(starts, ends, low, high)
     gap_starts = np.concatenate((np.array([low], dtype=np.int64), ends))
     gap_ends = np.concatenate((starts, np.array([high], dtype=np.int64)))
@@ -97,11 +86,7 @@ class Coverage:
         self._before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)))
 
     def up_to(self, at: Ints | int) -> Ints:
-        """Return the covered length in ``(-inf, at)`` for each instant.
-
-        Args:
-            at: Instants, shape ``(n,)`` or a scalar.
-        """
+        """Return the covered length in ``(-inf, at)`` for each instant."""
         at = np.asarray(at, dtype=np.int64)
         if not len(self.starts):
             return np.zeros_like(at)
@@ -112,11 +97,31 @@ class Coverage:
         return covered
 
     def between(self, low: Ints | int, high: Ints | int) -> Ints:
-        """Return the covered length in ``[low, high)``; 0 where high is not above low.
-
-        Args:
-            low: Lower bounds.
-            high: Upper bounds, same shape.
-        """
+        """Return the covered length in ``[low, high)``; 0 where high is not above low."""
         covered: Ints = np.maximum(self.up_to(high) - self.up_to(low), 0)
         return covered
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time range of a trace; the default is all of it.
+
+    Attributes:
+        start_ns: First instant, ns since the trace origin; None = from the beginning.
+        end_ns: First instant after the window, ns since the trace origin; None = to the end.
+        label: What to call it on the screen, for example ``"step 2"``.
+    """
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a window that ends before it starts."""
+        if self.start_ns is not None and self.end_ns is not None and self.end_ns < self.start_ns:
+            raise ValueError(f"window ends at {self.end_ns} ns, before its start at {self.start_ns} ns")
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is the whole trace."""
+        return self.start_ns is None and self.end_ns is None

@@ -44,28 +44,16 @@ class Nesting:
         return depth
 
     def directly_in(self, mask: npt.NDArray[np.bool_], rows: Ints) -> npt.NDArray[np.bool_]:
-        """Return which events have a parent that is among some events.
-
-        Args:
-            mask: Whether each event of the trace is one of them, shape ``(n,)``.
-            rows: Rows to ask about, shape ``(k,)``.
-        """
+        """Return which rows have a parent that is in the mask."""
         parent = self.parent[rows]
         inside: npt.NDArray[np.bool_] = (parent >= 0) & mask[np.maximum(parent, 0)]
         return inside
 
     def outward(self, rows: Ints) -> Iterator[Ints]:
-        """Walk from events to everything that encloses them, innermost first.
+        """Yield the next enclosing row of each event, innermost first; -1 for those that have reached the top.
 
-        Unlike following ``parent``, this also finds an event that encloses the start of the walk but not the
-        event in between: the frame of ``main`` around a step that the profiler ended after ``main`` returned.
-
-        Args:
-            rows: Where to start, shape ``(k,)``.
-
-        Yields:
-            The next enclosing row of each, shape ``(k,)``; -1 for those that have reached the top. At least one
-            is not -1.
+        Unlike following ``parent``, this also finds an event that encloses the start of the walk but not the event in
+        between: the frame of ``main`` around a step that the profiler ended after ``main`` returned.
         """
         own_end = self.ends[rows]
         at = self.before[rows]
@@ -86,21 +74,16 @@ class Nesting:
 
 
 def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
-    """Find the innermost enclosing event of each event.
+    """Find the innermost enclosing event of each event; they are in order of start, of equal starts the longer first.
 
-    An event encloses another of its track when it starts no later and ends no earlier; of two equal ones the
-    first row encloses the second. Events that overlap without enclosing (asynchronous ranges) do not become
-    parents of each other.
+    An event encloses another of its track when it starts no later and ends no earlier; of two equal ones the first row
+    encloses the second. Events that overlap without enclosing (asynchronous ranges) do not become parents of each
+    other.
 
-    Because the rows are sorted, the parent is the closest earlier row of the track that ends no earlier. All
-    rows of a block look for theirs at once: each starts at the row before it and, while that one ends too early, moves
-    on to where that one is looking. Siblings thereby skip each other in doubling strides, and blocks keep what is
-    looked at small enough to stay in the processor's cache.
-
-    Args:
-        starts: Starts in ns, ascending; of equal starts the longer event first.
-        ends: Ends in ns.
-        tracks: Track of each event.
+    Because the rows are sorted, the parent is the closest earlier row of the track that ends no earlier. All rows of a
+    block look for theirs at once: each starts at the row before it and, while that one ends too early, moves on to
+    where that one is looking. Siblings thereby skip each other in doubling strides, and blocks keep what is looked at
+    small enough to stay in the processor's cache.
     """
     n = len(starts)
     row = row_type(n)

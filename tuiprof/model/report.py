@@ -11,8 +11,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import polars as pl
 
+from tuiprof.model.intervals import Window
 from tuiprof.model.units import format_change, format_value
-from tuiprof.model.window import Window
 
 #: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
@@ -138,11 +138,7 @@ class Column:
         return self.figure or self.kind != "text"
 
     def text(self, value: object) -> str:
-        """Return one of its values as people read it, with its unit; may hold untrusted text.
-
-        Args:
-            value: The value in the unit of ``kind``; None = unknown.
-        """
+        """Return one of its values as people read it, with its unit; may hold untrusted text."""
         return _text(value, self.kind, self.signed)
 
 

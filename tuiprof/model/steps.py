@@ -1,4 +1,4 @@
-"""Training steps, and the step that every event belongs to."""
+"""Training steps: marked, or read from what repeats; the step of every event; the steps that were not captured."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model.intervals import Ints
-from tuiprof.model.repeats import repeated
+
+if TYPE_CHECKING:
+    from tuiprof.model.intervals import Window
+    from tuiprof.model.trace import Trace
+
+
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
-    from tuiprof.model.window import Window
+
 
 #: A number that 64 bits hold.
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
@@ -49,12 +55,8 @@ class Steps:
         return np.flatnonzero((self.starts >= low) & (self.ends <= high)).astype(np.int64)
 
     def window(self, index: int) -> Window:
-        """Return the window of one step.
-
-        Args:
-            index: Index into ``numbers``.
-        """
-        from tuiprof.model.window import Window
+        """Return the window of one step, by its index in ``numbers``."""
+        from tuiprof.model.intervals import Window
 
         return Window(int(self.starts[index]), int(self.ends[index]), f"step {self.numbers[index]}")
 
@@ -62,10 +64,8 @@ class Steps:
 def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     """Find the steps and assign every event to one.
 
-    Args:
-        trace: The trace.
-        markers: ``step``, ``start``, ``end`` where the format knows them; None = look for ``ProfilerStep#N``
-            outside the device tracks. Where there are none, steps are read from what repeats (see :mod:`.repeats`).
+    Without ``markers`` of the format, ``ProfilerStep#N`` outside the device tracks is looked for; where there are none,
+    steps are read from what repeats (:func:`repeated`).
     """
     if markers is None:
         markers = _markers_by_name(trace)
@@ -112,3 +112,177 @@ def _markers_by_name(trace: Trace) -> pl.DataFrame:
         .sort((pl.col("end") - pl.col("start")), descending=True)
         .unique("step", keep="first", maintain_order=True)
     )
+
+
+#: What comes less often does not repeat.
+FEWEST: Final = 3
+#: Names of what ends or begins a step, by preference: PyTorch's optimizers; calls of jitted JAX functions; batches.
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_JITTED: Final = re.compile(r"^PjitFunction\((?P<name>.+)\)$")
+_BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
+#: Jitted functions that are no step: what operators of jax.numpy become.
+_LEAST_SHARE: Final = 0.2
+#: A sequence that repeats is a step if it is so much of what is launched: else a part of one, as a model's layers are.
+_MOST: Final = 0.75
+#: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
+_ALIKE: Final = 0.8
+#: A longer period must be better than a shorter one by more than this share of the launches.
+_NO_BETTER: Final = 0.02
+_MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+
+
+def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
+    """Return ``step`` (from 0), ``start`` and ``end`` (ns) of steps read from a trace, and by what; empty = nothing
+    repeats.
+
+    In this order: the ends of the ranges of PyTorch's optimizer; calls of the jitted JAX function that takes most of
+    the time; batches of a DataLoader; kernels, of which as many different ones as possible come equally often.
+    """
+    for find in (_by_optimizer, _by_jitted, _by_batches, _by_launches):
+        edges, by = find(trace)
+        starts, ends = edges[:-1], edges[1:]
+        keep = ends > starts  # works of one graph are launched at once
+        count = int(keep.sum())
+        if count >= FEWEST:
+            frame = {"step": np.arange(count), "start": starts[keep], "end": ends[keep]}
+            return pl.DataFrame(frame, schema=_MARKERS), by
+    return pl.DataFrame(schema=_MARKERS), ""
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:
+    """Return the host rows whose name matches, and the code of each name."""
+    rows = np.flatnonzero(trace.named(pattern.pattern) & trace.on_host)
+    return rows, trace.name_codes[rows].astype(np.int64)
+
+
+def _by_optimizer(trace: Trace) -> tuple[Ints, str]:
+    rows, codes = _named(trace, _OPTIMIZER)
+    if not len(rows):
+        return np.empty(0, np.int64), ""
+    kind = int(np.bincount(codes).argmax())
+    ends = np.sort(trace.ends[rows[codes == kind]])
+    return ends, f"{trace.names[kind]} in PyTorch's own marks"
+
+
+def _by_jitted(trace: Trace) -> tuple[Ints, str]:
+    rows, codes = _named(trace, _JITTED)
+    if not len(rows):
+        return np.empty(0, np.int64), ""
+    # A function that is called again and again, not the operators that come many times within each of its calls.
+    took = np.bincount(codes, weights=trace.ends[rows] - trace.starts[rows])
+    often = np.bincount(codes)
+    took[often <= FEWEST] = 0
+    kind = int(took.argmax())
+    if took[kind] < _LEAST_SHARE * took.sum() or not took[kind]:
+        return np.empty(0, np.int64), ""
+    mine = _outermost(trace, rows[codes == kind])
+    match = _JITTED.match(trace.names[kind])
+    return np.sort(trace.starts[mine]), f"calls of {match['name'] if match else trace.names[kind]}, jitted"
+
+
+def _outermost(trace: Trace, rows: Ints) -> Ints:
+    """Return the rows that lie in no other of them: on a CPU, JAX marks one call twice, one mark inside the other."""
+    order = rows[np.lexsort((-trace.ends[rows], trace.starts[rows]))]
+    before = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], trace.ends[order][:-1])))
+    return np.sort(order[trace.starts[order] >= before])
+
+
+def _by_batches(trace: Trace) -> tuple[Ints, str]:
+    rows, _ = _named(trace, _BATCH)
+    return np.sort(trace.starts[rows]), "batches of a DataLoader"
+
+
+def _by_launches(trace: Trace) -> tuple[Ints, str]:
+    """Anchor steps at the kernel that comes first of those that come as often as the whole sequence does."""
+    kernels = np.flatnonzero(trace.is_category("kernel"))
+    launch = trace.links.launch_of[kernels]
+    kernels, launch = kernels[launch >= 0], launch[launch >= 0]
+    order = np.argsort(trace.starts[launch], kind="stable")
+    firsts = anchors(trace.name_codes[kernels][order].astype(np.int64))
+    if not len(firsts):
+        return firsts, ""
+    starts: Ints = trace.starts[launch[order][firsts]].astype(np.int64)
+    return (
+        starts,
+        f"a sequence of {int(np.median(np.diff(firsts)))} launches that repeats {len(firsts)} times",
+    )
+
+
+def anchors(codes: Ints) -> Ints:
+    """Return where each repetition of a sequence begins; empty = nothing repeats.
+
+    What comes once in each repetition has equal distances. So have a model's layers in each pass over them: the
+    distance counts at which most of the sequence is the same again.
+    """
+    by_name = np.argsort(codes, kind="stable")
+    times = np.bincount(codes)
+    ends = np.cumsum(times)
+    first = np.full(len(times), len(codes))
+    first[times > 0] = by_name[(ends - times)[times > 0]]
+    candidates = []
+    for count in np.unique(times[times > FEWEST]).tolist():
+        name = int(np.where(times == count, first, len(codes)).argmin())
+        rows: Ints = by_name[ends[name] - count : ends[name]].astype(np.int64)
+        between = np.diff(rows)
+        period = int(np.median(between))
+        alike = (np.abs(between - period) <= 0.1 * period).mean()
+        if alike >= _ALIKE and period >= 2 and rows[-1] - rows[0] + period >= _MOST * len(codes):
+            candidates.append((period, rows))
+    best = -_NO_BETTER
+    found: Ints = np.empty(0, np.int64)
+    for period, rows in sorted(candidates, key=lambda candidate: candidate[0]):
+        same = float((codes[period:] == codes[:-period]).mean())
+        if same > best + _NO_BETTER:  # multiples of a period are as good as it is
+            best, found = same, rows
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLine:
+    """A line of the script that its main thread was seen at.
+
+    Attributes:
+        where: ``file.py:24``.
+        share: The part of all samples that were taken there.
+        doing: What it did there, ``"backward"``, ``"forward"``, …; empty = something of its own.
+    """
+
+    where: str
+    share: float
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncaptured:
+    """Steps of a run outside its captures, of the process that a trace is of.
+
+    A profiler slows the host down, during a capture and, on CUDA, for the rest of the run. So these are steps before
+    the first capture where there are enough of them.
+
+    Attributes:
+        steps: How many they are.
+        step_ns: Their median time, ns.
+        low_ns: Their 10th percentile, ns.
+        high_ns: Their 90th percentile, ns.
+        host_ns: What the host takes for a step while it runs ahead of its device, ns: where the device sets the pace,
+            the first steps of a run take no longer until the launch queue is full. None = no such steps were seen.
+        after_capture: They come after a capture, because too few came before it.
+        usable_cores: Processor cores that the run may use; None = not recorded.
+        busy_cores: How many of them its processes kept busy in the median, workers included; None = not recorded.
+        idle_cores: How many cores of the host were idle in the median; None = not recorded.
+        bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
+            it has none; None = not recorded.
+        lines: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
+    """
+
+    steps: int
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    host_ns: float | None = None
+    after_capture: bool = False
+    usable_cores: int | None = None
+    busy_cores: float | None = None
+    idle_cores: float | None = None
+    bf16: str | None = None
+    lines: tuple[SampledLine, ...] = ()

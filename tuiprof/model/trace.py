@@ -15,15 +15,14 @@ import polars as pl
 
 from tuiprof.model import links, nesting, steps
 from tuiprof.model.derived import Derivation, derived
-from tuiprof.model.intervals import Ints, row_type, union
+from tuiprof.model.intervals import Ints, Window, row_type, union
 from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
 from tuiprof.model.trust import ReadStats
-from tuiprof.model.window import Window
 
 if TYPE_CHECKING:
+    from tuiprof.model.steps import Uncaptured
     from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
-    from tuiprof.model.uncaptured import Uncaptured
 
 Mask = npt.NDArray[np.bool_]
 _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
@@ -185,10 +184,6 @@ class Trace:
         """Return an integer column as int64, -1 for null, shape ``(len(self),)`` or that of ``rows``.
 
         Most columns mean something for a few events only: ask for those, and the rest is never unpacked.
-
-        Args:
-            column: Column name.
-            rows: Rows in ``events``; None = all.
         """
         series = self.events[column] if rows is None else self.events[column].gather(rows)
         if series.null_count():
@@ -209,11 +204,7 @@ class Trace:
         return ends
 
     def lengths(self, rows: Ints) -> Ints:
-        """Return the length of some events, ns.
-
-        Args:
-            rows: Rows in ``events``.
-        """
+        """Return the length of some events, ns."""
         lengths: Ints = self.ends[rows] - self.starts[rows]
         return lengths
 
@@ -247,20 +238,11 @@ class Trace:
         return dtype.categories.to_list()
 
     def name(self, row: int) -> str:
-        """Return the name of one event.
-
-        Args:
-            row: Row in ``events``.
-        """
+        """Return the name of one event."""
         return self.names[int(self.name_codes[row])]
 
     def is_category(self, *categories: str, rows: Ints | None = None) -> Mask:
-        """Return which events belong to any of these categories, shape ``(len(self),)`` or that of ``rows``.
-
-        Args:
-            *categories: Names out of ``CATEGORIES``.
-            rows: Rows in ``events``; None = all.
-        """
+        """Return which events, or which of ``rows``, belong to any of these of ``CATEGORIES``."""
         codes = self.category_codes if rows is None else self.category_codes[rows]
         mask: Mask = np.zeros(len(codes), dtype=bool)
         for name in categories:
@@ -268,12 +250,7 @@ class Trace:
         return mask
 
     def named(self, predicate: str, rows: Ints | None = None) -> Mask:
-        """Return which events have a name that matches a regular expression (searched anywhere).
-
-        Args:
-            predicate: A regular expression as :mod:`re` reads it. Only distinct names are searched.
-            rows: Rows in ``events``; None = all.
-        """
+        """Return which events, or which of ``rows``, have a name in which a regular expression is found."""
         hits = self.names_like(predicate)
         if not hits.any():
             return np.zeros(len(self) if rows is None else len(rows), dtype=bool)
@@ -339,12 +316,7 @@ class Trace:
         return self._work[device]
 
     def between(self, low: int, high: int) -> Ints:
-        """Return the rows of events that begin before an instant and end after another, in order of start.
-
-        Args:
-            low: What they end after, ns.
-            high: What they begin before, ns.
-        """
+        """Return the rows of events that begin before an instant and end after another, in order of start."""
         count = int(np.searchsorted(self.starts, high, side="left"))
         return np.flatnonzero(self.ends[:count] > low)
 
@@ -364,12 +336,7 @@ class Trace:
         return steps.assign(self, self.given_step_markers)
 
     def busy(self, device: int, window: Window | None = None) -> tuple[Ints, Ints]:
-        """Return when a device works: the union over all its streams, as a disjoint set in ns.
-
-        Args:
-            device: Device index.
-            window: Cut to this window; None = the whole trace.
-        """
+        """Return when a device works (in a window): the union over all its streams, as a disjoint set in ns."""
         key = (device, window)
         if key not in self._busy:
             rows = self.work_of(device)
@@ -383,28 +350,19 @@ class Trace:
     @derived
     def trust(self) -> Trust:
         """What this trace cannot tell."""
-        from tuiprof.model.trust_checks import examine
+        from tuiprof.model.trust import examine
 
         return examine(self)
 
     # -- one event -----------------------------------------------------------------------------------------
 
     def ancestors(self, row: int) -> list[int]:
-        """Return the rows that enclose an event on its track, innermost first.
-
-        Args:
-            row: Row in ``events``.
-        """
+        """Return the rows that enclose an event on its track, innermost first."""
         return [int(level[0]) for level in self.nesting.outward(np.array([row], dtype=np.int64))]
 
     def raw_event(self, row: int) -> str:
-        """Return the untouched text of an event as it stands in the file.
-
-        Args:
-            row: Row in ``events``.
-
-        Returns:
-            Its text (untrusted: it may hold anything); empty when the format keeps none.
+        """Return the untouched text of an event as it stands in the file; untrusted, and empty when the format keeps
+        none.
         """
         if self._raw is None:
             return ""

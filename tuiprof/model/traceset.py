@@ -61,10 +61,7 @@ class TraceSet:
         return tuple(file.rank for file in self.files)
 
     def file(self, rank: int | None = None) -> RankFile:
-        """Return the file of a rank.
-
-        Args:
-            rank: Its number; None = the lowest there is.
+        """Return the file of a rank; None = the lowest there is.
 
         Raises:
             UsageProblem: There is no such rank.
@@ -77,10 +74,7 @@ class TraceSet:
         raise UsageProblem(f"there is no rank {rank}", f"there {_are(self.ranks)}")
 
     def open(self, rank: int | None = None) -> Trace:
-        """Read the trace of a rank.
-
-        Args:
-            rank: Its number; None = the lowest there is.
+        """Read the trace of a rank; None = the lowest there is.
 
         Raises:
             UsageProblem: There is no such rank.
@@ -89,11 +83,7 @@ class TraceSet:
         return self.opener(self.file(rank).path)
 
     def line(self, rank: int | None = None) -> str:
-        """Return one line that says what is shown and what else there is; empty where there is nothing else.
-
-        Args:
-            rank: The rank shown; None = the lowest.
-        """
+        """Return one line that says which rank is shown and what else there is; empty where there is nothing else."""
         parts = []
         if len(self.runs) > 1:
             others = [run for run in self.runs if run != self.run]

@@ -23,11 +23,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def typed_number(text: str) -> str:
-    """Return a number as it was typed or copied from a table in the signs that ``float`` reads.
-
-    Args:
-        text: For example ``−1 234.5``, with either minus sign and blanks between groups of three digits.
-    """
+    """Return a number as typed or copied from a table (``−1 234.5``) in the signs that ``float`` reads."""
     return _GROUPS.sub("", text.replace(MINUS, "-"))
 
 
@@ -55,11 +51,7 @@ def _three_figures(value: float) -> str:
 
 
 def format_ns(ns: float | None) -> str:
-    """Return a duration such as ``16.3 ms`` or ``1 min 12 s``.
-
-    Args:
-        ns: Nanoseconds; None = unknown.
-    """
+    """Return a duration such as ``16.3 ms`` or ``1 min 12 s``."""
     if ns is None:
         return NONE
     if ns < 0:
@@ -88,11 +80,7 @@ def format_ns_span(low: float, high: float) -> str:
 
 
 def format_bytes(size: float | None) -> str:
-    """Return a size such as ``8.90 GiB`` (binary units).
-
-    Args:
-        size: Bytes; None = unknown.
-    """
+    """Return a size such as ``8.90 GiB`` (binary units)."""
     if size is None:
         return NONE
     if size < 0:
@@ -104,11 +92,7 @@ def format_bytes(size: float | None) -> str:
 
 
 def format_count(value: float | None) -> str:
-    """Return a count with thin groups, ``31 204``; fractions keep three figures.
-
-    Args:
-        value: The count; None = unknown.
-    """
+    """Return a count with thin groups, ``31 204``; fractions keep three figures."""
     if value is None:
         return NONE
     if value < 0:
@@ -124,13 +108,10 @@ def format_factor(value: float) -> str:
 
 
 def format_speed(ratio: float) -> str:
-    """Return a ratio of times as ``2.34× faster``, ``1.045× slower`` or ``the same``.
+    """Return a ratio of times, after over before, as ``2.34× faster``, ``1.045× slower`` or ``the same``; 0 = unknown.
 
     It is how many times as long the longer one takes, so that faster and slower are one scale. Below a tenth of
     difference it has a third decimal.
-
-    Args:
-        ratio: The time after over the one before; 0 = unknown.
     """
     if not ratio > 0:
         return NONE
@@ -157,11 +138,7 @@ def _speed(ratio: float) -> tuple[str, str]:
 
 
 def format_share(share: float | None) -> str:
-    """Return a share of one as percent, ``2.7 %``.
-
-    Args:
-        share: 0 to 1; None = unknown.
-    """
+    """Return a share of one as percent, ``2.7 %``."""
     if share is None:
         return NONE
     if share < 0:
@@ -179,11 +156,7 @@ def format_share(share: float | None) -> str:
 
 
 def format_rough_share(share: float | None) -> str:
-    """Return a share that is estimated as percent with two figures: ``20 %``, ``2.9 %``, ``0.46 %``.
-
-    Args:
-        share: 0 to 1; None = unknown.
-    """
+    """Return a share that is estimated as percent with two figures: ``20 %``, ``2.9 %``, ``0.46 %``."""
     if share is None:
         return NONE
     percent = share * 100
@@ -191,12 +164,7 @@ def format_rough_share(share: float | None) -> str:
 
 
 def format_value(value: object, kind: Kind) -> str:
-    """Return a value of a table or fact as text.
-
-    Args:
-        value: The value in the unit of ``kind``; None = unknown.
-        kind: What it is.
-    """
+    """Return a value of a table or fact as text."""
     if value is None:
         return NONE
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -216,19 +184,10 @@ def format_value(value: object, kind: Kind) -> str:
 
 
 def format_change(value: float | None, kind: Kind) -> str:
-    """Return a difference as text: ``+1.31 ms``, ``−2.00 ms``; no sign where nothing changed.
-
-    Args:
-        value: After minus before, in the unit of ``kind``; None = unknown.
-        kind: What it is.
-    """
+    """Return a difference, after minus before, as text: ``+1.31 ms``, ``−2.00 ms``; no sign where nothing changed."""
     return f"{'+' if value is not None and value > 0 else ''}{format_value(value, kind)}"
 
 
 def format_points(value: float | None) -> str:
-    """Return the difference of two shares in percentage points: ``−11.5 pp``; in percent it would be a ratio.
-
-    Args:
-        value: After minus before, of shares from 0 to 1; None = unknown.
-    """
+    """Return the difference of two shares in percentage points: ``−11.5 pp``; in percent it would be a ratio."""
     return format_change(value, "share").replace("%", "pp")

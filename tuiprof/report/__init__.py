@@ -104,14 +104,7 @@ def render_all(
 def render(
     report: Report | Unavailable, fmt: str = "text", *, trust: str = "", style: Style | None = None
 ) -> str:
-    """Render one report; the arguments are those of :func:`render_all`.
-
-    Args:
-        report: What an analysis answered.
-        fmt: ``text``, ``json``, ``csv``, ``md`` or ``html``.
-        trust: The trust line of the trace; empty = none.
-        style: How to print; None = for stdout.
-    """
+    """Render one report, as :func:`render_all` does several."""
     return render_all([report], fmt, trust=trust, style=style)
 
 

@@ -26,10 +26,9 @@ _BEYOND: Final = 3.0
 
 
 def chart(table: Table, style: Style) -> list[str]:
-    """Draw a table as its :class:`~tuiprof.model.Chart` says; values begin at zero.
+    """Draw a table as its :class:`~tuiprof.model.Chart` says, from zero, in at most eight lines.
 
-    Returns:
-        At most eight lines; none where the table declares no chart, or is too short to be worth one.
+    There are none where the table declares no chart, or is too short to be worth one.
     """
     if table.chart is None or not table.chart.in_text or not style.charts:
         return []
@@ -94,13 +93,13 @@ def _ends(table: Table, drawn: Chart, indent: int, room: int) -> list[str]:
     if not drawn.at:
         return []
     column = table.column(drawn.at)
-    first, last = (sanitize(_place(column, table.rows[drawn.at][row])) for row in (0, -1))
+    first, last = (sanitize(_axis_label(column, table.rows[drawn.at][row])) for row in (0, -1))
     first = clip(first, (room - indent) // 2)
     last = clip(last, room - indent - width(first))
     return [" " * indent + first + " " * (room - indent - width(first) - width(last)) + last]
 
 
-def _place(column: Column, value: object) -> str:
+def _axis_label(column: Column, value: object) -> str:
     """Return where a row is on the axis, for example ``step 12``."""
     text = column.text(value)
     return f"{column.label} {text}" if column.kind in ("count", "text") else text

@@ -58,15 +58,10 @@ def width(text: str) -> int:
 
 
 def clip(text: str, cells: int, elide: Literal["end", "start", "middle"] = "middle") -> str:
-    """Return sanitised text cut to a number of cells, an ellipsis where something is missing.
+    """Return sanitised text cut to a number of cells (at least 1), an ellipsis where something is missing.
 
     By default that is the middle, because the end of a path and the end of a kernel's name tell as much as their
     beginning.
-
-    Args:
-        text: Text without control characters.
-        cells: Cells available, at least 1.
-        elide: Where to cut.
     """
     if width(text) <= cells:
         return text

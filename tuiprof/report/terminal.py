@@ -28,15 +28,10 @@ _MANY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What a terminal can show.
+    """What a terminal can show."""
 
-    Attributes:
-        colours: How many colours: 256 or more, the 16 of its own palette, or none.
-        plain: It has ASCII only.
-    """
-
-    colours: Colours = "many"
-    plain: bool = False
+    colours: Colours = "many"  # how many colours: 256 or more, the 16 of its own palette, or none
+    plain: bool = False  # it has ASCII only
 
 
 def this_terminal() -> Terminal:

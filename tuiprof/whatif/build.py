@@ -41,25 +41,16 @@ class Unreplayable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Calls in which the host waits for a device; arrays of shape ``(k,)``.
+    """Calls in which the host waits for a device; arrays of shape ``(k,)``."""
 
-    Attributes:
-        rows: The call whose return ends each, as a row of the trace.
-        starts: When the host began to wait, ns.
-        ends: When it went on, ns.
-        copies: The copy that it is for, as a row; -1 = none.
-        all_streams: Whether it waits for all streams.
-        by_event: Whether it waits for a point marked earlier: not all that was launched before it need be done.
-        by_profiler: Whether the profiler made it.
-    """
-
-    rows: Ints
-    starts: Ints
-    ends: Ints
-    copies: Ints
-    all_streams: Mask
+    rows: Ints  # the call whose return ends each, as a row of the trace
+    starts: Ints  # when the host began to wait, ns
+    ends: Ints  # when it went on, ns
+    copies: Ints  # the copy that it is for, as a row; -1 = none
+    all_streams: Mask  # whether it waits for all streams
+    #: Whether it waits for a point marked earlier: not all that was launched before it need be done.
     by_event: Mask
-    by_profiler: Mask
+    by_profiler: Mask  # whether the profiler made it
 
 
 @dataclass(slots=True)
@@ -109,40 +100,24 @@ _COLUMNS = tuple(column.name for column in fields(_Nodes))
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that is a node or two.
+    """A call that is a node or two."""
 
-    Attributes:
-        begin: Its begin; of a wait that of the waiting, ns.
-        end: Its end, ns.
-        row: Its row.
-        launches: Whether it launches work.
-        wait: Index into the waits; ``_BLOCKED`` = a launch that stood before a full queue.
-    """
-
-    begin: int
-    end: int
+    begin: int  # its begin; of a wait that of the waiting, ns
+    end: int  # its end, ns
     row: int
-    launches: bool
-    wait: int
+    launches: bool  # whether it launches work
+    wait: int  # index into the waits; ``_BLOCKED`` = a launch that stood before a full queue
 
 
 @dataclass(slots=True)
 class _Handover:
-    """A silence of the main thread in which other threads work for it.
+    """A silence of the main thread in which other threads work for it."""
 
-    Attributes:
-        begin: Its begin, ns.
-        end: Its end, ns.
-        spans: From when to when each other thread works in it, by thread.
-        stops: The node in which the main thread stops; -1 = not made yet.
-        goes_on: The node in which it goes on.
-    """
-
-    begin: int
-    end: int
-    spans: dict[int, tuple[int, int]]
-    stops: int = -1
-    goes_on: int = -1
+    begin: int  # its begin, ns
+    end: int  # its end, ns
+    spans: dict[int, tuple[int, int]]  # from when to when each other thread works in it, by thread
+    stops: int = -1  # the node in which the main thread stops; -1 = not made yet
+    goes_on: int = -1  # the node in which it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,10 +420,10 @@ class _Builder:
         else:
             raise Unreplayable("its calls and its device work contradict each other in time")
         order = np.argsort(key, kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        columns["before"] = place[before]
-        columns["other"] = np.where(other >= 0, place[other], -1)
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        columns["before"] = position[before]
+        columns["other"] = np.where(other >= 0, position[other], -1)
         sorted_ = {name: column[order] for name, column in columns.items()}
         last = np.array([node for node, _ in self.last], dtype=np.int64)
         return Graph(
@@ -457,7 +432,7 @@ class _Builder:
                 HostClock.of(self.trace, t, self.low, self.high, self.profiler) for t in self.tracks
             ),
             tracks=tuple(self.tracks),
-            last=place[last],
+            last=position[last],
             last_captured_ns=np.array([instant for _, instant in self.last], dtype=np.float64),
             low=self.low,
             high=self.high,

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.graph import WORK, Graph
 from tuiprof.whatif.replay import Replay
@@ -47,36 +47,23 @@ _BISECTIONS: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """What a change wins a step (in all where the trace marks no steps), ns.
+    """What a change wins a step (in all where the trace marks no steps), ns."""
 
-    Attributes:
-        ns: The likely figure.
-        low_ns: At least.
-        high_ns: At most.
-    """
-
-    ns: float
-    low_ns: float
-    high_ns: float
+    ns: float  # the likely figure
+    low_ns: float  # at least
+    high_ns: float  # at most
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A captured step as it is without the profiler.
+    """A captured step as it is without the profiler."""
 
-    Attributes:
-        graph: The captured step.
-        scale: Factor on the table's costs of recording.
-        scales: The lowest and the highest factor that may be right as well, for the range of a prediction.
-        basis: What the factor comes from.
-        uncaptured: The session's own steps; None = there are none.
-    """
-
-    graph: Graph
-    scale: float
+    graph: Graph  # the captured step
+    scale: float  # factor on the table's costs of recording
+    #: The lowest and the highest factor that may be right as well, for the range of a prediction.
     scales: tuple[float, ...]
-    basis: Basis
-    uncaptured: Uncaptured | None = None
+    basis: Basis  # what the factor comes from
+    uncaptured: Uncaptured | None = None  # the session's own steps; None = there are none
 
     @cached_property
     def error(self) -> float:
@@ -138,8 +125,8 @@ class Calibrated:
             edit: The likely change.
             least: The same where it helps least; None = as likely.
             most: The same where it helps most; None = as likely.
-            on: A change that is made before; None = none.
-            likely_ns: What :meth:`likely_ns` said already; None = not asked yet.
+            on: A change that is made before.
+            likely_ns: What :meth:`likely_ns` said already.
         """
         likely = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns
         limit = self._limit_ns((edit, least or edit, most or edit), on or Edit())
@@ -228,15 +215,10 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A factor on the costs of recording that gives a step its time.
+    """A factor on the costs of recording that gives a step its time."""
 
-    Attributes:
-        scale: The least such factor.
-        paced: The device sets the pace, so that every larger factor gives the same time.
-    """
-
-    scale: float
-    paced: bool
+    scale: float  # the least such factor
+    paced: bool  # the device sets the pace, so that every larger factor gives the same time
 
 
 def fit(graph: Graph, step_ns: float, edit: Edit | None = None) -> Fit:

@@ -27,21 +27,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Chip:
-    """The limits of one chip.
-
-    Attributes:
-        name: Its name.
-        bytes_per_s: Bandwidth of its memory.
-        operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"tfloat32"``,
-            ``"bfloat16"``, ``"float16"`` where there is no bfloat16, and ``"int8"`` in them), dense; a
-            multiply-add is two.
-        link_bytes_per_s: What its link to the host carries in one direction.
-    """
+    """The limits of one chip."""
 
     name: str
-    bytes_per_s: float
+    bytes_per_s: float  # bandwidth of its memory
+    #: Arithmetic operations by type (``"float32"`` outside matrix units, ``"tfloat32"``, ``"bfloat16"``,
+    #: ``"float16"`` where there is no bfloat16, and ``"int8"`` in them), dense; a multiply-add is two.
     operations_per_s: Mapping[str, float]
-    link_bytes_per_s: float
+    link_bytes_per_s: float  # what its link to the host carries in one direction
 
 
 #: One direction of a link of sixteen lanes, GB/s: half of what the datasheets state for both.
@@ -128,19 +121,11 @@ _CHIPS: Final = tuple(
 
 
 def find_chip(device: str) -> Chip | None:
-    """Return the chip of a device; None = it is not in the table.
-
-    Args:
-        device: Its name as the driver or the framework gives it: ``"NVIDIA H200"``, ``"TPU v5 lite"``.
-    """
+    """Return the chip that the driver or the framework calls ``"NVIDIA H200"``, ``"TPU v5 lite"``, …"""
     return next((chip for pattern, chip in _CHIPS if pattern.search(device)), None)
 
 
 def link_bytes_per_s(device: str) -> float:
-    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known.
-
-    Args:
-        device: Its name as the driver or the framework gives it.
-    """
+    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known."""
     chip = find_chip(device)
     return chip.link_bytes_per_s if chip is not None else _PCIE_4 * 1e9

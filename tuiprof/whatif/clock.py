@@ -30,19 +30,13 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True)
 class HostClock:
-    """Host time of one thread, with and without what the profiler added to it.
+    """Host time of one thread, with and without what the profiler added to it."""
 
-    Attributes:
-        at: Instants at which an event of the thread begins or ends, ns, ascending, shape ``(n,)``.
-        captured_ns: Host time between neighbours, shape ``(n - 1,)``; 0 where the profiler held the host.
-        recording_ns: What recording costs in each at the table's costs, same shape.
-        hiccup_ns: The part of ``captured_ns`` that an ordinary step does not have, same shape.
-    """
-
-    at: Ints
+    at: Ints  # instants at which an event of the thread begins or ends, ns, ascending, shape ``(n,)``
+    #: Host time between neighbours, shape ``(n - 1,)``; 0 where the profiler held the host.
     captured_ns: Floats
-    recording_ns: Floats
-    hiccup_ns: Floats
+    recording_ns: Floats  # what recording costs in each at the table's costs, same shape
+    hiccup_ns: Floats  # the part of ``captured_ns`` that an ordinary step does not have, same shape
 
     @classmethod
     def of(cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage) -> HostClock:
@@ -76,9 +70,8 @@ class HostClock:
     def passed(self, scale: float, keep: Floats | None = None) -> Floats:
         """Return the host time that had passed at each instant of :attr:`at` without the profiler, ns.
 
-        Args:
-            scale: Factor on the table's costs; 0 = as captured, hiccups included.
-            keep: The part of each stretch that stays, shape ``(n - 1,)``; None = all of each.
+        ``scale`` is a factor on the table's costs (0 = as captured, hiccups included), ``keep`` the part of each
+        stretch that stays, shape ``(n - 1,)``.
         """
         # Of a stretch that is long beside its recording, the recording is taken away; of a short one less, as it cannot
         # have taken all of it.

@@ -42,51 +42,30 @@ CALL, WAIT, WORK, JOIN = range(4)
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which each stands after what it depends on in its round; arrays of shape ``(n,)``.
+    """Nodes in an order in which each stands after what it depends on in its round; arrays of shape ``(n,)``."""
 
-    Attributes:
-        kind: ``CALL``, ``WAIT``, ``WORK`` or ``JOIN``.
-        row: Row of the trace, of the call or of the work; -1 = none.
-        before: The node before on the thread or stream; one that stands later in the order is of the round before.
-        other: The other predecessor; -1 = none.
-        thread: Index into ``clocks`` of a host node; of device work -1 less the index of its stream.
-        host_start: From when to …
-        host_end: … when the host worked between ``before`` and the node, captured ns.
-        other_start: From when to ``host_end`` it worked after ``other``; -1 = not at all.
-        before_ns: Further time after ``before``: a gap on a stream, the least that a wait takes.
-        other_ns: Further time after ``other``: launch latency, the return from a wait.
-        work_ns: Length of the work of a node, ns; 0 = none.
-        clocks: Host time of each thread.
-        tracks: Track of each thread.
-        last: The last node of the main thread and of each stream, by which rounds are measured.
-        last_captured_ns: When each of ``last`` was reached in the capture, ns since ``low``.
-        low: Begin of the stretch, ns since the trace origin.
-        high: Its end on the host.
-        step_count: Steps in it; 0 = the trace marks none.
-        device_busy_ns: Time that the busiest device works a step (in all without steps), overlaps counted once.
-        unexplained_ns: Waiting of works for which no predecessor was found, summed.
-    """
-
-    kind: npt.NDArray[np.int8]
-    row: Ints
+    kind: npt.NDArray[np.int8]  # ``CALL``, ``WAIT``, ``WORK`` or ``JOIN``
+    row: Ints  # row of the trace, of the call or of the work; -1 = none
+    #: The node before on the thread or stream; one that stands later in the order is of the round before.
     before: Ints
-    other: Ints
-    thread: Ints
-    host_start: Ints
-    host_end: Ints
-    other_start: Ints
-    before_ns: Floats
-    other_ns: Floats
-    work_ns: Floats
-    clocks: tuple[HostClock, ...]
-    tracks: tuple[int, ...]
-    last: Ints
-    last_captured_ns: Floats
-    low: int
-    high: int
-    step_count: int
+    other: Ints  # the other predecessor; -1 = none
+    thread: Ints  # index into ``clocks`` of a host node; of device work -1 less the index of its stream
+    host_start: Ints  # from when to …
+    host_end: Ints  # … when the host worked between ``before`` and the node, captured ns
+    other_start: Ints  # from when to ``host_end`` it worked after ``other``; -1 = not at all
+    before_ns: Floats  # further time after ``before``: a gap on a stream, the least that a wait takes
+    other_ns: Floats  # further time after ``other``: launch latency, the return from a wait
+    work_ns: Floats  # length of the work of a node, ns; 0 = none
+    clocks: tuple[HostClock, ...]  # host time of each thread
+    tracks: tuple[int, ...]  # track of each thread
+    last: Ints  # the last node of the main thread and of each stream, by which rounds are measured
+    last_captured_ns: Floats  # when each of ``last`` was reached in the capture, ns since ``low``
+    low: int  # begin of the stretch, ns since the trace origin
+    high: int  # its end on the host
+    step_count: int  # steps in it; 0 = the trace marks none
+    #: Time that the busiest device works a step (in all without steps), overlaps counted once.
     device_busy_ns: float
-    unexplained_ns: float
+    unexplained_ns: float  # waiting of works for which no predecessor was found, summed
 
     @cached_property
     def befores(self) -> list[int]:

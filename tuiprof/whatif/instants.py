@@ -19,38 +19,24 @@ _PACES = 0.98
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Losses:
-    """Where a stretch loses the time that a change saves; stretches of captured time in order, shape ``(k,)``.
+    """Where a stretch loses the time that a change saves; stretches of captured time in order, shape ``(k,)``."""
 
-    Attributes:
-        starts: Begin of each, captured ns.
-        ends: End of each, captured ns.
-        ns: What is lost in each and not regained later, ns without the profiler. They add up to what the change saves.
-        high: End of the stretch that is replayed, captured ns; of what comes later nothing is known.
-    """
-
-    starts: Ints
-    ends: Ints
+    starts: Ints  # begin of each, captured ns
+    ends: Ints  # end of each, captured ns
+    #: What is lost in each and not regained later, ns without the profiler. They add up to what the change saves.
     ns: Floats
-    high: int
+    high: int  # end of the stretch that is replayed, captured ns; of what comes later nothing is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instants:
-    """When a stretch happens as replayed; instants are on the axis of the trace, as if it began when it was captured.
+    """When a stretch happens as replayed, on the axis of the trace, as if it began when it was captured."""
 
-    Attributes:
-        work: Device work that is still there, as rows, in order of ``starts``.
-        starts: Begin of each, ns.
-        ends: End of each, ns.
-        captured: Instants of the main thread in the capture, ns, ascending.
-        replayed: When the main thread gets there, ns, shape of ``captured``.
-    """
-
-    work: Ints
-    starts: Ints
-    ends: Ints
-    captured: Ints
-    replayed: Ints
+    work: Ints  # device work that is still there, as rows, in order of ``starts``
+    starts: Ints  # begin of each, ns
+    ends: Ints  # end of each, ns
+    captured: Ints  # instants of the main thread in the capture, ns, ascending
+    replayed: Ints  # when the main thread gets there, ns, shape of ``captured``
 
     def of_host(self, captured: Ints) -> Ints:
         """Return when the main thread gets to captured instants, ns."""
@@ -82,17 +68,10 @@ def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
 
 
 def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None) -> Losses:
-    """Return where the captured stretch loses what a change saves.
+    """Return where the captured stretch loses what a change saves (``saved_ns`` a step), made on top of another.
 
-    The stretch is replayed with and without the change until steps follow one another in the same time. By how much
-    one is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
-
-    Args:
-        trace: The trace.
-        step: Its replayed step.
-        edit: The change.
-        saved_ns: What it saves a step, without marked steps in all.
-        on: A change that is made before; None = none.
+    The stretch is replayed with and without the change until steps follow one another in the same time. By how much one
+    is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
     """
     graph, replay = step.graph, step.likely
     before, after = on or Edit(), edit if on is None else on | edit

@@ -20,15 +20,10 @@ SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One round of a replay.
+    """One round of a replay."""
 
-    Attributes:
-        reached: When each node of the graph was reached, ns, shape ``(n,)``.
-        before: The same in the round before it; 0 = it began at rest.
-    """
-
-    reached: Floats
-    before: Floats
+    reached: Floats  # when each node of the graph was reached, ns, shape ``(n,)``
+    before: Floats  # the same in the round before it; 0 = it began at rest
 
     def took(self, nodes: Ints) -> Floats:
         """Return how long after the round before each of some nodes was reached, ns."""
@@ -42,17 +37,12 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A graph with what the profiler added taken away.
-
-    Attributes:
-        graph: The graph.
-        scale: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
-        host: Factor on what is left of the host's time.
-    """
+    """A graph with what the profiler added taken away."""
 
     graph: Graph
+    #: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
     scale: float = 0.0
-    host: float = 1.0
+    host: float = 1.0  # factor on what is left of the host's time
 
     @cached_property
     def unchanged_ns(self) -> float:
@@ -60,10 +50,8 @@ class Replay:
         return self.step_ns()
 
     def once(self) -> Floats:
-        """Replay one round that begins at rest.
-
-        Returns:
-            When each of ``graph.last`` is reached, ns since the begin of the stretch.
+        """Replay one round that begins at rest: when each of ``graph.last`` is reached, ns since the begin of the
+        stretch.
         """
         return self.first_round().reached[self.graph.last]
 
@@ -93,11 +81,7 @@ class Replay:
         return Round(np.array(reached), np.array(before))
 
     def step_ns(self, edit: Edit | None = None) -> float:
-        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch.
-
-        Args:
-            edit: The change; None = as it is.
-        """
+        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch."""
         took = self.settled_round(edit).took(self.graph.last)
         return float(took.max()) / max(self.graph.step_count, 1)
 

@@ -42,23 +42,14 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """The change of a step time.
+    """The change of a step time."""
 
-    Attributes:
-        before_ns: Median before, ns.
-        after_ns: Median after, ns.
-        low: Lower end of the 95 % interval of after / before; None = unknown.
-        high: Its upper end.
-        sure: ``yes``; ``no: …`` within the spread; ``unknown: …`` from too few steps.
-        basis: What it was derived from: ``180 and 200 steps``.
-    """
-
-    before_ns: float
-    after_ns: float
-    low: float | None
-    high: float | None
-    sure: str
-    basis: str
+    before_ns: float  # median before, ns
+    after_ns: float  # median after, ns
+    low: float | None  # lower end of the 95 % interval of after / before; None = unknown
+    high: float | None  # its upper end
+    sure: str  # ``yes``; ``no: …`` within the spread; ``unknown: …`` from too few steps
+    basis: str  # what it was derived from: ``180 and 200 steps``
 
     @property
     def share(self) -> float:
@@ -87,15 +78,7 @@ class StepChange:
 
 
 def step_change(before: Ints, after: Ints) -> StepChange | None:
-    """Compare step times.
-
-    Args:
-        before: Step times before, ns.
-        after: Step times after, ns.
-
-    Returns:
-        The change; None where one side has no steps.
-    """
+    """Compare step times, ns; None where one side has no steps."""
     if not len(before) or not len(after):
         return None
     a, b = float(np.median(before)), float(np.median(after))

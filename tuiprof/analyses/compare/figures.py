@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tuiprof.analyses.compare.change import SAME_SHARE
 from tuiprof.model import Column, Report, Table, Unavailable
-from tuiprof.model.report import Kind
+from tuiprof.model.intervals import Ints
+from tuiprof.model.report import Chart, Kind, Series
 from tuiprof.model.units import format_change, format_points, format_value
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of both sides.
+    """One figure of both sides."""
 
-    Attributes:
-        key: Its stable name, with the unit.
-        label: What a person reads.
-        kind: How it is shown.
-        before: The baseline's; None = unknown.
-        after: The other's.
-    """
-
-    key: str
-    label: str
-    kind: Kind
-    before: float | None
-    after: float | None
+    key: str  # its stable name, with the unit
+    label: str  # what a person reads
+    kind: Kind  # how it is shown
+    before: float | None  # the baseline's; None = unknown
+    after: float | None  # the other's
 
     @property
     def change(self) -> float | None:
@@ -93,3 +89,44 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
         empty="not both sides have a trace",
         faint="within_noise",
     )
+
+
+STEP_PAIR: Final = "step_pair"
+#: Rows at most; where the longer run has more steps, a row covers several.
+_STEP_ROWS: Final = 240
+_STEP_CHART: Final = Chart(
+    "Step times of both",
+    tuple(Series(f"{name}_ns", f"{name}_lowest_ns", f"{name}_highest_ns") for name in ("before", "after")),
+    at="first_step",
+    in_text=False,
+)
+
+
+def step_pair(before: Ints, after: Ints, source: str) -> Table:
+    """Put the steps of two runs side by side, in order, as many in each row of both; ``source`` says where they come
+    from.
+
+    A row has median and extremes of its steps, null behind the end of the shorter run.
+    """
+    longest = max(len(before), len(after))
+    edges = (
+        [i * longest // min(longest, _STEP_ROWS) for i in range(min(longest, _STEP_ROWS) + 1)]
+        if longest
+        else []
+    )
+    rows: dict[str, list[float | int | None]] = {"first_step": [begin + 1 for begin in edges[:-1]]}
+    columns = [Column("first_step", "step", "count", "The first of these steps, counted from 1.")]
+    for name, times in (("before", before), ("after", after)):
+        parts = [times[begin:end] for begin, end in pairwise(edges)]
+        rows[f"{name}_ns"] = [float(np.median(part)) if len(part) else None for part in parts]
+        rows[f"{name}_lowest_ns"] = [int(part.min()) if len(part) else None for part in parts]
+        rows[f"{name}_highest_ns"] = [int(part.max()) if len(part) else None for part in parts]
+        columns += [
+            Column(f"{name}_ns", name, "ns", "Median of these steps."),
+            Column(f"{name}_lowest_ns", f"{name}, fastest", "ns", hidden=True),
+            Column(f"{name}_highest_ns", f"{name}, slowest", "ns", hidden=True),
+        ]
+    schema = {key: pl.Float64 if key in ("before_ns", "after_ns") else pl.Int64 for key in rows}
+    frame = pl.DataFrame(rows, schema=schema)
+    title = f"Step times, {source}"
+    return Table(STEP_PAIR, title, tuple(columns), frame, empty="neither run marks steps", chart=_STEP_CHART)

@@ -37,7 +37,7 @@ def script_change(
         empty: Why there is nothing to compare; empty = there is.
 
     Returns:
-        The lines that differ, with some around them, as a table; and how many that are, in words (empty = unknown).
+        The lines that differ, with some around them, and how many that are, in words (empty = unknown).
     """
     pairs = list(_pairs(before, after)) if before and after else []
     rows = [row for name, old, new in pairs for row in _changed(name, old, new)]

@@ -74,11 +74,7 @@ def compare(
     differences: Sequence[tuple[str, str, str]] = (),
     notes: Iterable[str] = (),
 ) -> Report:
-    """Compare two traces of what is meant to be the same work.
-
-    Returns:
-        A report of its own; differences are after minus before, so negative is faster.
-    """
+    """Compare two traces of the same work; differences are after minus before, so negative is faster."""
     recorded, figures = list(metrics), list[Metric]()
     said = list(notes)
     tables: list[Table] = []

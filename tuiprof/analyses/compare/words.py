@@ -22,13 +22,7 @@ _LINE: Final = re.compile(r"\.py:\d+$")
 
 
 def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ...]:
-    """Return what changed between two traces, one clause each, what matters most first.
-
-    Args:
-        report: Their comparison, as :func:`tuiprof.analyses.compare.traces.compare` makes it.
-        before: The baseline; it marks steps.
-        after: What is judged; it marks steps.
-    """
+    """Return what changed between two traces that mark steps, one clause each, what matters most first."""
     if before.device_indices and after.device_indices:
         return (
             *_syncs(report),
@@ -39,13 +33,7 @@ def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ..
 
 
 def changed_in_words(report: Report, before: Trace | None, after: Trace | None) -> str | None:
-    """Return what changed between two traces in one line; None = nothing, or it is not known.
-
-    Args:
-        report: Their comparison.
-        before: The baseline; None = there is none.
-        after: What is judged; None as above.
-    """
+    """Return what changed between two traces in one line; None = nothing, or it is not known."""
     if before is None or after is None or not (before.steps.numbers.size and after.steps.numbers.size):
         return None
     return " · ".join(change_clauses(report, before, after)) or None
@@ -68,13 +56,13 @@ def _syncs(report: Report) -> list[str]:
     return [
         f"syncs {old} → {new} a step",
         *(
-            f"{word}: {', '.join(_place(name) for name, _ in items)}{more}"
+            f"{word}: {', '.join(_location(name) for name, _ in items)}{more}"
             for word, items, more in _gone_and_new(rows)
         ),
     ]
 
 
-def _place(name: str) -> str:
+def _location(name: str) -> str:
     """Return the place of a sync: the line where one is known, else with the operators that led to it."""
     where, _, through = name.partition(" ← ")
     return where if through in ("", where) or _LINE.search(where) else name

@@ -27,15 +27,10 @@ _GAP_NS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class LaunchingOperator:
-    """An operator that launches work: a row of the table of launches by operator.
+    """An operator that launches work: a row of the table of launches by operator."""
 
-    Attributes:
-        operator: Its label.
-        event: Row of its typical launch.
-    """
-
-    operator: str
-    event: int
+    operator: str  # its label
+    event: int  # row of its typical launch
 
 
 #: Launches by operator, by the device's idle time before them, longest first.

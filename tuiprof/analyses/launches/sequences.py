@@ -27,30 +27,22 @@ _FUSABLE = ("elementwise", "reduction", "norm", "copy")
 
 
 def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
-    """Find sequences of short kernels that could be fused.
+    """Find sequences of short kernels that could be fused among kernels in order of start, by the rows of their
+    launches.
 
     Two shapes are looked for on every stream. A *loop*: a sequence of up to 64 kernels that repeats at least three
     times without a break (an optimizer without ``foreach``, a loss computed sample by sample). A *chain*: two or more
-    short elementwise, reduction, norm or copy kernels in a row, the same chain at least three times.
-    At stake is what one fused kernel would save, at most: the device's idle time inside the sequence, and
-    on the host all launch calls but one; the two overlap in time and are not added up.
-
-    Args:
-        trace: The trace.
-        work: Rows of kernels in order of start, shape ``(k,)``.
-        launch: Row of the launch of each; -1 = none, shape ``(k,)``.
-
-    Returns:
-        One row a sequence: ``shape``, ``kernels``, ``length``, ``times``, ``device_ns``, ``idle_ns``, ``host_ns``,
-        ``event``.
+    short elementwise, reduction, norm or copy kernels in a row, the same chain at least three times. At stake is what
+    one fused kernel would save, at most: the device's idle time inside the sequence, and on the host all launch calls
+    but one; the two overlap in time and are not added up.
     """
     found = []
     streams, devices = trace.ints("stream", work), trace.ints("device", work)
     for device in distinct(devices).tolist():
         on_device = np.flatnonzero(devices == device)
-        numbers, place = np.unique(streams[on_device], return_inverse=True)
+        numbers, index = np.unique(streams[on_device], return_inverse=True)
         for stream in range(len(numbers)):
-            mine = on_device[place == stream]
+            mine = on_device[index == stream]
             found.append(_on_stream(trace, work[mine], launch[mine]))
     return (
         pl.concat(found or [pl.DataFrame(schema=_SCHEMA)])

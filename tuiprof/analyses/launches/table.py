@@ -19,42 +19,25 @@ _GRAPH_CALL = r"GraphLaunch|EnqueueGraph"
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Launches of a window in order of their call; arrays of shape ``(k,)`` unless said otherwise.
+    """Launches of a window in order of their call; arrays of shape ``(k,)`` unless said otherwise."""
 
-    Attributes:
-        rows: Rows of the calls.
-        first_work: Row of the first device work each launched.
-        work_count: Number of device events each launched in the whole trace.
-        graph: Whether the call launches a graph, which may be of one node; some calls launch several works without one.
-        latency: Start of the first work minus end of the call, ns; negative = the work began before the call
-            returned.
-        impossible: Whether the work began before the call did, which only clocks that differ can explain.
-        waits: Whether the call is a copy in which the host waits for the device.
-        depth_found: Device events launched but not finished when the call began, on the device it launched to.
-        work: Rows of all device work launched by them, shape ``(w,)``.
-        work_launch: For each of ``work`` the index of its launch in ``rows``, shape ``(w,)``.
-    """
-
-    rows: Ints
-    first_work: Ints
-    work_count: Ints
+    rows: Ints  # rows of the calls
+    first_work: Ints  # row of the first device work each launched
+    work_count: Ints  # number of device events each launched in the whole trace
+    #: Whether the call launches a graph, which may be of one node; some calls launch several works without one.
     graph: Mask
+    #: Start of the first work minus end of the call, ns; negative = the work began before the call returned.
     latency: Ints
-    impossible: Mask
-    waits: Mask
+    impossible: Mask  # whether the work began before the call did, which only clocks that differ can explain
+    waits: Mask  # whether the call is a copy in which the host waits for the device
+    #: Device events launched but not finished when the call began, on the device it launched to.
     depth_found: Ints
-    work: Ints
-    work_launch: Ints
+    work: Ints  # rows of all device work launched by them, shape ``(w,)``
+    work_launch: Ints  # for each of ``work`` the index of its launch in ``rows``, shape ``(w,)``
 
 
 def launches(trace: Trace, low: int, high: int) -> Launches:
-    """Collect the launches that begin in a window.
-
-    Args:
-        trace: The trace.
-        low: Start of the window, ns.
-        high: Its end, ns.
-    """
+    """Collect the launches that begin in a window, ns."""
     links = trace.links
     inside = (trace.starts[links.launches] >= low) & (trace.starts[links.launches] < high)
     rows, count = links.launches[inside], links.work_count[inside]
@@ -99,23 +82,14 @@ def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """Device events launched but not finished, over time, in equal slices of a window.
+    """Device events launched but not finished, over time, in equal slices of a window."""
 
-    Attributes:
-        starts: Start of each slice, ns, shape ``(s,)``.
-        mean: Mean depth, weighted by time, shape ``(s,)``.
-        lowest: Lowest depth in the slice.
-        highest: Highest depth.
-        mean_all: Mean depth over the window.
-        empty_share: Share of the window's time in which nothing was queued or running.
-    """
-
-    starts: Ints
-    mean: npt.NDArray[np.float64]
-    lowest: Ints
-    highest: Ints
-    mean_all: float
-    empty_share: float
+    starts: Ints  # start of each slice, ns, shape ``(s,)``
+    mean: npt.NDArray[np.float64]  # mean depth, weighted by time, shape ``(s,)``
+    lowest: Ints  # lowest depth in the slice
+    highest: Ints  # highest depth
+    mean_all: float  # mean depth over the window
+    empty_share: float  # share of the window's time in which nothing was queued or running
 
 
 def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 100) -> QueueDepth:

@@ -20,30 +20,18 @@ _UNKNOWN, _OTHER, _USER, _PROFILER = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What encloses each of ``k`` host events; all values are name codes of the trace, -1 = none.
+    """What encloses each of ``k`` host events; all values are name codes of the trace, -1 = none."""
 
-    Attributes:
-        annotation: Innermost named range that is not a step marker, shape ``(k,)``.
-        operators: Innermost operators, innermost first, shape ``(k, 5)``.
-        outer_operator: Outermost operator, shape ``(k,)``; its row in ``outer_row``.
-        outer_row: Row of the outermost operator, shape ``(k,)``.
-        frames: Innermost Python frames of the user, innermost first, shape ``(k, 6)``.
-        by_profiler: Whether a frame of the profiler lies between the event and the user's code.
-    """
-
-    annotation: Ints
-    operators: Ints
-    outer_operator: Ints
-    outer_row: Ints
-    frames: Ints
+    annotation: Ints  # innermost named range that is not a step marker, shape ``(k,)``
+    operators: Ints  # innermost operators, innermost first, shape ``(k, 5)``
+    outer_operator: Ints  # outermost operator, shape ``(k,)``; its row in ``outer_row``
+    outer_row: Ints  # row of the outermost operator, shape ``(k,)``
+    frames: Ints  # innermost Python frames of the user, innermost first, shape ``(k, 6)``
+    #: Whether a frame of the profiler lies between the event and the user's code.
     by_profiler: npt.NDArray[np.bool_]
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Ancestry:
-        """Return the ancestry of some of the events.
-
-        Args:
-            mask: Which, shape ``(k,)``.
-        """
+        """Return the ancestry of some of the events."""
         return Ancestry(
             self.annotation[mask],
             self.operators[mask],

@@ -19,19 +19,13 @@ ASKED: Final = 50
 
 
 class Arguments(msgspec.Struct):
-    """An operator's arguments as Kineto writes them; untrusted, and of any type.
+    """An operator's arguments as Kineto writes them; untrusted, and of any type."""
 
-    Attributes:
-        dims: Shape of each that is a tensor.
-        types: Type of each.
-        strides: Strides of each that is a tensor.
-        values: What the others are.
-    """
-
-    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
-    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)  # shape of each that is a tensor
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)  # type of each
+    #: Strides of each that is a tensor.
     strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
-    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)
+    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)  # what the others are
 
 
 class _Event(msgspec.Struct):

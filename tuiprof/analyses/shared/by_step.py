@@ -12,11 +12,7 @@ from tuiprof.model.intervals import Coverage, Ints, union
 
 
 def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
-    """Return the length of the union of intervals for each key.
-
-    Returns:
-        Lengths, ns, shape ``(count,)``.
-    """
+    """Return the length of the union of intervals for each of ``count`` keys, ns."""
     if not len(keys):
         return np.zeros(count, dtype=np.int64)
     # Keys are laid side by side on one axis, far enough apart that none touches the next.
@@ -29,11 +25,7 @@ def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
 
 
 def host_time(scope: Scope, starts: Ints, ends: Ints) -> Ints:
-    """Return how long host intervals last inside each step, as a union.
-
-    Returns:
-        Times, ns, one a step of the scope.
-    """
+    """Return how long host intervals last inside each step, as a union, ns."""
     steps = scope.trace.steps
     coverage = Coverage(*union(starts, ends))
     return coverage.between(steps.starts[scope.steps], steps.ends[scope.steps])
@@ -79,7 +71,7 @@ def counts(scope: Scope, rows: Ints) -> Ints:
 
 
 def _position(scope: Scope) -> Ints:
-    """Return for each step of the trace its place in the scope; -1 = outside, also for index -1 (no step)."""
+    """Return for each step of the trace its index in the scope; -1 = outside, also for index -1 (no step)."""
     position = np.full(len(scope.trace.steps) + 1, -1, dtype=np.int64)
     position[scope.steps] = np.arange(len(scope.steps))
     return position

@@ -31,23 +31,15 @@ _LONGEST_BETWEEN_NS: Final = 200_000
 
 @dataclass(frozen=True)
 class Calls:
-    """Outermost operators in order of start; arrays of shape ``(k,)`` unless said otherwise.
-
-    Attributes:
-        trace: The trace.
-        rows: Their rows.
-        backward: Whether each is a node of autograd's backward pass.
-        forward: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
-        call_of_host_call: Call that each of ``trace.host_calls`` lies in, as an index; -1 = none.
-        call_of_work: Call that launched each of ``trace.device_work``, as an index; -1 = none.
-    """
+    """Outermost operators in order of start; arrays of shape ``(k,)`` unless said otherwise."""
 
     trace: Trace
     rows: Ints
-    backward: Mask
+    backward: Mask  # whether each is a node of autograd's backward pass
+    #: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
     forward: Ints
-    call_of_host_call: Ints
-    call_of_work: Ints
+    call_of_host_call: Ints  # call that each of ``trace.host_calls`` lies in, as an index; -1 = none
+    call_of_work: Ints  # call that launched each of ``trace.device_work``, as an index; -1 = none
 
     @cached_property
     def names(self) -> list[str]:
@@ -101,11 +93,7 @@ class Calls:
         return result
 
     def work_ns_of(self, which: Mask) -> Ints:
-        """Return the device time of some works by the call that launched them, ns.
-
-        Args:
-            which: Which of ``trace.device_work``.
-        """
+        """Return the device time of some of ``trace.device_work`` by the call that launched them, ns."""
         trace = self.trace
         chosen = which & (self.call_of_work >= 0)
         lengths = trace.lengths(trace.device_work[chosen])
@@ -126,12 +114,8 @@ class Calls:
         """Return the change in which some calls take less, or are not made at all; nor do they wait any more.
 
         Host time between two of them goes with them where no other call of the thread with device work lies between,
-        and where there is little of it: what takes longer is not the way from one call to the next.
-
-        Args:
-            which: Which calls.
-            keep_host: The part of their host time that stays, for all or for each of the calls.
-            keep_work: The part of their device work that stays, for all or for each of ``trace.device_work``.
+        and where there is little of it: what takes longer is not the way from one call to the next. ``keep_host`` and
+        ``keep_work`` are the parts that stay, of the calls' host time and of their device work.
         """
         trace = self.trace
         until = trace.ends[self.rows]

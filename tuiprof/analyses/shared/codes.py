@@ -11,25 +11,17 @@ from tuiprof.model.intervals import Ints
 
 
 def distinct(codes: Ints) -> Ints:
-    """Return the distinct values of codes at or above 0, ascending; -1 is left out.
-
-    Args:
-        codes: Codes, any shape.
-    """
+    """Return the distinct values of codes at or above 0, ascending; -1 is left out."""
     flat = codes.reshape(-1)
     flat = flat[flat >= 0]
     return np.flatnonzero(np.bincount(flat)).astype(np.int64) if len(flat) else np.empty(0, dtype=np.int64)
 
 
-def places(codes: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct values of codes at or above -1, ascending, and the place of each code among them.
-
-    Args:
-        codes: Codes, shape ``(k,)``.
-    """
+def factorize(codes: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values of codes at or above -1, ascending, and the index of each code among them."""
     seen = np.bincount(codes + 1) > 0 if len(codes) else np.empty(0, dtype=bool)
-    place = np.cumsum(seen) - 1
-    return (np.flatnonzero(seen) - 1).astype(np.int64), place[codes + 1] if len(codes) else codes
+    index = np.cumsum(seen) - 1
+    return (np.flatnonzero(seen) - 1).astype(np.int64), index[codes + 1] if len(codes) else codes
 
 
 def member(codes: Ints, wanted: Ints | Iterable[int]) -> npt.NDArray[np.bool_]:

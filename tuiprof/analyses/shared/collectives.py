@@ -29,31 +29,18 @@ _OF_ALL: Final = re.compile(r"all_?to_?all|gather|scatter", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """One rank: its steps, and the collectives in them in order of their start.
+    """One rank: its steps, and the collectives in them in order of their start."""
 
-    Attributes:
-        rank: Its number.
-        numbers: Step numbers, shape ``(s,)``.
-        period: What each step takes, ns.
-        collective: Time in collectives in each step, union, ns.
-        step: Index of the step of each collective, shape ``(c,)``.
-        name: Its name.
-        starts: Its start, ns since the trace origin.
-        ends: Its end.
-        origin_unix_ns: Unix time of the trace origin; None = not said.
-        on_device: The collectives are work of devices, not of the host's threads.
-    """
-
-    rank: int
-    numbers: Ints
-    period: Ints
-    collective: Ints
-    step: Ints
+    rank: int  # its number
+    numbers: Ints  # step numbers, shape ``(s,)``
+    period: Ints  # what each step takes, ns
+    collective: Ints  # time in collectives in each step, union, ns
+    step: Ints  # index of the step of each collective, shape ``(c,)``
     name: tuple[str, ...]
-    starts: Ints
-    ends: Ints
-    origin_unix_ns: int | None
-    on_device: bool
+    starts: Ints  # its start, ns since the trace origin
+    ends: Ints  # its end
+    origin_unix_ns: int | None  # Unix time of the trace origin; None = not said
+    on_device: bool  # the collectives are work of devices, not of the host's threads
 
 
 def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
@@ -63,10 +50,13 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
     step_of = trace.steps.step_of[rows]
     inside = np.isin(step_of, scope.steps)
     rows, step_of = rows[inside], step_of[inside]
-    place = np.searchsorted(scope.steps, step_of)
+    step_index = np.searchsorted(scope.steps, step_of)
     starts, ends = trace.starts[rows], trace.ends[rows]
     busy = np.array(
-        [total(*union(starts[place == index], ends[place == index])) for index in range(scope.step_count)],
+        [
+            total(*union(starts[step_index == index], ends[step_index == index]))
+            for index in range(scope.step_count)
+        ],
         dtype=np.int64,
     )
     return RankSteps(
@@ -74,7 +64,7 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
         trace.steps.numbers[scope.steps],
         step_times(scope).period,
         busy,
-        place,
+        step_index,
         tuple(trace.names[code] for code in trace.name_codes[rows].tolist()),
         starts,
         ends,
@@ -107,33 +97,21 @@ def rows_of(trace: Trace) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waiting for one another comes to.
+    """What waiting for one another comes to."""
 
-    Attributes:
-        steps: Steps that could be matched: their numbers, shape ``(m,)``.
-        waits: Waiting of each rank in each of them, ns, shape ``(ranks, m)``.
-        matched: Collectives that were matched.
-        unmatched: Collectives in steps in which the ranks' collectives differ.
-        skew: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape
-            ``(ranks,)``; None = the traces do not say when they were recorded, or the host ran the collectives: its
-            threads end them when they get to it.
-        skew_spread: Median absolute deviation of that difference, ns, same shape.
-    """
-
-    steps: Ints
-    waits: Ints
-    matched: int
-    unmatched: int
+    steps: Ints  # steps that could be matched: their numbers, shape ``(m,)``
+    waits: Ints  # waiting of each rank in each of them, ns, shape ``(ranks, m)``
+    matched: int  # collectives that were matched
+    unmatched: int  # collectives in steps in which the ranks' collectives differ
+    #: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape ``(ranks,)``;
+    #: None = the traces do not say when they were recorded, or the host ran the collectives: its threads end them
+    #: when they get to it.
     skew: Ints | None
-    skew_spread: Ints | None
+    skew_spread: Ints | None  # median absolute deviation of that difference, ns, same shape
 
 
 def waiting(ranks: list[RankSteps]) -> Waiting:
-    """Match the collectives of ranks, step by step and in order, and tell who waited how long.
-
-    Args:
-        ranks: Two ranks or more.
-    """
+    """Match the collectives of two ranks or more, step by step and in order, and tell who waited how long."""
     numbers = ranks[0].numbers
     for rank in ranks[1:]:
         numbers = np.intersect1d(numbers, rank.numbers)

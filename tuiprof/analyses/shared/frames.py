@@ -53,9 +53,8 @@ COMPILED_GRAPH = "## Call CompiledFxGraph "
 def is_framework(path: str) -> bool:
     """Return whether a source file belongs to the framework or to the interpreter.
 
-    Args:
-        path: As an import would name it (``torch/nn/…``), or absolute. An absolute path outside of any library
-            folder is the user's, whatever its folders are called, unless it is tuiprof's own probe.
+    An absolute path outside of any library folder is the user's, whatever its folders are called, unless it is
+    tuiprof's own probe.
     """
     inside = _LIBRARY.sub("", path)
     if inside == path and path.startswith("/"):
@@ -64,32 +63,21 @@ def is_framework(path: str) -> bool:
 
 
 def is_user(name: str) -> bool:
-    """Return whether a Python frame is neither the framework's nor the interpreter's.
-
-    Args:
-        name: Name of a ``python_function`` event.
-    """
+    """Return whether a Python frame is neither the framework's nor the interpreter's."""
     match = _KINETO.match(name)
     return match is not None and not is_framework(match["file"]) and _JAX_FRAME.match(name) is None
 
 
 def is_profiler(name: str) -> bool:
-    """Return whether a Python frame belongs to the profiler.
-
-    Args:
-        name: Name of a ``python_function`` event.
-    """
+    """Return whether a Python frame belongs to the profiler."""
     return PROFILER.search(name) is not None
 
 
 def function_label(name: str) -> str:
     """Return a Kineto frame as ``file function() from line N``, with the line the function begins at.
 
-    Kineto's frames carry the first line of the function, not the line that runs, so the line is put where it
-    cannot be read as the latter.
-
-    Args:
-        name: Name of a ``python_function`` event.
+    Kineto's frames carry the first line of the function, not the line that runs, so the line is put where it cannot be
+    read as the latter.
     """
     match = _KINETO.match(name)
     if match is None:
@@ -98,10 +86,7 @@ def function_label(name: str) -> str:
 
 
 def spot(frames: Sequence[str]) -> tuple[str, str, str] | None:
-    """Return where a stack is in the user's or a library's code, in which function, and who called the library.
-
-    Args:
-        frames: Kineto's frames, or those of a sync site, innermost first.
+    """Return where a stack (innermost frame first) is in the user's or a library's code.
 
     Returns:
         The innermost frame that is not the framework's (the innermost of all where every one is) as ``file:line``
@@ -128,11 +113,7 @@ def _is_library(path: str) -> bool:
 
 
 def shorten(path: str) -> str:
-    """Return a source path as an import would name it, or its last three parts.
-
-    Args:
-        path: A path as the profiler or the probe wrote it.
-    """
+    """Return a source path as an import would name it, or its last three parts."""
     _, marker, inside = path.rpartition("site-packages/")
     if marker:
         return inside
@@ -144,9 +125,6 @@ def operator_label(name: str) -> str:
     """Return an operator's name without the default namespace: ``item`` for ``aten::item``.
 
     A graph that Inductor compiled goes without its hash, which is another one in another run of the same script.
-
-    Args:
-        name: Name of a ``cpu_op`` event.
     """
     if name.startswith(COMPILED_GRAPH):
         return "CompiledFxGraph"

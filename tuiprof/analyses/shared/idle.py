@@ -68,27 +68,16 @@ MAX_SUBMISSION_NS, SUBMISSION_NS = 20_000, 100_000
 
 @dataclass(frozen=True)
 class Gaps:
-    """Idle gaps of one device between its first and last work in a window, in order of time.
+    """Idle gaps of one device between its first and last work in a window, in order of time."""
 
-    Attributes:
-        device: Device index.
-        low: Start of the device's first work in the window, ns.
-        high: End of its last, ns.
-        starts: When the device ran dry, ns, shape ``(g,)``.
-        ends: When it began to work again, ns.
-        work: Row of the work that ended each gap.
-        launch: Row of the call that launched it; -1 = not in the trace.
-        causes: Idle time by cause, ns, shape ``(len(CAUSES), g)``; each column sums to its gap.
-    """
-
-    device: int
-    low: int
-    high: int
-    starts: Ints
-    ends: Ints
-    work: Ints
-    launch: Ints
-    causes: Ints
+    device: int  # device index
+    low: int  # start of the device's first work in the window, ns
+    high: int  # end of its last, ns
+    starts: Ints  # when the device ran dry, ns, shape ``(g,)``
+    ends: Ints  # when it began to work again, ns
+    work: Ints  # row of the work that ended each gap
+    launch: Ints  # row of the call that launched it; -1 = not in the trace
+    causes: Ints  # idle time by cause, ns, shape ``(len(CAUSES), g)``; each column sums to its gap
 
     @property
     def ns(self) -> Ints:
@@ -96,11 +85,7 @@ class Gaps:
         return self.ends - self.starts
 
     def of(self, *causes: str) -> Ints:
-        """Return the idle time of some causes in each gap, ns, shape ``(g,)``.
-
-        Args:
-            *causes: Names out of ``CAUSES``.
-        """
+        """Return the idle time of some causes in each gap, ns, shape ``(g,)``."""
         total: Ints = np.zeros(len(self.starts), dtype=np.int64)
         for cause in causes:
             total += self.causes[CAUSES.index(cause)]

@@ -15,11 +15,7 @@ Mask = npt.NDArray[np.bool_]
 def loops(
     words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Find loops, those of the shortest period first; what is in one is in no other.
-
-    Yields:
-        Where the loop begins, its period, and how many whole passes there are.
-    """
+    """Yield begin, period and whole passes of each loop, the shortest periods first; what is in one is in no other."""
     # What cannot be part of a loop (any more) gets a word of its own, which nothing equals.
     own_word = -1 - np.arange(len(words), dtype=np.int32)
     words = np.where(words >= 0, words, own_word)

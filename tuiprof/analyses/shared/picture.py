@@ -9,8 +9,8 @@ import numpy as np
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Trace, Window
+from tuiprof.model.answer import Kind, Lane, Picture, Range
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
-from tuiprof.model.picture import Kind, Lane, Picture, Range
 
 #: Columns a picture has, and steps and devices it shows at most.
 _COLUMNS: Final = 800
@@ -21,11 +21,8 @@ _MARKER: Final = r"^ProfilerStep#\d+$"
 
 
 def picture(trace: Trace, window: Window | None = None) -> Picture | None:
-    """Return the first steps of a trace, at most four, or all of a trace that marks none.
-
-    Returns:
-        Lanes of the steps, the named ranges in them, what the host calls, where it waits, and where each device works;
-        None where there is nothing to show.
+    """Return the first steps of a trace, at most four, or all of one that marks none; None where there is nothing to
+    show.
     """
     scope = Scope.of(trace, window or Window())
     steps = scope.steps[:_STEPS]
@@ -33,7 +30,7 @@ def picture(trace: Trace, window: Window | None = None) -> Picture | None:
     title = "The whole trace"
     if len(steps):
         low, high = int(trace.steps.starts[steps[0]]), int(trace.steps.ends[steps[-1]])
-        first, last = (trace.steps.numbers[steps[place]] for place in (0, -1))
+        first, last = (trace.steps.numbers[steps[end]] for end in (0, -1))
         title = f"Steps {first} to {last}" if first != last else f"Step {first}"
     if high <= low:
         return None

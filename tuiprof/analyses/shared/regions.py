@@ -40,30 +40,19 @@ _NORM: Final = range(4, 16)
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A run of calls on one thread in one step.
+    """A run of calls on one thread in one step."""
 
-    Attributes:
-        calls: Their indices, those without device work among them.
-        busy: Those with device work.
-    """
-
-    calls: Ints
-    busy: Ints
+    calls: Ints  # their indices, those without device work among them
+    busy: Ints  # those with device work
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """What was found, each call in at most one.
+    """What was found, each call in at most one."""
 
-    Attributes:
-        attention: Two matrix products around a softmax.
-        norms: Means, differences, a root and a division: a normalisation over rows.
-        chains: Elementwise calls in a row; one call repeated many times is a loop, and none.
-    """
-
-    attention: tuple[Region, ...]
-    norms: tuple[Region, ...]
-    chains: tuple[Region, ...]
+    attention: tuple[Region, ...]  # two matrix products around a softmax
+    norms: tuple[Region, ...]  # means, differences, a root and a division: a normalisation over rows
+    chains: tuple[Region, ...]  # elementwise calls in a row; one call repeated many times is a loop, and none
 
 
 def find(calls: Calls) -> Regions:

@@ -1,4 +1,4 @@
-"""The replayed step of a trace, made once."""
+"""The replayed step of a trace, made once, and the page that opens with it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.waits.kinds import KINDS
 from tuiprof.model import Trace, Window
+from tuiprof.model.answer import Answer
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trust import Remark, Trust
@@ -143,3 +144,23 @@ def trust(trace: Trace) -> Trust:
     else:
         return known
     return Trust(known.events, (*known.remarks, remark))
+
+
+def opening(trace: Trace, title: str) -> Answer:
+    """Return the page of a trace without findings and without the lines of analyses."""
+    step, trusted = replayed(trace), trust(trace)
+    found = None if isinstance(step, str) else step
+    return Answer(
+        title,
+        next((device.name for device in trace.info.devices if device.name), ""),
+        len(trace.steps),
+        found.step_ns if found else None,
+        found.captured_ns if found else None,
+        (found.graph.device_busy_ns or None) if found else None,
+        None,
+        trusted.text,
+        all(remark.code == "slowed" for remark in trusted.remarks),
+        (),
+        (),
+        (),
+    )

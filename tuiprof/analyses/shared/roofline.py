@@ -69,15 +69,10 @@ _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that an operator was given.
+    """A tensor that an operator was given."""
 
-    Attributes:
-        dims: Its shape.
-        type: Its type as Kineto writes it.
-    """
-
-    dims: tuple[int, ...]
-    type: str
+    dims: tuple[int, ...]  # its shape
+    type: str  # its type as Kineto writes it
 
     @property
     def bytes(self) -> int:
@@ -87,51 +82,31 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an operator has to do at least.
+    """What an operator has to do at least."""
 
-    Attributes:
-        operations: Arithmetic operations.
-        bytes: Bytes read and written.
-    """
-
-    operations: float
-    bytes: float
+    operations: float  # arithmetic operations
+    bytes: float  # bytes read and written
 
 
 @dataclass(slots=True)
 class Kind:
-    """Kernels of a kind, of the operators whose shapes are known.
+    """Kernels of a kind, of the operators whose shapes are known."""
 
-    Attributes:
-        count: Number of operators.
-        ns: Device time.
-        unknown_ns: Device time of kernels of the kind whose operators' needs are not known.
-        at_peak_ns: What their arithmetic takes at the chip's peak.
-        at_bandwidth_ns: What their bytes take at the chip's bandwidth.
-        least_ns: What each of them takes by the stricter of both, summed.
-    """
-
-    count: int = 0
-    ns: float = 0.0
-    unknown_ns: float = 0.0
-    at_peak_ns: float = 0.0
-    at_bandwidth_ns: float = 0.0
-    least_ns: float = 0.0
+    count: int = 0  # number of operators
+    ns: float = 0.0  # device time
+    unknown_ns: float = 0.0  # device time of kernels of the kind whose operators' needs are not known
+    at_peak_ns: float = 0.0  # what their arithmetic takes at the chip's peak
+    at_bandwidth_ns: float = 0.0  # what their bytes take at the chip's bandwidth
+    least_ns: float = 0.0  # what each of them takes by the stricter of both, summed
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Kernels beside the limits of their chip.
-
-    Attributes:
-        chip: The chip.
-        kinds: What was found by kind of kernel.
-        steps: Steps that were looked at; 0 = the trace marks none.
-    """
+    """Kernels beside the limits of their chip."""
 
     chip: Chip
-    kinds: Mapping[str, Kind]
-    steps: int
+    kinds: Mapping[str, Kind]  # what was found by kind of kernel
+    steps: int  # steps that were looked at; 0 = the trace marks none
 
     @property
     def ns(self) -> float:
@@ -146,16 +121,11 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator's arguments.
-
-    Attributes:
-        name: Its name.
-        tensors: Tensors among its arguments, in order.
-        values: All arguments that are no tensors, as the trace writes them, by position.
-    """
+    """An operator's arguments."""
 
     name: str
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]  # tensors among its arguments, in order
+    #: All arguments that are no tensors, as the trace writes them, by position.
     values: Mapping[int, str] = field(default_factory=dict)
 
 

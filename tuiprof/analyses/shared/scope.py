@@ -15,21 +15,13 @@ from tuiprof.model.intervals import Ints, clip, total
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Window and steps of a report.
-
-    Attributes:
-        trace: The trace.
-        window: The window asked for.
-        low: Its first instant, ns.
-        high: Its end, ns.
-        steps: Indices into ``trace.steps`` of the steps wholly inside the window.
-    """
+    """Window and steps of a report."""
 
     trace: Trace
-    window: Window
-    low: int
-    high: int
-    steps: Ints
+    window: Window  # the window asked for
+    low: int  # its first instant, ns
+    high: int  # its end, ns
+    steps: Ints  # indices into ``trace.steps`` of the steps wholly inside the window
 
     @classmethod
     def of(cls, trace: Trace, window: Window) -> Scope:
@@ -48,23 +40,11 @@ class Scope:
         return total(self.trace.steps.starts[self.steps], self.trace.steps.ends[self.steps])
 
     def in_steps(self, rows: Ints) -> npt.NDArray[np.bool_]:
-        """Return which events belong to a whole step of the window, by launch for device work.
-
-        Args:
-            rows: Rows in the event table, shape ``(k,)``.
-        """
+        """Return which events belong to a whole step of the window, by launch for device work."""
         return member(self.trace.steps.step_of[rows], self.steps)
 
     def per_step(self, values: npt.ArrayLike, rows: Ints) -> float | None:
-        """Return the sum of values over the steps, divided by the number of steps.
-
-        Args:
-            values: One value an event, shape ``(k,)``.
-            rows: Rows of the events they belong to, shape ``(k,)``.
-
-        Returns:
-            The figure; None where there are no steps.
-        """
+        """Return the sum of the values of events (``rows``) over the steps, by step; None where there are no steps."""
         if not self.step_count:
             return None
         return float(np.asarray(values)[self.in_steps(rows)].sum()) / self.step_count

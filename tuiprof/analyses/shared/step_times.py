@@ -30,15 +30,10 @@ RULE: Final = Rule(
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Step times of a scope.
+    """Step times of a scope."""
 
-    Attributes:
-        host: From the beginning to the end of each step's marker, ns, shape ``(steps,)``.
-        device: The same steps on the device, ns; empty = not known.
-    """
-
-    host: Ints
-    device: Ints
+    host: Ints  # from the beginning to the end of each step's marker, ns, shape ``(steps,)``
+    device: Ints  # the same steps on the device, ns; empty = not known
 
     @property
     def host_ahead(self) -> bool:

@@ -1,33 +1,26 @@
-"""How long a device was empty because the host had waited for it."""
+"""What a wait costs the device: how long it is empty, and how long it then runs dry until the host is ahead again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Coverage, Ints, complement, intersection, union
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``.
+    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``."""
 
-    Attributes:
-        device: Device index; -1 = no device worked.
-        starts: Since when the device had nothing to do, ns.
-        ends: Until when, ns; ``starts`` where it had work all the time.
-        waited_for: Row of the last device work that ended before the wait did; -1 = none.
-        delayed: Row of the first device work launched after the wait; -1 = none in this trace.
-    """
-
-    device: Ints
-    starts: Ints
-    ends: Ints
-    waited_for: Ints
-    delayed: Ints
+    device: Ints  # device index; -1 = no device worked
+    starts: Ints  # since when the device had nothing to do, ns
+    ends: Ints  # until when, ns; ``starts`` where it had work all the time
+    waited_for: Ints  # row of the last device work that ended before the wait did; -1 = none
+    delayed: Ints  # row of the first device work launched after the wait; -1 = none in this trace
 
     @property
     def ns(self) -> Ints:
@@ -38,20 +31,13 @@ class Emptied:
 def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Emptied:
     """Work out the device-empty time of waits.
 
-    For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and
-    ``f`` the start of the first device work launched after ``e``, by any thread. The device is empty from
-    ``max(dry, b)`` to ``f``: it had nothing queued because the host stood, and until the host had got its next
-    launch through. Between these two instants the device is idle on all its streams by construction, so empty
-    time is a part of device idle time. Two waits without a launch between them share it: every instant is charged once,
-    to the wait that began last, so that the figures of several waits may be added up. Before the first work of a device
-    nothing counts, and neither does a wait after which nothing is launched.
-
-    Args:
-        trace: The trace.
-        tracks: Track of each wait, shape ``(k,)``.
-        copies: Device copy each wait made, as a row; -1 = none.
-        starts: Start of each wait, ns.
-        ends: End of each, ns, ascending.
+    For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and ``f`` the
+    start of the first device work launched after ``e``, by any thread. The device is empty from ``max(dry, b)`` to
+    ``f``: it had nothing queued because the host stood, and until the host had got its next launch through. Between
+    these two instants the device is idle on all its streams by construction, so empty time is a part of device idle
+    time. Two waits without a launch between them share it: every instant is charged once, to the wait that began last,
+    so that the figures of several waits may be added up. Before the first work of a device nothing counts, and neither
+    does a wait after which nothing is launched.
     """
     k = len(starts)
     result = Emptied(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
@@ -120,3 +106,71 @@ def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
     with_copy = copies >= 0
     result[with_copy] = trace.ints("device", copies[with_copy])
     return result
+
+
+Mask = npt.NDArray[np.bool_]
+
+#: The host is ahead of the device again once a launch has returned this long before the device was free for its work.
+LEAD_NS = 100_000
+
+
+def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) -> Ints:
+    """Work out how long the device idles after each wait, beyond running empty, until the host is ahead again.
+
+    Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
+    kernels. After it the queue is empty, and every launch may come late until the host has gained a head start again.
+    Refill is the device's idle time in gaps that a late launch ended (the call began after the device had run dry; a
+    gap whose work had been submitted before is a hand-over and does not count), outside of all empty time, from the
+    later of the wait's end and its emptied's end to the earliest of
+
+    - the instant at which the device became free for the first work that had by then been launched for
+      ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
+    - the begin of the next wait for that device.
+
+    A read of XLA's makes its copy itself, and late where it has to find memory for it first: such gaps inside a read
+    are its own refill.
+
+    These spans are disjoint, so every instant is charged to one wait at most, and empty time and refill together are a
+    part of device idle time.
+    """
+    result = np.zeros(len(starts), dtype=np.int64)
+    for device in trace.device_indices:
+        mine = np.flatnonzero(empty.device == device)
+        busy_starts, busy_ends = trace.busy(device)
+        if not len(mine) or len(busy_starts) < 2:
+            continue
+        work = trace.work_of(device)
+        late = _late_gaps(trace, work, busy_ends[:-1], busy_starts[1:])
+        charged = union(empty.starts[mine], empty.ends[mine])
+        late = intersection(*late, *complement(*charged, int(busy_starts[0]), int(busy_ends[-1])))
+        begins = starts[mine]
+        following = np.append(np.minimum.accumulate(begins[::-1])[::-1][1:], busy_ends[-1])
+        recovered = _ahead_again(trace, work, ends[mine], int(busy_ends[-1]))
+        since = np.maximum(ends[mine], empty.ends[mine])
+        covered = Coverage(*late)
+        result[mine] = covered.between(since, np.minimum(following, recovered))
+        if reads[mine].any():
+            before = np.append(begins[0], ends[mine][:-1])
+            inside = covered.between(np.maximum(begins, before), ends[mine])
+            result[mine] += np.where(reads[mine], inside, 0)
+    return result
+
+
+def _late_gaps(trace: Trace, work: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return those gaps whose first work was launched after the device had run dry."""
+    launch = trace.links.launch_of[work[np.searchsorted(trace.starts[work], ends, side="left")]]
+    late = (launch >= 0) & (trace.starts[np.maximum(launch, 0)] > starts)
+    return starts[late], ends[late]
+
+
+def _ahead_again(trace: Trace, work: Ints, instants: Ints, never: int) -> Ints:
+    """Return when the host is ahead of the device again after each instant; ``never`` where it is not again."""
+    dry = np.maximum.accumulate(trace.ends[work])
+    free = np.minimum(trace.starts[work], np.append(never, dry[:-1]))
+    launch, first = np.unique(trace.links.launch_of[work], return_index=True)
+    known = launch >= 0
+    launch, free = launch[known], free[first[known]]
+    ahead = np.flatnonzero(free - trace.ends[launch] >= LEAD_NS)
+    # Rows ascend with start, so launches are in the order in which they were made.
+    following = np.searchsorted(trace.starts[launch[ahead]], instants, side="left")
+    return np.append(free[ahead], never)[following]

@@ -12,8 +12,8 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.syncs.emptied import LEAD_NS
 from tuiprof.analyses.syncs.wait_table import WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
@@ -31,39 +31,22 @@ HARMLESS_SHARE = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class WaitPlace:
-    """One place where the host waits for the device, with all its waits: a row of the table of waits by place.
+    """One place where the host waits for the device, with all its waits: a row of the table of waits by place."""
 
-    Attributes:
-        kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`.
-        where: Line, function, named range or operator; ``found`` says which.
-        in_: Function; empty = unknown.
-        called_from: Innermost line of the script's own code, where the wait is in a library; else empty.
-        through: Operators, outermost first.
-        range: Innermost named range.
-        calls: Calls of one wait, joined by ``" + "``.
-        found: What ``where`` is: ``line``, ``function``, ``range`` or ``operator``.
-        stack: Python frames, innermost first, one a line.
-        count: Waits in all.
-        per_step: Waits a step; None = the trace marks no steps.
-        blocked_ns: Time of the host inside the calls, in all.
-        bytes: Bytes that its copies moved; None = unknown.
-        event: Row of the typical wait's last call.
-    """
-
-    kind: str
-    where: str
-    in_: str
-    called_from: str
-    through: str
-    range: str
-    calls: str
-    found: str
-    stack: str
-    count: int
-    per_step: float | None
-    blocked_ns: int
-    bytes: int | None
-    event: int
+    kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`
+    where: str  # line, function, named range or operator; ``found`` says which
+    in_: str  # function; empty = unknown
+    called_from: str  # innermost line of the script's own code, where the wait is in a library; else empty
+    through: str  # operators, outermost first
+    range: str  # innermost named range
+    calls: str  # calls of one wait, joined by ``" + "``
+    found: str  # what ``where`` is: ``line``, ``function``, ``range`` or ``operator``
+    stack: str  # Python frames, innermost first, one a line
+    count: int  # waits in all
+    per_step: float | None  # waits a step; None = the trace marks no steps
+    blocked_ns: int  # time of the host inside the calls, in all
+    bytes: int | None  # bytes that its copies moved; None = unknown
+    event: int  # row of the typical wait's last call
 
     @property
     def at_line(self) -> bool:
@@ -96,7 +79,7 @@ _RULES = (
         "refill",
         "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
         "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
-        f"to work that was launched {format_ns(_refill.LEAD_NS)} before or earlier) or until the next sync. Of a "
+        f"to work that was launched {format_ns(LEAD_NS)} before or earlier) or until the next sync. Of a "
         "read of XLA's also such gaps inside it, because it launches its copy itself.",
     ),
     Rule(
@@ -305,13 +288,13 @@ def _verdict(
     what = "a step saves" if scope.step_count else "it saves"
     gain = f"without {them} {what} {how} {format_ns(saves)} ({format_share(share)})"
     if len(groups) == 1:
-        return Verdict(f"{block}; {gain}: {_place(groups)}", level)
+        return Verdict(f"{block}; {gain}: {_location(groups)}", level)
     first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
     most = "most of it at" if first > 0.5 * saves else f"{format_ns(first)} of it at"
-    return Verdict(f"{block}; {gain}, {most} {_place(groups)}", level)
+    return Verdict(f"{block}; {gain}, {most} {_location(groups)}", level)
 
 
-def _place(groups: pl.DataFrame) -> str:
+def _location(groups: pl.DataFrame) -> str:
     """Return the first group's place for a sentence: ``where function (through)``."""
     first = groups.row(0, named=True)
     # "file function() from line N" names the function already.

@@ -1,4 +1,4 @@
-"""The table of waits that the sync report is made of."""
+"""The table of waits that the sync report is made of, with the source lines that the probe recorded of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import polars as pl
 
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import member
-from tuiprof.analyses.shared.codes import places as places_of
+from tuiprof.analyses.shared.codes import factorize, member
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import xla as _xla_waits
 from tuiprof.analyses.shared.waits.kinds import KINDS, READ
 from tuiprof.analyses.syncs import emptied as _emptied
-from tuiprof.analyses.syncs import refill as _refill
-from tuiprof.analyses.syncs import sites as _sites
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
@@ -32,17 +29,11 @@ _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits
 
 @dataclass(frozen=True, slots=True)
 class WaitTable:
-    """Waits with their cost and place.
-
-    Attributes:
-        waits: The waits.
-        sites: Their source lines.
-        frame: One row a wait, in order of its end.
-    """
+    """Waits with their cost and place."""
 
     waits: _waits.Waits
-    sites: _sites.Sites
-    frame: pl.DataFrame
+    sites: Sites  # their source lines
+    frame: pl.DataFrame  # one row a wait, in order of its end
 
     @property
     def counted(self) -> pl.DataFrame:
@@ -59,7 +50,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
     counts = waits.apart == _waits.COUNTED
     empty_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (empty.ns, late))
-    sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
+    sites = join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
     numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.String)
     copied = np.flatnonzero(waits.copy >= 0)
@@ -97,7 +88,7 @@ def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
     found = _emptied.emptied(trace, tracks[counts], waits.copy[counts], starts, ends)
     late = np.zeros(len(waits), dtype=np.int64)
     reads = waits.kind[counts] == KINDS.index(READ)
-    late[counts] = _refill.refill(trace, found, starts, ends, reads)
+    late[counts] = _emptied.refill(trace, found, starts, ends, reads)
     nowhere = np.full(len(waits), -1, dtype=np.int64)
     result = _emptied.Emptied(
         nowhere, waits.starts.copy(), waits.starts.copy(), nowhere.copy(), nowhere.copy()
@@ -120,7 +111,7 @@ def _names(trace: Trace, rows: Ints) -> pl.Series:
     if not len(rows):
         return pl.Series([], dtype=pl.String)
     codes = np.where(rows >= 0, trace.name_codes[np.maximum(rows, 0)], -1) if len(trace) else rows
-    found, inverse = places_of(codes)
+    found, inverse = factorize(codes)
     words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.String)
     return words.gather(inverse)
 
@@ -135,7 +126,7 @@ def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
     return pl.Series(words, dtype=pl.String).gather(inverse)
 
 
-def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFrame:
+def _places(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
     """Return ``where``, ``in``, ``called_from``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
     schema = {
         "place": pl.Int64,
@@ -230,19 +221,12 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
 
 
 def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
-    """Return what removing waits together can win at most, in all and per step.
+    """Return what removing waits, in order of their end, can win at most: ``saves_ns`` and ``saves_ns_per_step``.
 
-    Without a wait the host comes further ahead by the time it was blocked, and that can only be spent on idle time of
-    the device after it. So in order of time a wait adds to a credit, and wins as much of the idle time that follows it
-    as the credit covers; what is left is carried on. A wait behind which nothing is launched wins nothing.
-
-    Args:
-        waits: Waits in order of their end.
-        by: Columns whose values are alike for waits that are removed together; none = all of them.
-        steps: Number of steps; None = the trace marks none.
-
-    Returns:
-        Columns ``by``, ``saves_ns`` and ``saves_ns_per_step`` (null without steps).
+    Waits that are alike in the columns ``by`` are removed together. Without a wait the host comes further ahead by the
+    time it was blocked, and that can only be spent on idle time of the device after it. So in order of time a wait adds
+    to a credit, and wins as much of the idle time that follows it as the credit covers; what is left is carried on. A
+    wait behind which nothing is launched wins nothing.
     """
     groups = waits.partition_by(by, maintain_order=True) if by else [waits]
     rows = []
@@ -261,10 +245,9 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
 
 
 def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
-    """Return what a step saves without some waits, by the replayed step; those that save most at most first.
+    """Return what a step saves without some waits, in the columns of :func:`bound`, by the replayed step.
 
-    Returns:
-        Columns as :func:`bound`; for places beyond the first :data:`MOST_REPLAYED` the bound stands.
+    Beyond the :data:`MOST_REPLAYED` that could save most, the bound stands.
     """
     stepped = bool(step.graph.step_count)
     found = bound(waits, by, step.graph.step_count or None)
@@ -309,3 +292,113 @@ def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     return each.select(words.alias("call"), pl.exclude("code")).sort(
         "total_ns", "call", descending=[True, False]
     )
+
+
+#: The probe stamps a site when the warning reaches Python, which is after the operator returned. Profiler
+#: clock and system clock are calibrated against each other to a few microseconds.
+CLOCK_SLACK_NS = 5_000
+#: A warning that reaches Python later than this after its operator is not believed to belong to it.
+MAX_LAG_NS = 100_000_000
+#: What PyTorch says when its sync warnings are switched on; no wait is meant.
+NO_SITE = "Synchronization debug mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Source lines of waits."""
+
+    of_wait: Ints  # For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
+    stacks: tuple[str, ...]  # distinct stacks: frames ``file:line function``, innermost first, one a line
+    seen: int  # number of sites the probe recorded
+    unjoined: int  # number of sites that met no wait, those of calls that may return at once left out
+
+
+def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
+    """Find the source line of each wait by thread and time.
+
+    A site whose call's length is known has the waits inside that call, or the wait around it. Any other belongs to the
+    last wait of its thread that ended before the site was stamped. All waits of the same outermost operator share the
+    line, because one Python call made them; so do those of one call of a library's function, such as
+    ``torch.cuda.empty_cache``, which frees several blocks.
+    """
+    of_wait = np.full(len(rows), -1, dtype=np.int64)
+    sites, origin = trace.sync_sites, trace.info.origin_unix_ns
+    if sites is not None:
+        sites = sites.filter(~pl.col("what").str.starts_with(NO_SITE))
+    if sites is None or not len(sites) or origin is None:
+        seen = 0 if sites is None else len(sites)
+        return Sites(of_wait, (), seen, seen)
+    stamped = sites["unix_ns"].to_numpy().astype(np.int64) - origin
+    lengths = sites["dur_ns"].fill_null(-1).to_numpy().astype(np.int64)
+    threads = sites["tid"].to_numpy().astype(np.int64)
+    frames = sites["frames"].to_list()
+    thread_of_track = {track.index: _thread(track.tid) for track in trace.tracks if track.kind == "thread"}
+    wait_thread = np.array(
+        [thread_of_track.get(track, -1) for track in trace.track_codes[rows].tolist()], dtype=np.int64
+    )
+    call = np.where(outer_rows >= 0, outer_rows, _library_call(trace, rows))
+    joined = 0
+    site_of_wait = np.full(len(rows), -1, dtype=np.int64)
+    for thread in np.unique(threads):
+        mine = np.flatnonzero(wait_thread == thread)
+        here = np.flatnonzero(threads == thread)
+        here = here[np.argsort(stamped[here], kind="stable")]
+        if not len(mine):
+            continue
+        timed = here[lengths[here] >= 0]
+        if len(timed):
+            inside = _call_of(trace, rows[mine], stamped[timed], lengths[timed])
+            site_of_wait[mine[inside >= 0]] = timed[inside[inside >= 0]]
+            joined += len(timed)  # a call that returned at once is no wait: none is missing
+            here = here[lengths[here] < 0]
+        mine = mine[np.argsort(trace.ends[rows[mine]], kind="stable")]
+        at = np.searchsorted(trace.ends[rows[mine]], stamped[here] + CLOCK_SLACK_NS, side="right") - 1
+        near = at >= 0
+        near[near] = stamped[here[near]] - trace.ends[call[mine[at[near]]]] <= MAX_LAG_NS
+        joined += int(near.sum())
+        # The first site of an operator wins: later ones of the same call repeat it.
+        for site, wait in zip(here[near][::-1].tolist(), mine[at[near]][::-1].tolist(), strict=True):
+            site_of_wait[wait] = site
+    # Share the line among the waits of one call.
+    site_of_call = {int(call[wait]): int(site_of_wait[wait]) for wait in np.flatnonzero(site_of_wait >= 0)}
+    stacks: dict[str, int] = {}
+    for wait, row in enumerate(call.tolist()):
+        site = site_of_call.get(row)
+        if site is not None:
+            stack = "\n".join(str(frame) for frame in frames[site] or ())
+            of_wait[wait] = stacks.setdefault(stack, len(stacks))
+    return Sites(of_wait, tuple(stacks), len(sites), len(sites) - joined)
+
+
+def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
+    """Return for each wait the index of the call it lies in, or else that lies in it; -1 = there is none."""
+    begins, ends = trace.starts[rows], trace.ends[rows]
+    began = stamped - lengths
+    after = np.searchsorted(
+        stamped + CLOCK_SLACK_NS, ends
+    )  # the first call that ends no sooner than the wait
+    around, within = np.minimum(after, len(stamped) - 1), np.maximum(after - 1, 0)
+    is_around = (after < len(stamped)) & (began[around] - CLOCK_SLACK_NS <= begins)
+    is_within = (after > 0) & (began[within] + CLOCK_SLACK_NS >= begins)
+    found: Ints = np.where(is_around, around, np.where(is_within, within, -1))
+    return found
+
+
+def _thread(tid: int | str) -> int:
+    """Return a track's thread as a number; -2 (which no site has) where it is not one."""
+    try:
+        return int(tid)
+    except ValueError:
+        return -2
+
+
+def _library_call(trace: Trace, rows: Ints) -> Ints:
+    """Return the row of the library's function that made each call directly; the call itself if none did."""
+    parent = trace.nesting.parent[rows]
+    frame = (parent >= 0) & trace.is_category("python_function")[np.maximum(parent, 0)]
+    codes = trace.name_codes[np.maximum(parent, 0)]
+    library = {int(code): not _frames.is_user(trace.names[code]) for code in np.unique(codes[frame])}
+    of_library = np.array(
+        [bool(f) and library[int(c)] for f, c in zip(frame, codes, strict=True)], dtype=bool
+    )
+    return np.where(of_library, parent, rows)

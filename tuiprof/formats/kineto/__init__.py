@@ -63,7 +63,7 @@ def _open(source: Source, options: Options) -> Trace:
         raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)
     trace = _trace(reader, stats)
     if options.cache:
-        cache.keep(source, trace, RawChunks(source, reader.places).saved())
+        cache.keep(source, trace, RawChunks(source, reader.chunks).saved())
     return trace
 
 
@@ -122,8 +122,7 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
 
 
 def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
-    from tuiprof.formats.kineto.about import base_unix_ns, describe_file
-    from tuiprof.formats.kineto.assemble import assemble
+    from tuiprof.formats.kineto.assemble import assemble, base_unix_ns, describe_file
     from tuiprof.formats.kineto.raw import RawChunks
     from tuiprof.formats.sidecar import read_sync_sites
 
@@ -133,7 +132,7 @@ def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> T
         stats,
         base_unix_ns=base_unix_ns(reader.properties),
         sync_sites=read_sync_sites(reader.source.path),
-        raw=RawChunks(reader.source, reader.places),
+        raw=RawChunks(reader.source, reader.chunks),
         complete=complete,
     )
 

@@ -1,9 +1,10 @@
-"""Builds the model's trace out of decoded chunks."""
+"""Builds the model's trace out of decoded chunks and the properties around the events."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tuiprof.formats.kineto.gather import Gathered, time_order
 from tuiprof.formats.kineto.lanes import ASYNC, Labels, Lane, describe
 from tuiprof.formats.times import far_off
 from tuiprof.formats.xplane.words import framework
-from tuiprof.model import Trace, TraceInfo, Track
+from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trace import RawSource
 from tuiprof.model.trust import ReadStats, Remark
@@ -38,17 +39,9 @@ def assemble(
     raw: RawSource | None = None,
     complete: bool = True,
 ) -> Trace:
-    """Build a trace.
+    """Build a trace; what is met while doing so is added to ``stats``.
 
-    Args:
-        gathered: The events.
-        info: Where the trace comes from; the origin is filled in here.
-        stats: What was met while reading; what is met here is added.
-        base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
-        sync_sites: Source lines of host waits, where the probe recorded them.
-        raw: Source of raw event text.
-        complete: Whether all is read; the events then move out of ``gathered``, so that they never lie in
-            memory twice.
+    When ``complete`` the events move out of ``gathered``, so that they are never in memory twice.
     """
     labels = Labels()
     labels.read(gathered.rare)
@@ -65,9 +58,9 @@ def assemble(
         steps = _xla_marks(spans, category, origin)
         info = replace(info, framework=info.framework or framework(gathered.names, labels.threads.values()))
     tracks = _tracks(gathered, lanes, spans, device)
-    places: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
+    resolved: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
     del category, device, stream
-    events = _table(spans, places, gathered.names, origin)
+    events = _table(spans, resolved, gathered.names, origin)
     return Trace(
         events,
         tracks,
@@ -255,7 +248,7 @@ def _by_name_and_lane(
 
 
 def _table(
-    spans: Columns, places: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
+    spans: Columns, resolved: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
 ) -> pl.DataFrame:
     """Sort the events by time and put them into a table; each column is let go of once it is there."""
     given: dict[str, npt.NDArray[Any]] = {
@@ -264,10 +257,10 @@ def _table(
         "name": spans.name,
         "track": spans.lane,
         "ordinal": spans.ordinal,
-        **places,
-        **{key: column for key, column in spans.numbers.items() if key not in places},
+        **resolved,
+        **{key: column for key, column in spans.numbers.items() if key not in resolved},
     }
-    places.clear()
+    resolved.clear()
     spans.numbers.clear()
     spans.ts, spans.dur, spans.name, spans.lane, spans.ordinal = (
         _NO_INTS,
@@ -384,3 +377,68 @@ def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:
 
 
 assert len(CATEGORIES) < 256, "a category code fits one byte"
+
+
+_VERSIONS = ("torch_version", "pytorch_version", "PyTorch version")
+
+
+def describe_file(path: Path, properties: Mapping[str, Any]) -> TraceInfo:
+    """Return where a trace comes from."""
+    job = properties.get("distributedInfo")
+    job = job if isinstance(job, Mapping) else {}
+    return TraceInfo(
+        path=path,
+        format="kineto",
+        devices=_devices(properties.get("deviceProperties")),
+        rank=_whole(job.get("rank")),
+        world_size=_whole(job.get("world_size")),
+        framework=_framework(properties),
+        host=str(properties.get("host_name") or properties.get("hostname") or ""),
+        properties=properties,
+    )
+
+
+def base_unix_ns(properties: Mapping[str, Any]) -> int | None:
+    """Return the Unix time at 0 of the file's clock, ns; None = not said."""
+    return _whole(properties.get("baseTimeNanoseconds"))
+
+
+def _devices(described: object) -> tuple[DeviceInfo, ...]:
+    if not isinstance(described, list):
+        return ()
+    devices = []
+    for position, item in enumerate(described):
+        if not isinstance(item, Mapping):
+            continue
+        index = _whole(item.get("id"))
+        devices.append(
+            DeviceInfo(
+                position if index is None else index,
+                str(item.get("name") or "device"),
+                _whole(item.get("totalGlobalMem")),
+                {str(key): value for key, value in item.items() if key not in ("id", "name")},
+            )
+        )
+    return tuple(sorted(devices, key=lambda device: device.index))
+
+
+def _framework(properties: Mapping[str, Any]) -> str:
+    for key in _VERSIONS:
+        if properties.get(key):
+            return f"PyTorch {properties[key]}"
+    if "schemaVersion" in properties:
+        return "PyTorch"
+    return "viztracer" if "viztracer_metadata" in properties else ""
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) else None

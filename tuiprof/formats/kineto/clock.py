@@ -22,14 +22,8 @@ _WIDEST = 24  # characters of a plain number; longer ones go the slow way
 
 
 def from_numbers(values: Sequence[object]) -> Ints | None:
-    """Convert decoded JSON numbers, if that can be proven exact.
-
-    Args:
-        values: Microseconds, ints or floats, ``n`` of them.
-
-    Returns:
-        Nanoseconds, shape ``(n,)``; None when there is something else among the values, a value is out of
-        range, or a rounded nanosecond is not proven. Then read the text with :func:`from_text`.
+    """Convert decoded JSON numbers, microseconds, to ns; None unless every one is provably exact (use
+    :func:`from_text`).
     """
     whole = integers(values)
     if whole is None:
@@ -58,15 +52,7 @@ def _from_floats(values: Sequence[object]) -> Ints | None:
 
 
 def from_text(texts: Sequence[bytes]) -> Ints:
-    """Convert the text of JSON numbers, or of strings that hold numbers.
-
-    Args:
-        texts: Microseconds as they stand in the file, ``n`` of them; empty or ``null`` = missing.
-
-    Returns:
-        Nanoseconds, shape ``(n,)``; :data:`~tuiprof.formats.kineto.events.MISSING` where missing, no number
-        or out of range.
-    """
+    """Convert microseconds as text of JSON numbers or strings to ns; ``MISSING`` where there is no number in range."""
     ns = np.full(len(texts), MISSING, dtype=np.int64)
     if not len(texts):
         return ns
@@ -87,12 +73,9 @@ def from_text(texts: Sequence[bytes]) -> Ints:
 
 
 def _alike(characters: npt.NDArray[np.uint8]) -> Ints | None:
-    """Read positive numbers that are all written with the same number of digits before and after the point.
+    """Read positive numbers of the same number of digits before and after the point, in ns; None when they differ.
 
-    Stamps of one stretch are, unless a power of ten is passed.
-
-    Returns:
-        Nanoseconds; None when they are not alike.
+    Time stamps of one stretch have that, unless a power of ten is passed.
     """
     width = characters.shape[1]
     points = np.flatnonzero(characters[0] == _DOT)
@@ -111,11 +94,7 @@ def _alike(characters: npt.NDArray[np.uint8]) -> Ints | None:
 
 
 def _plain(characters: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Read plain numbers of at most three decimals, column by column.
-
-    Returns:
-        Which rows are plain, and their nanoseconds.
-    """
+    """Read numbers of at most three decimals, column by column: which rows are such, and their ns."""
     n, width = characters.shape
     value = np.zeros(n, dtype=np.uint64)
     digits = np.zeros(n, dtype=np.int8)

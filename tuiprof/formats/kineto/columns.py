@@ -37,39 +37,25 @@ class Untimely(Exception):
 
 
 class Columns(msgspec.Struct):
-    """Events of one shape as columns; codes index into the lists of the chunk.
+    """Events of one shape as columns; codes index into the lists of the chunk."""
 
-    Attributes:
-        ordinal: Position of each event in its chunk.
-        ts: Start in ns on the clock of the file; MISSING = none.
-        dur: Length in ns; MISSING = none. None = no such column.
-        name: Codes into the chunk's names.
-        cat: Codes into the chunk's category words.
-        lane: Codes into the chunk's lanes.
-        numbers: :data:`NUMBERS`, NONE = not said (or :data:`MEMORY_NUMBERS` for instants, MISSING = not said);
-            absent = not said throughout.
-        phase: Phase of each event as ASCII, where they differ.
-    """
-
-    ordinal: Codes
-    ts: Ints
-    dur: Ints | None
-    name: Codes
-    cat: Codes
-    lane: Codes
+    ordinal: Codes  # position of each event in its chunk
+    ts: Ints  # start in ns on the clock of the file; MISSING = none
+    dur: Ints | None  # Length in ns; MISSING = none. None = no such column.
+    name: Codes  # codes into the chunk's names
+    cat: Codes  # codes into the chunk's category words
+    lane: Codes  # codes into the chunk's lanes
+    #: :data:`NUMBERS`, NONE = not said (or :data:`MEMORY_NUMBERS` for instants, MISSING = not said); absent = not
+    #: said throughout.
     numbers: dict[str, Ints]
-    phase: npt.NDArray[np.uint8] | None = None
+    phase: npt.NDArray[np.uint8] | None = None  # phase of each event as ASCII, where they differ
 
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.ts)
 
     def take(self, keep: npt.NDArray[np.bool_]) -> Columns:
-        """Return some of the rows.
-
-        Args:
-            keep: Which, shape ``(len(self),)``.
-        """
+        """Return some of the rows."""
         return Columns(
             self.ordinal[keep],
             self.ts[keep],
@@ -82,11 +68,7 @@ class Columns(msgspec.Struct):
         )
 
     def joined(self, other: Columns) -> Columns:
-        """Return these events and others behind them.
-
-        Args:
-            other: Events of the same shape, with codes of the same codebooks.
-        """
+        """Return these events and others behind them; both use the same codebooks."""
         numbers = {}
         for key in self.numbers.keys() | other.numbers.keys():
             numbers[key] = np.concatenate(

@@ -27,11 +27,7 @@ class Column:
         self._bytes = bytearray()
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Add values.
-
-        Args:
-            values: The values, shape ``(n,)``.
-        """
+        """Add values."""
         self._bytes += np.ascontiguousarray(values, dtype=self._dtype).data.cast("B")
 
     def values(self) -> npt.NDArray[Any]:
@@ -172,13 +168,7 @@ class Gathered:
 
 
 def time_order(ts: Ints, dur: Ints, ordinal: Codes) -> npt.NDArray[np.intp]:
-    """Return the order of the event table: by start, the longer first, then as in the file.
-
-    Args:
-        ts: Starts in ns.
-        dur: Lengths in ns.
-        ordinal: Positions in the file.
-    """
+    """Return the order of the event table: by start, the longer first, then as in the file."""
     order = np.argsort(ts, kind="stable")
     sorted_ts = ts[order]
     same = sorted_ts[1:] == sorted_ts[:-1]

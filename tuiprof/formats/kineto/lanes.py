@@ -36,16 +36,11 @@ ASYNC = "async "
 
 @dataclass(slots=True)
 class Labels:
-    """Names of processes and threads, from the metadata events.
+    """Names of processes and threads, from the metadata events."""
 
-    Attributes:
-        processes: ``process_name`` by process.
-        marks: ``process_labels`` by process.
-        threads: ``thread_name`` by (process, thread).
-    """
-
-    processes: dict[Identity, str] = field(default_factory=dict)
-    marks: dict[Identity, str] = field(default_factory=dict)
+    processes: dict[Identity, str] = field(default_factory=dict)  # ``process_name`` by process
+    marks: dict[Identity, str] = field(default_factory=dict)  # ``process_labels`` by process
+    #: ``thread_name`` by (process, thread).
     threads: dict[tuple[Identity, Identity], str] = field(default_factory=dict)
 
     @property
@@ -54,11 +49,7 @@ class Labels:
         return any(_PLANE.match(name) for name in self.processes.values())
 
     def read(self, events: Iterable[Rare]) -> None:
-        """Take in metadata events.
-
-        Args:
-            events: Events of phase M; others are passed over.
-        """
+        """Take in the metadata events (phase M) among these."""
         for event in events:
             if event.phase != "M" or not isinstance(event.args, dict):
                 continue
@@ -72,19 +63,12 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane.
+    """One lane."""
 
-    Attributes:
-        kind: What it is.
-        name: A name for the screen.
-        device: Device index, where its process says so; None = it does not.
-        shadow: Whether a device lane shows work again that another lane holds.
-    """
-
-    kind: Kind
-    name: str
-    device: int | None
-    shadow: bool = False
+    kind: Kind  # what it is
+    name: str  # a name for the screen
+    device: int | None  # device index, where its process says so; None = it does not
+    shadow: bool = False  # whether a device lane shows work again that another lane holds
 
 
 def describe(pid: Identity, tid: Identity, labels: Labels) -> Lane:

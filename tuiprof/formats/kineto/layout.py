@@ -24,17 +24,11 @@ class MoreNeeded(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """What comes before the events.
+    """What comes before the events."""
 
-    Attributes:
-        first: Offset of the first byte inside the list.
-        properties: Top-level properties that stand before it.
-        is_list: Whether the file is the list itself.
-    """
-
-    first: int
-    properties: dict[str, Any] = field(default_factory=dict)
-    is_list: bool = False
+    first: int  # offset of the first byte inside the list
+    properties: dict[str, Any] = field(default_factory=dict)  # top-level properties that stand before it
+    is_list: bool = False  # whether the file is the list itself
 
 
 def find_events(data: bytes, complete: bool) -> Head:
@@ -83,7 +77,7 @@ def find_events(data: bytes, complete: bool) -> Head:
 
 
 def _properties(text: bytes) -> dict[str, Any]:
-    """Decode the properties before the events; their places were found in Latin-1, but they are UTF-8."""
+    """Decode the properties before the events; their positions were found in Latin-1, but they are UTF-8."""
     try:
         return dict(_DECODER.decode(text.decode("utf-8", "replace").strip()))
     except (ValueError, RecursionError):
@@ -104,11 +98,7 @@ def _without_events(properties: dict[str, Any]) -> str:
 
 
 def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Read the properties behind the list of events.
-
-    Returns:
-        The properties; None when the file does not end as it should.
-    """
+    """Read the properties behind the list of events; None when the file does not end as it should."""
     rest = data[1:].strip()
     if rest in (b"", b"}"):
         return {}

@@ -17,36 +17,22 @@ _BEGIN = ord("B")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Spans made of pairs.
+    """Spans made of pairs."""
 
-    Attributes:
-        begins: Row of the begin event of each span, among all that were given.
-        ends_ns: End of each span, ns.
-        unended: How many begins had no end; they last to the end of the trace.
-        unbegun: How many ends had no begin; they are dropped.
-    """
-
-    begins: Ints
-    ends_ns: Ints
-    unended: int
-    unbegun: int
+    begins: Ints  # row of the begin event of each span, among all that were given
+    ends_ns: Ints  # end of each span, ns
+    unended: int  # how many begins had no end; they last to the end of the trace
+    unbegun: int  # how many ends had no begin; they are dropped
 
 
 def match(
     ts: Ints, phases: npt.NDArray[np.uint8], lanes: Sequence[int], names: Sequence[str], last_ns: int
 ) -> Matched:
-    """Match begin and end events of each lane, like brackets.
+    """Match begin and end events of each lane, like brackets; what is never closed ends at ``last_ns``.
 
-    An end closes the innermost open begin of its lane. Where its name is that of an outer one it closes that
-    one; the order within the file decides between equal stamps, except that an end waits for a begin of its
-    name at the same instant (a range without length may be written end first).
-
-    Args:
-        ts: Times in ns, file order.
-        phases: ``B`` or ``E`` of each, ASCII.
-        lanes: Lane of each.
-        names: Name of each; an end may have none.
-        last_ns: End of the trace, for what was never closed.
+    An end closes the innermost open begin of its lane. Where its name is that of an outer one it closes that one; the
+    order within the file decides between equal stamps, except that an end waits for a begin of its name at the same
+    instant (a range without length may be written end first).
     """
     order = np.argsort(ts, kind="stable").tolist()
     times, kinds = ts.tolist(), (phases == _BEGIN).tolist()
@@ -85,19 +71,14 @@ def match(
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """A span made of asynchronous begin and end events.
+    """A span made of asynchronous begin and end events."""
 
-    Attributes:
-        begin: Its begin event.
-        dur_ns: Its length, ns.
-    """
-
-    begin: Rare
-    dur_ns: int
+    begin: Rare  # its begin event
+    dur_ns: int  # its length, ns
 
 
 def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
-    """Match asynchronous begin and end events (b, e): those of one process, category and id belong together.
+    """Match asynchronous begin and end events (b, e) of the same process, category and id.
 
     Returns:
         The spans; how many begins had no end; how many ends had no begin, or events had no time.

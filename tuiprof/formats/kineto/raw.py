@@ -14,61 +14,54 @@ from tuiprof.formats.source import Damaged, Source
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkPlace:
-    """Where a chunk lies.
+class ChunkSpan:
+    """Where a chunk lies."""
 
-    Attributes:
-        events: Number of events in it.
-        offset: Its first byte in the unwrapped file.
-        length: Its length, bytes.
-        strict: Whether it is plain JSON.
-    """
-
-    events: int
-    offset: int
-    length: int
-    strict: bool
+    events: int  # number of events in it
+    offset: int  # its first byte in the unwrapped file
+    length: int  # its length, bytes
+    strict: bool  # whether it is plain JSON
 
 
 class RawChunks:
     """Reads the chunk of an event again and takes the event out of it."""
 
-    def __init__(self, source: Source, places: Sequence[ChunkPlace]) -> None:
+    def __init__(self, source: Source, chunks: Sequence[ChunkSpan]) -> None:
         self._source = source
-        self._places = places
+        self._chunks = chunks
         self._firsts = [0]
-        for place in places:
-            self._firsts.append(self._firsts[-1] + place.events)
+        for chunk in chunks:
+            self._firsts.append(self._firsts[-1] + chunk.events)
         self._last: tuple[int, list[bytes]] | None = None
 
     def saved(self) -> bytes:
         """Return what :meth:`restored` needs, for the cache."""
-        return msgspec.msgpack.encode([(p.events, p.offset, p.length, p.strict) for p in self._places])
+        return msgspec.msgpack.encode([(p.events, p.offset, p.length, p.strict) for p in self._chunks])
 
     @classmethod
     def restored(cls, source: Source, saved: bytes) -> RawChunks:
         """Return what was saved."""
-        places = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
-        return cls(source, [ChunkPlace(*place) for place in places])
+        chunks = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
+        return cls(source, [ChunkSpan(*chunk) for chunk in chunks])
 
     def text(self, ordinal: int) -> str:
         """Return the text of an event; empty when the file is gone or has changed."""
         index = bisect_right(self._firsts, ordinal) - 1
-        if not 0 <= index < len(self._places):
+        if not 0 <= index < len(self._chunks):
             return ""
         if self._last is None or self._last[0] != index:
-            self._last = index, self._events(self._places[index])
+            self._last = index, self._events(self._chunks[index])
         events, position = self._last[1], ordinal - self._firsts[index]
         return events[position].decode("utf-8", errors="replace") if position < len(events) else ""
 
-    def _events(self, place: ChunkPlace) -> list[bytes]:
+    def _events(self, chunk: ChunkSpan) -> list[bytes]:
         try:
-            data = self._source.extract(place.offset, place.length)
+            data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten since: there is no raw text any more
         pieces = tolerant.split(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
-        if not place.strict:
+        if not chunk.strict:
             return [text for text in texts if tolerant.mend(text) is not None]
         # Damage within arguments that nothing is read from: better none than the text of a neighbour.
-        return texts if len(texts) == place.events else []
+        return texts if len(texts) == chunk.events else []

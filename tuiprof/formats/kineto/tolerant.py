@@ -47,27 +47,17 @@ _ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields
 
 @dataclass(slots=True)
 class Pieces:
-    """The events found in a stretch of text.
+    """The events found in a stretch of text."""
 
-    Attributes:
-        slices: Start and end of each event in the text.
-        damaged: How many stretches between events held something that is no event.
-        closed_at: Where the ``]`` stands that ends the list; None = not in this text.
-        rest: Where the last event that is not complete begins; the length of the text when there is none.
-    """
-
-    slices: list[tuple[int, int]] = field(default_factory=list)
-    damaged: int = 0
-    closed_at: int | None = None
+    slices: list[tuple[int, int]] = field(default_factory=list)  # start and end of each event in the text
+    damaged: int = 0  # how many stretches between events held something that is no event
+    closed_at: int | None = None  # where the ``]`` stands that ends the list; None = not in this text
+    #: Where the last event that is not complete begins; the length of the text when there is none.
     rest: int = 0
 
 
 def split(data: bytes) -> Pieces:
-    """Find the events in a stretch of a list.
-
-    Args:
-        data: Text that begins at an event, or at what stands between two.
-    """
+    """Find the events in text that begins at an event or between two."""
     # Latin-1 gives one character a byte, so positions agree; every structural character is ASCII.
     text = data.decode("latin-1")
     found, at, end = Pieces(), 0, len(text)
@@ -98,11 +88,9 @@ def split(data: bytes) -> Pieces:
 
 
 def extent(text: str, at: int) -> tuple[bool, int | None]:
-    """Find where an object or array ends.
+    """Return whether an object or array is whole, and where it ends.
 
-    Returns:
-        Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
-        Without a position it does not end in this text.
+    A broken one ends where the next event seems to begin. None = it does not end in this text.
     """
     for window in _WINDOWS:
         try:
@@ -140,7 +128,7 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
 
 
 def _behind_comma(text: str, at: int) -> bool:
-    """Return whether the last character before a place, spaces left out, is a comma."""
+    """Return whether the last character before a position, spaces left out, is a comma."""
     at -= 1
     while at >= 0 and text[at] in " \t\r\n":
         at -= 1
@@ -148,11 +136,8 @@ def _behind_comma(text: str, at: int) -> bool:
 
 
 def mend(data: bytes) -> bytes | None:
-    """Return an event as strict JSON that the typed decoders take.
-
-    Returns:
-        The same text when it is sound; a repaired copy with the same fields where they hold something that
-        can be used; None when nothing can be made of it.
+    """Return an event as strict JSON that the typed decoders take: unchanged when sound, else what can be used of it,
+    or None.
     """
     if _sound(data):
         return data

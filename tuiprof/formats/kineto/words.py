@@ -62,14 +62,7 @@ BY_LANE: Final = frozenset({"", "none", "fee"})
 
 
 def category(word: str) -> str | None:
-    """Return the category for a tool's word.
-
-    Args:
-        word: ``cat`` as it stands in the file.
-
-    Returns:
-        The category; None when the event's name or lane must decide.
-    """
+    """Return the category for a tool's ``cat``; None when the event's name or lane must decide."""
     word = word.lower()
     if word in BY_NAME or word in BY_LANE:
         return None

@@ -128,8 +128,8 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
     metadata = metadata if isinstance(metadata, dict) else {}
     remarks = _remarks(tables, properties, joined.events.is_empty())
     read = ReadStats(
-        events=sum(count for _, _, count in joined.places),
-        phases={table: count for table, _, count in joined.places},
+        events=sum(count for _, _, count in joined.ordinals),
+        phases={table: count for table, _, count in joined.ordinals},
         malformed=joined.lost,
         remarks=remarks,
     )
@@ -156,7 +156,7 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
         read,
         instants=instants,
         counters=counters,
-        raw=RawRows(tables, joined.places),
+        raw=RawRows(tables, joined.ordinals),
     )
 
 

@@ -21,58 +21,38 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Stretch:
-    """Events of one table.
+    """Events of one table."""
 
-    Attributes:
-        table: Name of the table.
-        start: Starts, ns.
-        dur: Lengths, ns.
-        name: Names.
-        category: Categories.
-        track: What tells tracks apart.
-        device: Device of each, or of all; -1 = host.
-        correlation: Correlation of each, or of all; -1 = none.
-        bytes: Bytes moved by each, or by all; -1 = unknown.
-    """
-
-    table: str
-    start: Ints
-    dur: Ints
-    name: Coded
-    category: Coded
-    track: Coded
-    device: Ints | int
-    correlation: Ints | int
-    bytes: Ints | int
+    table: str  # name of the table
+    start: Ints  # starts, ns
+    dur: Ints  # lengths, ns
+    name: Coded  # names
+    category: Coded  # categories
+    track: Coded  # what tells tracks apart
+    device: Ints | int  # device of each, or of all; -1 = host
+    correlation: Ints | int  # correlation of each, or of all; -1 = none
+    bytes: Ints | int  # bytes moved by each, or by all; -1 = unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All events of a profile.
+    """All events of a profile."""
 
-    Attributes:
-        events: The model's table.
-        tracks: The distinct tracks, in order of their index.
-        places: Ordinals of each stretch: table, first, count.
-        lost: Number of events whose times cannot be true; they are left out.
-        origin: What was subtracted from all times, ns.
-    """
-
-    events: pl.DataFrame
-    tracks: list[str]
-    places: list[tuple[str, int, int]]
-    lost: int = 0
-    origin: int = 0
+    events: pl.DataFrame  # the model's table
+    tracks: list[str]  # the distinct tracks, in order of their index
+    ordinals: list[tuple[str, int, int]]  # ordinals of each stretch: table, first, count
+    lost: int = 0  # number of events whose times cannot be true; they are left out
+    origin: int = 0  # what was subtracted from all times, ns
 
 
 def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
     """Make the event table."""
-    places, first = [], 0
+    ordinals, first = [], 0
     for stretch in stretches:
-        places.append((stretch.table, first, len(stretch.start)))
+        ordinals.append((stretch.table, first, len(stretch.start)))
         first += len(stretch.start)
     if not first:
-        return Joined(empty(), [], places)
+        return Joined(empty(), [], ordinals)
     name = _chain([stretch.name for stretch in stretches])
     category = _chain([stretch.category for stretch in stretches])
     track = _chain([stretch.track for stretch in stretches])
@@ -106,7 +86,7 @@ def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
     series = {key: _series(value, count, types.get(key, pl.Int64)) for key, value in columns.items()}
     series["track"] = series["track"].cast(pl.UInt32)
     events = pl.DataFrame({"ts": kept - origin, **series, "ordinal": ordinal})
-    return Joined(events, track.words, places, first - count, origin)
+    return Joined(events, track.words, ordinals, first - count, origin)
 
 
 def _order(start: Ints, dur: Ints) -> Ints | None:

@@ -31,26 +31,15 @@ def is_capture_directory(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a raw capture becomes what is read here.
+    """How a raw capture becomes what is read here."""
 
-    Attributes:
-        what: What the capture is.
-        command: What to run.
-        out: The directory it writes.
-    """
-
-    what: str
-    command: tuple[str, ...]
-    out: Path
+    what: str  # what the capture is
+    command: tuple[str, ...]  # what to run
+    out: Path  # the directory it writes
 
 
 def conversion(path: Path, tool: str | None) -> Conversion | None:
-    """Return how to convert a capture; None for a program beside which there is no capture.
-
-    Args:
-        path: The capture: a file, or the directory it lies in.
-        tool: Path of ``neuron-explorer``; None = not installed.
-    """
+    """Return how to convert a capture, or the directory it lies in; None for a program beside which there is none."""
     program = tool or "neuron-explorer"
     folder = path if path.is_dir() else path.parent
     out = folder / "explorer"
@@ -68,12 +57,7 @@ def conversion(path: Path, tool: str | None) -> Conversion | None:
 
 
 def refuse(path: Path, tool: str | None) -> TraceError:
-    """Return the error that says what to run.
-
-    Args:
-        path: The capture: a file, or the directory it lies in.
-        tool: Path of ``neuron-explorer``; None = not installed.
-    """
+    """Return the error that says what to run."""
     where = "" if tool else " (neuron-explorer is in aws-neuronx-tools; it runs without a Neuron device)"
     found = conversion(path, tool)
     if found is None:

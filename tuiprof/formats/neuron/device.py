@@ -120,11 +120,7 @@ def _collectives(tables: Tables) -> Stretch:
 
 
 def describe_tracks(names: list[str]) -> tuple[Track, ...]:
-    """Return the tracks of a device profile.
-
-    Args:
-        names: Engine or queue of each, in order of the index.
-    """
+    """Return the tracks of a device profile."""
     return tuple(Track(index, "stream", "NeuronCore", index, name, 0) for index, name in enumerate(names))
 
 

@@ -130,11 +130,9 @@ class Reports:
 
 
 def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]:
-    """Feed reports one by one.
+    """Feed reports one by one; yield seconds since the first and the state, one object that moves on.
 
-    Yields:
-        Seconds since the first report (the monitor writes no time of day: the periods are added up) and the
-        state after each report. The state is one object that moves on.
+    The monitor writes no time of day: the periods are added up.
     """
     state, at = Reports(), 0.0
     for report in reports:

@@ -296,11 +296,7 @@ def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
 
 
 def moments(frame: pl.DataFrame) -> pl.Series:
-    """Return when the rows of a table without lengths were taken, ns; null where that is not said.
-
-    Args:
-        frame: The table, with ``timestamp`` as far as it is there.
-    """
+    """Return when the rows of a table without lengths were taken, ns; null where that is not said."""
     at = numbers(frame, "timestamp", _NEVER)
     return at.set(pl.Series(_no_time(at.to_numpy())), None)
 
@@ -311,15 +307,10 @@ def _no_time(ns: Ints) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A column of text as numbers: few distinct texts stand for millions of rows.
+    """A column of text as numbers: few distinct texts stand for millions of rows."""
 
-    Attributes:
-        codes: Index into ``words`` of each row.
-        words: The distinct texts.
-    """
-
-    codes: Codes
-    words: list[str]
+    codes: Codes  # index into ``words`` of each row
+    words: list[str]  # the distinct texts
 
     def map(self, change: Callable[[str], str]) -> Coded:
         """Return the column with every text changed."""

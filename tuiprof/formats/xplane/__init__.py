@@ -26,7 +26,7 @@ def _sniff(head: bytes, path: Path) -> bool:
 
 def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.xplane.build import Builder
-    from tuiprof.formats.xplane.protobuf.wire import PADDING, Damaged
+    from tuiprof.formats.xplane.protobuf import PADDING, Damaged
     from tuiprof.formats.xplane.space import decode
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,16 @@ from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
-from tuiprof.formats.xplane.dispatch import handed_over, match_programs
-from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
-from tuiprof.formats.xplane.raw import RawEvents
+from tuiprof.formats.xplane.link import (
+    Shift,
+    clock_shift,
+    handed_over,
+    inside,
+    match_programs,
+    number_runs,
+    pair_waits,
+)
+from tuiprof.formats.xplane.protobuf import Damaged
 from tuiprof.formats.xplane.space import Space
 from tuiprof.formats.xplane.words import Row
 from tuiprof.model import Trace
@@ -34,12 +42,8 @@ _MEMORY = ("MemoryAllocation", "MemoryDeallocation")
 class Builder:
     """Works out the model's columns of one file.
 
-    Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or
-    touches it, still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
-
-    Args:
-        space: The file.
-        path: Where it lies; None = it does not.
+    Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or touches it,
+    still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
     """
 
     def __init__(self, space: Space, path: Path | None) -> None:
@@ -374,3 +378,42 @@ class Builder:
 def _stream(name: str, identity: int) -> int:
     number = words.stream_of(name)
     return identity if number is None else number
+
+
+class RawEvents:
+    """Shows an event with all its stats, decoded again from its bytes."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def text(self, ordinal: int) -> str:
+        """Return the event and what it shares with others of its name, as JSON."""
+        try:
+            return json.dumps(self._event(ordinal), default=_unprintable, ensure_ascii=False, indent=1)
+        except Damaged as damage:
+            return f"this event cannot be shown: {damage}"
+
+    def _event(self, ordinal: int) -> dict[str, Any]:
+        space = self._space
+        line = space.lines[int(space.line[ordinal])]
+        plane = space.planes[line.plane]
+        metadata = plane.events.get(int(space.metadata[ordinal]))
+        event: dict[str, Any] = {
+            "plane": plane.name,
+            "line": line.name,
+            "line_timestamp_ns": line.timestamp_ns,
+            "name": metadata.name if metadata else None,
+            "offset_ps": int(space.offset_ps[ordinal]),
+            "duration_ps": int(space.duration_ps[ordinal]),
+            "stats": space.event_values(ordinal),
+        }
+        if ordinal in space.occurrences:
+            event["num_occurrences"] = space.occurrences[ordinal]
+        if metadata is not None:
+            event["display_name"] = metadata.display_name
+            event["metadata_stats"] = space.metadata_values(plane, metadata)
+        return event
+
+
+def _unprintable(value: Any) -> str:
+    return f"<{len(value)} bytes>"

@@ -52,13 +52,7 @@ _SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
 
 
 class Lookup:
-    """From (plane, id) to a number, for many at once.
-
-    Args:
-        entries: The numbers.
-        planes: Number of planes.
-        default: What stands for a pair that is not in ``entries``.
-    """
+    """From (plane, id) to a number, for many at once; ``default`` stands for a pair without an entry."""
 
     def __init__(self, entries: Mapping[tuple[int, int], int], planes: int, default: int) -> None:
         count = len(entries)
@@ -211,5 +205,5 @@ def dense(key: Ints) -> tuple[Ints, Ints]:
     seen = np.zeros(high, dtype=bool)
     seen[key] = True
     found = np.flatnonzero(seen).astype(np.int64)
-    place = np.cumsum(seen) - 1
-    return found, place[key]
+    index = np.cumsum(seen) - 1
+    return found, index[key]

@@ -40,13 +40,7 @@ def tracks_of(space: Space, threads: dict[int, int]) -> tuple[Track, ...]:
 
 
 def describe(space: Space, path: Path | None, origin_unix_ns: int | None) -> TraceInfo:
-    """Return where the trace comes from.
-
-    Args:
-        space: The file.
-        path: Where it lies.
-        origin_unix_ns: Unix time of its origin in ns.
-    """
+    """Return where the trace comes from."""
     devices: dict[int, DeviceInfo] = {}
     for plane in space.planes:
         found = words.device_of(plane.name)

@@ -12,23 +12,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.xplane.protobuf.chain import Chains
-from tuiprof.formats.xplane.protobuf.messages import (
-    Metadata,
-    Value,
-    put_stat,
-    read_entry,
-    read_metadata,
-    read_text,
-)
-from tuiprof.formats.xplane.protobuf.wire import (
+from tuiprof.formats.xplane.protobuf import (
     BYTES,
     FIXED64,
     VARINT,
     Buffer,
+    Chains,
     Damaged,
     Data,
+    Metadata,
+    Value,
     fields,
+    put_stat,
+    read_entry,
+    read_metadata,
+    read_text,
     signed,
     varint,
     walk,
@@ -48,102 +46,59 @@ UNIX_TIME_NS: Final = 10**15
 
 @dataclass(slots=True)
 class Plane:
-    """One device, or one view of the host.
+    """One device, or one view of the host."""
 
-    Attributes:
-        name: For example ``"/device:TPU:0"``.
-        id: As in the file; not unique.
-        events: Event metadata by id.
-        stats: Names of stats by id.
-        values: Stats of the plane itself by name.
-    """
-
-    name: str = ""
-    id: int = 0
-    events: dict[int, Metadata] = field(default_factory=dict)
-    stats: dict[int, str] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
+    name: str = ""  # for example ``"/device:TPU:0"``
+    id: int = 0  # as in the file; not unique
+    events: dict[int, Metadata] = field(default_factory=dict)  # event metadata by id
+    stats: dict[int, str] = field(default_factory=dict)  # names of stats by id
+    values: dict[str, Value] = field(default_factory=dict)  # stats of the plane itself by name
 
 
 @dataclass(slots=True)
 class Line:
-    """One row of a plane.
+    """One row of a plane."""
 
-    Attributes:
-        plane: Index of its plane.
-        id: As in the file.
-        name: For example ``"XLA Ops"``.
-        display_name: May be empty.
-        timestamp_ns: Start of the line, ns; event offsets count from here.
-        first: Index of its first event.
-        count: Number of its events.
-    """
-
-    plane: int
-    id: int = 0
-    name: str = ""
-    display_name: str = ""
-    timestamp_ns: int = 0
-    first: int = 0
-    count: int = 0
+    plane: int  # index of its plane
+    id: int = 0  # as in the file
+    name: str = ""  # for example ``"XLA Ops"``
+    display_name: str = ""  # may be empty
+    timestamp_ns: int = 0  # start of the line, ns; event offsets count from here
+    first: int = 0  # index of its first event
+    count: int = 0  # number of its events
 
 
 @dataclass(slots=True)
 class Stats:
-    """Stats of all events, in no particular order.
+    """Stats of all events, in no particular order."""
 
-    Attributes:
-        event: Index of the event, shape ``(m,)``.
-        name: Id of the name in the event's plane, shape ``(m,)``.
-        kind: Field number of its value in XStat; 0 = none. Shape ``(m,)``.
-        value: A number as its 64 bits; for text the position of its first byte. Shape ``(m,)``.
-        size: Length of text in bytes; 0 for numbers. Shape ``(m,)``.
-    """
-
-    event: npt.NDArray[np.uint32]
-    name: npt.NDArray[np.int32]
-    kind: npt.NDArray[np.uint8]
-    value: Ints
-    size: npt.NDArray[np.uint32]
+    event: npt.NDArray[np.uint32]  # index of the event, shape ``(m,)``
+    name: npt.NDArray[np.int32]  # id of the name in the event's plane, shape ``(m,)``
+    kind: npt.NDArray[np.uint8]  # Field number of its value in XStat; 0 = none. Shape ``(m,)``.
+    value: Ints  # A number as its 64 bits; for text the position of its first byte. Shape ``(m,)``.
+    size: npt.NDArray[np.uint32]  # Length of text in bytes; 0 for numbers. Shape ``(m,)``.
 
 
 @dataclass(slots=True)
 class Space:
-    """One file.
+    """One file."""
 
-    Attributes:
-        buffer: Its bytes.
-        planes: Planes in file order.
-        lines: Lines in file order.
-        line: Line of each event, shape ``(n,)``.
-        metadata: Metadata id of each event in its plane, shape ``(n,)``.
-        offset_ps: Start after the line's, ps, shape ``(n,)``.
-        duration_ps: Length, ps, shape ``(n,)``.
-        occurrences: Events that stand for many and have no time: index → number of occurrences.
-        starts: First byte of each event's message, shape ``(n,)``.
-        ends: First byte after it, shape ``(n,)``.
-        stats: Stats of all events.
-        bad: Events whose bytes make no sense, shape ``(n,)``; their columns are not to be used.
-        errors: What the profiler itself reports as errors.
-        warnings: What it reports as warnings.
-        hostnames: Hosts recorded.
-    """
-
-    buffer: Buffer
-    planes: list[Plane]
-    lines: list[Line]
-    line: npt.NDArray[np.uint32]
-    metadata: Ints
-    offset_ps: Ints
-    duration_ps: Ints
-    occurrences: dict[int, int]
-    starts: Ints
-    ends: Ints
-    stats: Stats
+    buffer: Buffer  # its bytes
+    planes: list[Plane]  # planes in file order
+    lines: list[Line]  # lines in file order
+    line: npt.NDArray[np.uint32]  # line of each event, shape ``(n,)``
+    metadata: Ints  # metadata id of each event in its plane, shape ``(n,)``
+    offset_ps: Ints  # start after the line's, ps, shape ``(n,)``
+    duration_ps: Ints  # length, ps, shape ``(n,)``
+    occurrences: dict[int, int]  # events that stand for many and have no time: index → number of occurrences
+    starts: Ints  # first byte of each event's message, shape ``(n,)``
+    ends: Ints  # first byte after it, shape ``(n,)``
+    stats: Stats  # stats of all events
+    #: Events whose bytes make no sense, shape ``(n,)``; their columns are not to be used.
     bad: npt.NDArray[np.bool_]
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    hostnames: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # what the profiler itself reports as errors
+    warnings: list[str] = field(default_factory=list)  # what it reports as warnings
+    hostnames: list[str] = field(default_factory=list)  # hosts recorded
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -172,10 +127,7 @@ class Space:
 
 
 def decode(data: Data) -> Space:
-    """Decode an XSpace.
-
-    Args:
-        data: Its bytes and :data:`~tuiprof.formats.xplane.protobuf.wire.PADDING`.
+    """Decode an XSpace followed by :data:`~tuiprof.formats.xplane.protobuf.PADDING`.
 
     Raises:
         Damaged: It is no XSpace, or is cut off.

@@ -45,11 +45,7 @@ _DEVICE_PLANE: Final = re.compile(r"^/device:(GPU|TPU):(\d{1,4})(?!\d)")
 
 
 def device_of(plane: str) -> tuple[str, int] | None:
-    """Return kind (``GPU`` or ``TPU``) and index of the device a plane describes; None for the host.
-
-    Args:
-        plane: Name of the plane; ``/device:TPU:0 SparseCore 1`` belongs to TPU 0.
-    """
+    """Return kind (``GPU`` or ``TPU``) and index of a plane's device; None for the host."""
     match = _DEVICE_PLANE.match(plane)
     return (match[1], int(match[2])) if match else None
 
@@ -65,11 +61,7 @@ def row_of(plane: str, line: str) -> Row:
 
 
 def stream_of(line: str) -> int | None:
-    """Return the number of a GPU stream; None for other lines.
-
-    Args:
-        line: Name of the line, for example ``"Stream #134(Compute)"``.
-    """
+    """Return the number of a GPU stream by the name of its line, ``"Stream #134(Compute)"``; None for other lines."""
     match = _STREAM.match(line)
     return int(match[1]) if match else None
 
@@ -117,10 +109,8 @@ _MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
 
 
 def runs_python(line: str) -> bool:
-    """Tell whether a host thread is one that runs Python.
-
-    Args:
-        line: Name of its line; on a TPU host the main thread's line is ``main/<tid>``.
+    """Tell by the name of its line whether a host thread runs Python; on a TPU host the main thread's is
+    ``main/<tid>``.
     """
     return bool(_MAIN_LINES.match(line))
 
@@ -184,12 +174,7 @@ _SUFFIX: Final = re.compile(r"[.\d]+$")
 
 
 def of_tpu_op(name: str, hlo_category: str) -> str:
-    """Return the category of an operation on a TPU.
-
-    Args:
-        name: Name of the HLO instruction, for example ``"all-reduce.3"``.
-        hlo_category: What XLA calls its category (``"loop fusion"``, ``"copy-done"``); may be empty.
-    """
+    """Return the category of a TPU operation by its HLO instruction (``"all-reduce.3"``) and XLA's category, if any."""
     for word in (hlo_category, _SUFFIX.sub("", name)):
         if _COLLECTIVE.match(word):
             return "collective"
@@ -213,9 +198,5 @@ def of_stream(name: str, line: str, details: str) -> str:
 
 
 def of_wait(name: str) -> str:
-    """Return the category of a mark inside a TPU program.
-
-    Args:
-        name: Its name, for example ``"barrier-cores"``.
-    """
+    """Return the category of a mark inside a TPU program."""
     return "sync" if re.search(r"wait|barrier|sync", name) else "device_annotation"

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tuiprof.model.intervals import Window
 from tuiprof.model.report import Column, Report, Table, Verdict
 from tuiprof.model.trace import Trace
-from tuiprof.model.window import Window
 
 #: Name of the tab that shows them.
 EVENTS: Final = "events"

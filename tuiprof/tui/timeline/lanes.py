@@ -10,10 +10,9 @@ from typing import Literal
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.intervals import Coverage, Ints, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Mask, Trace, Track
-from tuiprof.model.window import Window
 from tuiprof.tui.timeline.lane_extras import (
     Samples,
     counter_samples,

@@ -9,8 +9,8 @@ import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.model.intervals import Window
 from tuiprof.model.trace import Trace
-from tuiprof.model.window import Window
 
 #: What the other event is to this one.
 Way = Literal["launches", "launched by", "waited for", "delayed", "awaited by", "held up by"]

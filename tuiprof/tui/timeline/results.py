@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from tuiprof import analyses
+from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.window import Window
 from tuiprof.tui.timeline.events_table import EVENTS, events_report
 
 Answer = Report | Unavailable

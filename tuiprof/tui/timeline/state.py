@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tuiprof.model.window import Window
+from tuiprof.model.intervals import Window
 from tuiprof.tui.timeline.lanes import Lane, Lanes, Lost
 from tuiprof.tui.timeline.links import Link, links_of
 from tuiprof.tui.timeline.results import row_in

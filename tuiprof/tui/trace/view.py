@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.model.intervals import Window
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns
-from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.events_table import EVENTS

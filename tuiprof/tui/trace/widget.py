@@ -11,9 +11,9 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.worker import Worker
 
+from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.window import Window
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
 from tuiprof.tui.dialogs.columns import ColumnsScreen

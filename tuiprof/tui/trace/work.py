@@ -13,10 +13,10 @@ from textual.worker import get_current_worker
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.model.intervals import Window
 from tuiprof.model.report import Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
-from tuiprof.model.window import Window
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.timeline import lane_sketch, replayed_lanes
 from tuiprof.tui.timeline import lanes as lane_builder

@@ -30,31 +30,18 @@ COUNTED, BY_PROFILER, AT_EDGE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits in order of their end; arrays of shape ``(k,)``.
+    """Waits in order of their end; arrays of shape ``(k,)``."""
 
-    Attributes:
-        first: Row of the first call of each.
-        last: Row of the call whose return ends it.
-        copy: Row of the device copy it made; -1 = none.
-        starts: When the host began to wait, ns.
-        ends: When it went on, ns.
-        waited: Time inside the blocking calls, ns; at most ``ends - starts``.
-        kind: Index into ``kinds``.
-        kinds: Names of the kinds.
-        apart: ``COUNTED``, or why it is listed apart: ``BY_PROFILER``, ``AT_EDGE``.
-        ancestry: What encloses ``last``.
-    """
-
-    first: Ints
-    last: Ints
-    copy: Ints
-    starts: Ints
-    ends: Ints
-    waited: Ints
-    kind: Ints
-    kinds: tuple[str, ...]
-    apart: Ints
-    ancestry: _ancestry.Ancestry
+    first: Ints  # row of the first call of each
+    last: Ints  # row of the call whose return ends it
+    copy: Ints  # row of the device copy it made; -1 = none
+    starts: Ints  # when the host began to wait, ns
+    ends: Ints  # when it went on, ns
+    waited: Ints  # time inside the blocking calls, ns; at most ``ends - starts``
+    kind: Ints  # index into ``kinds``
+    kinds: tuple[str, ...]  # names of the kinds
+    apart: Ints  # ``COUNTED``, or why it is listed apart: ``BY_PROFILER``, ``AT_EDGE``
+    ancestry: _ancestry.Ancestry  # what encloses ``last``
 
     def __len__(self) -> int:
         """Return the number of waits, those apart included."""
@@ -63,10 +50,8 @@ class Waits:
 
 @cached_on_trace
 def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
-    """Find the calls that wait by their name alone.
-
-    Returns:
-        Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
+    """Find the calls that wait by their name alone: rows in order of start, and indices into the kinds of
+    :class:`Waits`.
     """
     kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
     for code, name in enumerate(trace.names):

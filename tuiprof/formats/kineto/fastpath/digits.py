@@ -30,17 +30,14 @@ _LAST = np.array(
     [0] + [(2**64 - 1) << (64 - 8 * kept) & (2**64 - 1) for kept in range(1, 9)], dtype=np.uint64
 )
 _DOT = ord(".")
-#: Times a word with one byte of 1 this has the place of that byte, from the low end, in the highest byte.
+#: Times a word with one byte of 1 this has the position of that byte, from the low end, in the highest byte.
 _FROM_LAST = _u(0x0001020304050607)
 #: More digits may not fit 64 bits.
 MOST_DIGITS = 18
 
 
 class Text:
-    """A text that can be looked at in many places at once.
-
-    Args:
-        data: The text, at least 128 bytes.
+    """A text of at least 128 bytes that can be read at many positions at once.
 
     Attributes:
         characters: Its bytes.
@@ -53,11 +50,7 @@ class Text:
         self.words: Words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
 
     def three_before(self, at: Ints) -> npt.NDArray[np.uint32]:
-        """Return the three bytes before each place as one number: where places are many, far quicker than words.
-
-        Args:
-            at: The places, shape ``(n,)``, the first at 3 or behind it.
-        """
+        """Return the three bytes before each position (at least 3) as one number: for many, far quicker than words."""
         bytes_ = self.characters
         ends = bytes_.take(at - 1).astype(np.uint32)
         for back in (2, 3):
@@ -66,24 +59,15 @@ class Text:
         return ends
 
     def wide(self, at: Ints, size: int) -> npt.NDArray[np.void]:
-        """Return a copy of the bytes that begin at each place: as quick for many bytes as for eight.
-
-        Args:
-            at: The places, shape ``(n,)``.
-            size: How many bytes.
-        """
+        """Return a copy of the bytes that begin at each position: as quick for many bytes as for eight."""
         every: npt.NDArray[np.void] = np.ndarray(
             (len(self.data) - size + 1,), f"V{size}", self.data, strides=(1,)
         )
         return every[at]
 
 
-def places(mask: Mask) -> Ints:
-    """Return where a mask is True, as ``flatnonzero`` does, but looking at eight of its bytes at once.
-
-    Args:
-        mask: The mask; that two of eight neighbours are True should be rare.
-    """
+def true_at(mask: Mask) -> Ints:
+    """Return where a mask is True, as ``flatnonzero`` does, eight bytes at once: fast where True is rare."""
     whole = len(mask) & ~7
     words: Words = mask[:whole].view("<u8")
     at = np.flatnonzero(words != 0)
@@ -98,11 +82,7 @@ def places(mask: Mask) -> Ints:
 
 
 def constant(text: bytes) -> np.uint64:
-    """Return eight characters as the word that :class:`Text` shows for them.
-
-    Args:
-        text: The characters; a zero byte for one that does not matter, to be masked out.
-    """
+    """Return eight characters as the word that :class:`Text` shows for them; a zero byte for one to be masked out."""
     return _u(int.from_bytes(text.ljust(8, b"\0"), "little"))
 
 
@@ -114,11 +94,7 @@ def _sum_up(digits: Words) -> Words:
 
 
 def _word(words: Words, at: Ints) -> tuple[Words, Ints]:
-    """Read up to eight digits at each place.
-
-    Returns:
-        Their values, and how many digits there were.
-    """
+    """Read up to eight digits at each position: their values, and how many digits there were."""
     digits = words[at] ^ _ZEROS
     other = ((digits + _CARRY) | digits) & _HIGH
     # All bits below the lowest mark (all there are when there is none): one whole byte for each digit before it.
@@ -131,15 +107,9 @@ def _word(words: Words, at: Ints) -> tuple[Words, Ints]:
 
 
 def integers(words: Words, at: Ints) -> tuple[Ints, Ints]:
-    """Read a whole number at each place, up to what is no digit.
+    """Read a whole number at each position: the numbers, and how many digits each has.
 
-    Args:
-        words: The words of the text; eight more bytes can be read behind each number.
-        at: Where the numbers begin, shape ``(n,)``.
-
-    Returns:
-        The numbers, and how many digits each has; one with none, or with more than :data:`MOST_DIGITS`, is no
-        number.
+    None, or more than :data:`MOST_DIGITS`, is no number. Eight bytes behind each number must be readable.
     """
     value, count = _word(words, at)
     long = np.flatnonzero(count == 8)
@@ -154,20 +124,14 @@ def integers(words: Words, at: Ints) -> tuple[Ints, Ints]:
 
 
 def microseconds(text: Text, starts: Ints, stops: Ints) -> tuple[Ints, Mask, Words]:
-    """Read microseconds without a fraction or with one of three digits, as nanoseconds.
+    """Read microseconds without a fraction or with one of three digits: ns, which are valid, the next eight characters.
 
-    Args:
-        text: The text; 24 bytes can be read before the end of each number.
-        starts: Where the numbers begin, shape ``(n,)``.
-        stops: Where they end.
-
-    Returns:
-        Nanoseconds, which of them are such numbers and in range, and the eight characters behind each.
+    24 bytes before the end of each number must be readable.
     """
     around = text.wide(stops - 24, 32).view(np.uint8).reshape(-1, 32)
 
     def before(end: int) -> Words:
-        """Return the eight characters before a place counted from the end of each number."""
+        """Return the eight characters before a position counted from the end of each number."""
         return around[:, 16 + end : 24 + end].view("<u8")[:, 0]
 
     count = stops - starts

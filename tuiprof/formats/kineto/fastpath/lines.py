@@ -17,6 +17,7 @@ Whatever is not exactly so is left to the JSON decoder.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 import msgspec
@@ -29,12 +30,12 @@ from tuiprof.formats.kineto.fastpath.digits import (
     MOST_DIGITS,
     Mask,
     Text,
+    Words,
     constant,
     integers,
     microseconds,
-    places,
+    true_at,
 )
-from tuiprof.formats.kineto.fastpath.heads import Heads
 
 _BEFORE, _AFTER = b"}", bytes(128)
 _BETWEEN = constant(b"},\n  {\n ")  # from the end of an event to its successor
@@ -71,20 +72,12 @@ _MOST_OTHERS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was read of a chunk.
+    """What was read of a chunk."""
 
-    Attributes:
-        events: Number of events in the chunk.
-        spans: Complete events; codes index into the codebooks.
-        phases: How many events of each phase were read.
-        others: Positions of the events that were not.
-        texts: Their texts.
-    """
-
-    events: int
-    spans: Columns
-    phases: dict[str, int]
-    others: Codes
+    events: int  # number of events in the chunk
+    spans: Columns  # complete events; codes index into the codebooks
+    phases: dict[str, int]  # how many events of each phase were read
+    others: Codes  # positions of the events that were not
     texts: list[bytes]
 
 
@@ -95,11 +88,7 @@ class LineReader:
         self._heads = Heads()
 
     def read(self, data: bytes, books: Books) -> Lines | None:
-        """Read a chunk.
-
-        Returns:
-            What was read; None when too little of it stands in such lines.
-        """
+        """Read a chunk; None when too little of it consists of such lines."""
         # With this in front the first event begins like all others.
         before = _BEFORE if data.startswith(b",") else _BEFORE + b","
         text = b"".join((before, data.rstrip(), _AFTER))
@@ -144,25 +133,17 @@ class LineReader:
 
 @dataclass(slots=True)
 class _Complete:
-    """Complete events, as far as they are read.
+    """Complete events, as far as they are read."""
 
-    Attributes:
-        rows: Which events of the chunk.
-        sound: Which of them stand as they should.
-        heads_end: Where the first line of each ends, behind the line break.
-        ts: Start, ns.
-        dur: Length, ns.
-    """
-
-    rows: Ints
-    sound: Mask
-    heads_end: Ints
-    ts: Ints
-    dur: Ints
+    rows: Ints  # which events of the chunk
+    sound: Mask  # which of them stand as they should
+    heads_end: Ints  # where the first line of each ends, behind the line break
+    ts: Ints  # start, ns
+    dur: Ints  # length, ns
 
 
 class _Chunk:
-    """A chunk with the places of its events and of their keys.
+    """A chunk with the positions of its events and of their keys.
 
     Attributes:
         starts: Where the brace of each event stands.
@@ -172,13 +153,13 @@ class _Chunk:
     def __init__(self, text: Text) -> None:
         self.text, characters = text, text.characters
         end = len(characters) - len(_AFTER)
-        braces = places(characters == _BRACE)
+        braces = true_at(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
         first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
         self.starts = braces[first]
         self.stops = np.append(self.starts[1:] - 5, end - 1)
         self._objects = np.diff(first, append=len(braces))
-        keys = places((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
+        keys = true_at((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each
         self._key_ends = text.three_before(self._keys)
         opening = text.wide(self.starts + 2, 16).view("<u8")
@@ -228,11 +209,7 @@ class _Chunk:
         return _Complete(rows, sound, at_ts - 7, both[:count], both[count:])
 
     def numbers(self, complete: _Complete) -> dict[str, Ints] | None:
-        """Read the arguments that become columns, one value an event of the chunk.
-
-        Returns:
-            The columns; None when there are arguments that are not known here.
-        """
+        """Read the arguments that become columns, one value an event; None where there are arguments unknown here."""
         words, characters = self.text.words, self.text.characters
         if (words[self._keys[self._ending(b"_id")] - 7] == _CONNECTION).any():
             return None
@@ -268,3 +245,123 @@ class _Chunk:
                 columns[column][row[done : done + len(at)]] = values[done : done + len(at)]
             done += len(at)
         return columns
+
+
+#: So many lines are remembered; then they are forgotten, and learned again.
+_MOST = 1 << 16
+#: Bytes that are hashed at a time. Lines of more blocks than this are hashed one by one.
+_BLOCK, _BLOCKS = 96, 16
+#: Keeps the first bytes of a block, by how many.
+_WITHIN = np.array(
+    [b"\xff" * kept + b"\0" * (_BLOCK - kept) for kept in range(_BLOCK + 1)], dtype=f"V{_BLOCK}"
+)
+_SHIFT = np.uint64(32)
+
+
+class Head(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The first line of an event, without its phase."""
+
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+
+
+_decode = msgspec.json.Decoder(Head).decode
+
+
+def _decoded(line: bytes) -> Head:
+    if not line.endswith(b",\n"):
+        raise msgspec.DecodeError("there is text between the first line and the second")
+    return _decode(b"{%b}" % line[:-2])
+
+
+class Heads:
+    """Numbers the first lines of events (category, name, process, thread), of which a trace repeats the same few.
+
+    A line is known by a hash of 64 bits over its text, seeded anew in every process, so that nobody can write two lines
+    that collide; by chance, a million different lines do with a probability of 3 in 10⁸. Each line is decoded once.
+    """
+
+    def __init__(self) -> None:
+        self._seed = np.uint64(secrets.randbits(64))
+        self._factor = np.uint64(secrets.randbits(64) | 1)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known: list[Head] = []
+        self._hashes, self._codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+
+    def number(self, text: Text, starts: Ints, stops: Ints, books: Books) -> tuple[Codes, Codes, Codes]:
+        """Return the codes of names, category words and lanes.
+
+        Raises:
+            msgspec.DecodeError: A line holds something else than these.
+        """
+        if len(self._known) > _MOST:
+            self._forget()
+        code = self._recognise(text.data, starts, stops, self._hash(text, starts, stops))
+        first = np.full(len(self._known), len(code))
+        # Of several that are written the last stays: backwards that is the first in the file.
+        first[code[::-1]] = np.arange(len(code))[::-1]
+        present = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(code))]
+        mapped = np.zeros((3, len(self._known)), dtype=np.uint32)
+        names, cats, lanes = books.names, books.cats, books.lanes
+        mapped[:, present] = np.array(
+            [
+                (
+                    names.setdefault(head.name, len(names)),
+                    cats.setdefault(head.cat, len(cats)),
+                    lanes.setdefault((head.pid, head.tid), len(lanes)),
+                )
+                for head in map(self._known.__getitem__, present.tolist())
+            ],
+            dtype=np.uint32,
+        ).T.reshape(3, -1)
+        return mapped[0].take(code), mapped[1].take(code), mapped[2].take(code)
+
+    def _recognise(self, data: bytes, starts: Ints, stops: Ints, hashes: Words) -> Ints:
+        """Return which known line each is; new ones are decoded."""
+        index = np.searchsorted(self._hashes, hashes)
+        if len(self._hashes):
+            found = self._hashes[np.minimum(index, len(self._hashes) - 1)] == hashes
+        else:
+            found = np.zeros(len(hashes), dtype=bool)
+        if not found.all():
+            rows = np.flatnonzero(~found)
+            new, first = np.unique(hashes[rows], return_index=True)
+            heads = [
+                _decoded(data[start:stop])
+                for start, stop in zip(starts[rows[first]].tolist(), stops[rows[first]].tolist(), strict=True)
+            ]
+            everything = np.concatenate((self._hashes, new))
+            codes = np.concatenate((self._codes, len(self._known) + np.arange(len(new), dtype=np.int64)))
+            order = np.argsort(everything)
+            self._known += heads
+            self._hashes, self._codes = everything[order], codes[order]
+            index = np.searchsorted(self._hashes, hashes)
+        return self._codes[index]
+
+    def _hash(self, text: Text, starts: Ints, stops: Ints) -> Words:
+        length = stops - starts
+        value = length.astype(np.uint64) ^ self._seed
+        rows, at = np.arange(len(starts)), starts
+        for block in range(_BLOCKS):
+            if block:
+                rows = np.flatnonzero(length > block * _BLOCK)
+                if not len(rows):
+                    return value
+                at = starts[rows] + block * _BLOCK
+            words = text.wide(at, _BLOCK).view("<u8")
+            words &= _WITHIN[np.minimum(length[rows] - block * _BLOCK, _BLOCK)].view("<u8")
+            part = value[rows]
+            for k in range(_BLOCK // 8):
+                part ^= words[k :: _BLOCK // 8]
+                part *= self._factor
+                part ^= part >> _SHIFT
+            value[rows] = part
+        rows = np.flatnonzero(length > _BLOCKS * _BLOCK)
+        bounds = zip(starts[rows].tolist(), stops[rows].tolist(), strict=True)
+        each = np.array([hash(text.data[start:stop]) for start, stop in bounds], dtype=np.int64)
+        value[rows] = each.view(np.uint64)
+        return value

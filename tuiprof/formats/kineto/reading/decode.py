@@ -43,65 +43,36 @@ _INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
 class Rare(msgspec.Struct):
-    """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e).
+    """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e)."""
 
-    Attributes:
-        ordinal: Its position in the chunk.
-        phase: Its phase.
-        name: Its name.
-        cat: Its category word.
-        pid: Its process.
-        tid: Its thread.
-        ts: Its time in ns on the clock of the file; None = not said.
-        id: What joins asynchronous events.
-        args: Its arguments as decoded.
-    """
-
-    ordinal: int
+    ordinal: int  # its position in the chunk
     phase: str
     name: str
-    cat: str
-    pid: int | str | None
-    tid: int | str | None
-    ts: int | None
-    id: str
-    args: object
+    cat: str  # its category word
+    pid: int | str | None  # its process
+    tid: int | str | None  # its thread
+    ts: int | None  # its time in ns on the clock of the file; None = not said
+    id: str  # what joins asynchronous events
+    args: object  # its arguments as decoded
 
 
 class Chunk(msgspec.Struct):
-    """What one chunk holds.
+    """What one chunk holds."""
 
-    Attributes:
-        events: Number of events in it, of every phase.
-        phases: Their number by phase; the phase of an event without one is ``"?"``.
-        names: Names by code.
-        cats: Category words by code.
-        lanes: (process, thread) by code.
-        spans: Complete events (X).
-        pairs: Begin and end events (B, E), in file order.
-        instants: Events without length.
-        rare: Events that are decoded whole.
-        malformed: Stretches that are no event, and events without time.
-        repaired: Events kept after a repair.
-        strict: Whether the chunk is plain JSON; then its n-th value is its n-th event.
-        closed_at: Where in the chunk the list ends; None = not here.
-        rest: Where in the chunk the last, incomplete event begins; its length when there is none.
-    """
-
-    events: int
-    phases: dict[str, int]
-    names: list[str]
-    cats: list[str]
-    lanes: list[tuple[int | str | None, int | str | None]]
-    spans: Columns
-    pairs: Columns
-    instants: Columns
-    rare: list[Rare]
-    malformed: int = 0
-    repaired: int = 0
-    strict: bool = True
-    closed_at: int | None = None
-    rest: int = 0
+    events: int  # number of events in it, of every phase
+    phases: dict[str, int]  # their number by phase; the phase of an event without one is ``"?"``
+    names: list[str]  # names by code
+    cats: list[str]  # category words by code
+    lanes: list[tuple[int | str | None, int | str | None]]  # (process, thread) by code
+    spans: Columns  # complete events (X)
+    pairs: Columns  # begin and end events (B, E), in file order
+    instants: Columns  # events without length
+    rare: list[Rare]  # events that are decoded whole
+    malformed: int = 0  # stretches that are no event, and events without time
+    repaired: int = 0  # events kept after a repair
+    strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
+    closed_at: int | None = None  # where in the chunk the list ends; None = not here
+    rest: int = 0  # where in the chunk the last, incomplete event begins; its length when there is none
 
 
 class ChunkDecoder:
@@ -112,11 +83,7 @@ class ChunkDecoder:
         self._lines = LineReader()
 
     def decode(self, data: bytes) -> Chunk:
-        """Decode a chunk; never raises on what the chunk holds.
-
-        Args:
-            data: Events with commas between them (one may come first), without the brackets of the list.
-        """
+        """Decode events with commas between them (one may come first); never raises on what the chunk holds."""
         chunk = self._strictly(data)
         return self._patiently(data) if chunk is None else chunk
 
@@ -281,11 +248,7 @@ def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
 
 
 def _sound(columns: Columns) -> tuple[Columns, int, int]:
-    """Drop events without time, give those without length one of 0.
-
-    Returns:
-        The sound events; how many were dropped; how many were repaired.
-    """
+    """Drop events without time, give those without length one of 0; also how many were dropped and repaired."""
     timeless = columns.ts == MISSING
     lost = int(timeless.sum())
     if lost:

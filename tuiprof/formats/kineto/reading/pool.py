@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import tuiprof
 from tuiprof.formats.kineto.reading import worker
 from tuiprof.formats.kineto.reading.stretches import Stretch
-from tuiprof.formats.kineto.reading.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
+from tuiprof.formats.kineto.reading.worker import (
+    ANSWER,
+    REQUEST,
+    answer_offset,
+    read_at,
+    text_offset,
+    write_at,
+)
 from tuiprof.formats.source import Source
 from tuiprof.system.threads import cores
 
@@ -33,11 +40,7 @@ _SHRINKS = 8
 
 
 def start_pool(source: Source, asked: int | None) -> Pool | None:
-    """Start as many worker processes as pay; they load what they need while the reader does.
-
-    Returns:
-        The pool; None when none pay, or none may be started here.
-    """
+    """Start as many worker processes as pay, or None; they load what they need while the reader does."""
     size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
     count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
     if not count:
@@ -80,11 +83,7 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes that decode stretches.
-
-    Args:
-        count: How many.
-        path: The plain file; None = stretches come with their text, which is handed over in memory.
+    """Worker processes that decode stretches of a plain file, or stretches whose text is handed over in memory.
 
     Raises:
         OSError: No more processes are allowed, or the file cannot be read.
@@ -113,10 +112,7 @@ class Pool:
         return any(worker.held for worker in self._workers)
 
     def offer(self, number: int, stretch: Stretch) -> bool:
-        """Give a stretch to a worker.
-
-        Returns:
-            False when all workers have enough to do.
+        """Give a stretch to a worker; False when all have enough to do.
 
         Raises:
             WorkerLost: The worker is gone.
@@ -128,7 +124,7 @@ class Pool:
         offset = stretch.offset
         if self._file is self._shared:
             assert stretch.data is not None
-            offset = text_place(slot)
+            offset = text_offset(slot)
             write_at(self._shared.fileno(), stretch.data, offset)
         try:
             worker.requests.write(REQUEST.pack(number, slot, offset, stretch.length))
@@ -138,10 +134,8 @@ class Pool:
         return True
 
     def answers(self, timeout: float | None) -> Iterator[tuple[int, Chunk]]:
-        """Yield the answers that have come.
-
-        Args:
-            timeout: How long to wait for the first, s; None = as long as it takes.
+        """Yield the answers that have come, after waiting up to ``timeout`` s for the first; None = for as long as it
+        takes.
 
         Raises:
             WorkerLost: A worker ended early.
@@ -151,7 +145,7 @@ class Pool:
             while record := worker.answers.read(ANSWER.size):
                 number, length = ANSWER.unpack(record)
                 slot = self._slot_of.pop(number)
-                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_place(slot), length))
+                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_offset(slot), length))
                 self._slots.append(slot)
                 worker.held.remove(number)
                 yield number, chunk

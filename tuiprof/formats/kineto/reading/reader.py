@@ -9,7 +9,7 @@ from typing import Any
 from tuiprof.errors import TraceError
 from tuiprof.formats.kineto import layout
 from tuiprof.formats.kineto.gather import Gathered
-from tuiprof.formats.kineto.raw import ChunkPlace
+from tuiprof.formats.kineto.raw import ChunkSpan
 from tuiprof.formats.kineto.reading.decode import Chunk, ChunkDecoder
 from tuiprof.formats.kineto.reading.pool import Pool, WorkerLost
 from tuiprof.formats.kineto.reading.stretches import LONGEST, Inflow, Stretch, plan
@@ -24,16 +24,11 @@ _TABLE_BYTES = 100
 
 
 class EventReader:
-    """Reads the events of one file.
-
-    Args:
-        source: The file.
-        options: How to read.
-        pool: Who decodes beside the reader; None = nobody.
+    """Reads the events of one file, beside a pool if there is one.
 
     Attributes:
         gathered: The events, in file order.
-        places: Where each chunk lies.
+        chunks: Where each chunk is in the file.
         properties: Top-level properties around the events.
         is_list: Whether the file is a bare list.
         truncated: Whether the list does not end.
@@ -44,7 +39,7 @@ class EventReader:
     def __init__(self, source: Source, options: Options, pool: Pool | None) -> None:
         self.source, self.options, self._pool = source, options, pool
         self.gathered = Gathered()
-        self.places: list[ChunkPlace] = []
+        self.chunks: list[ChunkSpan] = []
         self.properties: dict[str, Any] = {}
         self.is_list = self.truncated = False
         self.damage: str | None = None
@@ -59,10 +54,7 @@ class EventReader:
         self._looked = 0  # events when memory was looked at last
 
     def read(self, meanwhile: Callable[[], None]) -> int:
-        """Read to the end.
-
-        Returns:
-            Size of the unwrapped file, bytes.
+        """Read to the end and return the size of the unwrapped file, bytes.
 
         Raises:
             NotATrace: There is no list of events in it.
@@ -155,7 +147,7 @@ class EventReader:
         self._tried = stretch.length if self._carry and not chunk.rest else 0
         self._carry = carry
         self.gathered.add(chunk)
-        self.places.append(ChunkPlace(chunk.events, stretch.offset, chunk.rest, chunk.strict))
+        self.chunks.append(ChunkSpan(chunk.events, stretch.offset, chunk.rest, chunk.strict))
         if self.gathered.events >= self._looked + _LOOK_EVERY:
             self._looked = self.gathered.events
             self._look_at_memory()

@@ -31,27 +31,18 @@ class Readable(Protocol):
 
 
 class Stretch(NamedTuple):
-    """A stretch of the list of events.
+    """A stretch of the list of events."""
 
-    Attributes:
-        offset: Its first byte in the unwrapped file.
-        length: Its length, bytes.
-        data: Its text; None where whoever decodes it reads it himself.
-    """
-
-    offset: int
-    length: int
-    data: bytes | None
+    offset: int  # its first byte in the unwrapped file
+    length: int  # its length, bytes
+    data: bytes | None  # its text; None where whoever decodes it reads it himself
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
-    """Return where the last event that seems whole ends, if the text begins at an event.
+    """Return the offset behind the last event that seems whole, if the text begins at an event; None = there is none.
 
-    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be
-    decoded proves it.
-
-    Returns:
-        The offset behind its ``}``; None when there is no boundary.
+    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be decoded proves
+    it.
     """
     window = _WINDOW
     while True:

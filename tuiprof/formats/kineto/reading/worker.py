@@ -23,12 +23,12 @@ ANSWER = struct.Struct("<qq")
 _APART = 1 << 33
 
 
-def text_place(slot: int) -> int:
+def text_offset(slot: int) -> int:
     """Return where the text of a slot lies in the shared file."""
     return 2 * slot * _APART
 
 
-def answer_place(slot: int) -> int:
+def answer_offset(slot: int) -> int:
     """Return where the answer of a slot lies in the shared file."""
     return (2 * slot + 1) * _APART
 
@@ -43,7 +43,7 @@ def serve(requests: int, answers: int, file: int, shared: int) -> None:
         number, slot, offset, length = REQUEST.unpack(record)
         text = read_at(file, offset, length)
         answer = pickle.dumps(decoder.decode(text), protocol=5)
-        write_at(shared, answer, answer_place(slot))
+        write_at(shared, answer, answer_offset(slot))
         try:
             os.write(answers, ANSWER.pack(number, len(answer)))
         except BrokenPipeError:

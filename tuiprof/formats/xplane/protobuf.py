@@ -10,7 +10,9 @@ needs no object an event, which is what makes a million events with their stats 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,10 +43,7 @@ class Damaged(ValueError):
 
 
 def varint(data: Data, position: int) -> tuple[int, int]:
-    """Read one varint.
-
-    Returns:
-        Its value, 0 to 2^64 − 1, and the position after it.
+    """Read one varint: its value, 0 to 2^64 − 1, and the position after it.
 
     Raises:
         Damaged: It does not end within ten bytes or within the buffer.
@@ -68,10 +67,7 @@ def signed(value: int) -> int:
 
 
 def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Walk over the fields of one message.
-
-    Yields:
-        Field number, wire type, and: the value and 0 for a varint; start and end of the bytes for the others.
+    """Yield field number, wire type, and the value and 0 of a varint, else start and end of the bytes.
 
     Raises:
         Damaged: A field does not end within the message or has no wire type.
@@ -101,11 +97,7 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 class Buffer:
-    """A buffer with the views that columnar reading needs.
-
-    Args:
-        data: The bytes of a file, :data:`PADDING` appended.
-    """
+    """A buffer, :data:`PADDING` appended, with the views that columnar reading needs."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -115,14 +107,7 @@ class Buffer:
         self.words: Words = np.ndarray(shape=(self.size + 8,), dtype="<u8", buffer=data, strides=(1,))
 
     def varints(self, at: Positions) -> tuple[Words, Positions]:
-        """Read a varint at each position.
-
-        Args:
-            at: Positions, shape ``(n,)``.
-
-        Returns:
-            Values and lengths in bytes, shape ``(n,)`` each. A varint without an end has length 11.
-        """
+        """Read a varint at each position: values, and lengths in bytes (11 = it does not end)."""
         word = self.words[at]
         # The lowest byte without the continuation bit is the last one of the number.
         stop = ~word & _MSB
@@ -152,27 +137,16 @@ class Buffer:
 
 @dataclass(slots=True)
 class Step:
-    """One field of every message that still has one.
+    """One field of every message that still has one."""
 
-    Attributes:
-        rows: Which message, shape ``(n,)``.
-        tag: Field number × 8 + wire type, shape ``(n,)``.
-        value: The varint; for bytes their length; undefined for fixed fields. Shape ``(n,)``.
-        at: Position of the content: of the first byte for bytes and fixed fields. Shape ``(n,)``.
-    """
-
-    rows: Positions
-    tag: npt.NDArray[np.uint8]
-    value: Words
-    at: Positions
+    rows: Positions  # which message, shape ``(n,)``
+    tag: npt.NDArray[np.uint8]  # field number × 8 + wire type, shape ``(n,)``
+    value: Words  # The varint; for bytes their length; undefined for fixed fields. Shape ``(n,)``.
+    at: Positions  # Position of the content: of the first byte for bytes and fixed fields. Shape ``(n,)``.
 
 
 def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np.bool_]) -> Iterator[Step]:
-    """Walk over the fields of many messages at once, the first fields first.
-
-    Yields:
-        The next field of every message that has one.
-    """
+    """Yield the fields of many messages at once: the first field of every message that has one, then the second, …"""
     rows = np.flatnonzero(starts < ends)
     at, end = starts[rows], ends[rows]
     while len(rows):
@@ -205,3 +179,116 @@ def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np
         yield Step(rows, tag, value, content)
         going = after < end
         rows, at, end = rows[going], after[going], end[going]
+
+
+#: What a short event has before its content: the tag and one byte of length.
+_HEAD = 2
+_LONG = 0x80
+
+
+class Chains:
+    """Finds the events of a line, which follow each other like links of a chain, without a step an event.
+
+    Where an event ends the next begins, so a single look at all bytes tells every position at which one (of less than
+    128 bytes) could begin and the position it would lead to; those inside another are left out. From the first event on
+    the chain is followed; as long as each leads to the next, many links are taken at once. A position where no event
+    begins does no harm: the chain does not lead to it, or it hides others from the chain, which then ends early.
+    """
+
+    def __init__(self, buffer: Buffer, tag: int, then: int) -> None:
+        content = buffer.bytes[: buffer.size]
+        positions = np.flatnonzero((content[:-2] == tag) & (content[2:] == then) & (content[1:-1] < _LONG))
+        leads_to = positions + (_HEAD + content[positions + 1].astype(np.int64))
+        reach = np.maximum.accumulate(leads_to)
+        outermost = np.append(True, positions[1:] >= reach[:-1]) if len(positions) else reach > 0
+        self._positions, self._leads_to = positions[outermost], leads_to[outermost]
+        # The last link of each run in which every position leads to the next one.
+        self._run_ends = np.flatnonzero(np.append(self._leads_to[:-1] != self._positions[1:], True))
+
+    def follow(self, position: int, end: int) -> tuple[Positions, int]:
+        """Return where the messages of the chain at a position begin, none where there is none, and where the last
+        ends.
+        """
+        first = int(np.searchsorted(self._positions, position))
+        if first == len(self._positions) or self._positions[first] != position:
+            return self._positions[:0], position
+        run = int(self._run_ends[np.searchsorted(self._run_ends, first)])
+        last = min(run, int(np.searchsorted(self._positions, end)) - 1)
+        return self._positions[first : last + 1], int(self._leads_to[last])
+
+
+Value = int | float | str | bytes
+
+#: ``oneof value`` of XStat by field number.
+#: Bytes that the text of a compressed stat is inflated to.
+_LONGEST_TEXT = 1 << 20
+DOUBLE, UINT, INT, STR, RAW, REF, COMPRESSED = 2, 3, 4, 5, 6, 7, 8
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What events of one name have in common."""
+
+    name: str  # its name; for an XLA operation the text of the HLO instruction
+    display_name: str  # a shorter name; may be empty
+    span: tuple[int, int]  # first byte and first byte after its message, for its stats
+
+
+def read_text(data: Data, start: int, end: int) -> str:
+    """Read text; bytes that are not UTF-8 are marked."""
+    return data[start:end].decode("utf-8", "replace")
+
+
+def read_entry(data: Data, start: int, end: int) -> tuple[int, tuple[int, int]]:
+    """Read an entry of a map from int64 to a message: the key, and the bounds of the message."""
+    key, span = 0, (end, end)
+    for number, kind, a, b in fields(data, start, end):
+        if number == 1 and kind == VARINT:
+            key = signed(a)
+        elif number == 2 and kind == BYTES:
+            span = (a, b)
+    return key, span
+
+
+def read_metadata(data: Data, start: int, end: int) -> Metadata:
+    """Read the metadata of an event."""
+    metadata = Metadata("", "", (start, end))
+    for number, kind, a, b in fields(data, start, end):
+        if number == 2 and kind == BYTES:
+            metadata.name = read_text(data, a, b)
+        elif number == 4 and kind == BYTES:
+            metadata.display_name = read_text(data, a, b)
+    return metadata
+
+
+def put_stat(data: Data, start: int, end: int, names: Mapping[int, str], values: dict[str, Value]) -> None:
+    """Read one stat into a dictionary under its name."""
+    key, value = 0, None
+    for number, kind, a, b in fields(data, start, end):
+        if number == 1 and kind == VARINT:
+            key = signed(a)
+        elif number == DOUBLE and kind == FIXED64:
+            value = struct.unpack_from("<d", data, a)[0]
+        elif number == UINT and kind == VARINT:
+            value = a
+        elif number == INT and kind == VARINT:
+            value = signed(a)
+        elif number == REF and kind == VARINT:
+            value = names.get(a, f"<no name {a}>")
+        elif number == STR and kind == BYTES:
+            value = read_text(data, a, b)
+        elif number == RAW and kind == BYTES:
+            value = bytes(data[a:b])
+        elif number == COMPRESSED and kind == BYTES:
+            value = _gunzip(bytes(data[a:b]))
+    if value is not None:
+        values[names.get(key, f"<no name {key}>")] = value
+
+
+def _gunzip(packed: bytes) -> str | bytes:
+    """Return the text of a compressed stat, of a long one its beginning; as it is when it is damaged."""
+    try:
+        plain = zlib.decompressobj(wbits=47).decompress(packed, _LONGEST_TEXT)
+    except zlib.error:
+        return packed
+    return plain.decode("utf-8", "replace")
