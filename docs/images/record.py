@@ -1,4 +1,4 @@
-"""Makes ``tuiprof.gif`` and ``trace.png``: a run is recorded and explained, then an H200 trace of its script is opened.
+"""Makes the pictures of the documentation: ``tuiprof.gif`` and those of the trace, a run, a comparison and the library.
 
 Everything in the picture is what the program wrote into a real terminal; only waiting is shortened. Run from the
 repository, in the environment of ``make setup``::
@@ -46,6 +46,21 @@ SCENES: tuple[tuple[str, tuple[Step, ...]], ...] = (
 )
 #: What is kept as a picture of its own: the file, by the text that was waited for.
 STILLS = {"3 of 4": "trace.png"}
+#: The other pictures: the file, the command, and the steps to what it shows.
+PICTURES: tuple[tuple[str, str, tuple[Step, ...]], ...] = (
+    ("live.png", "tuiprof open traces/session-metrics-naive", (("enter opens it", 0, ""),)),
+    (
+        "compare.png",
+        f"tuiprof open {TRACE.replace('naive', 'no-nan-check')} --against {TRACE}",
+        (("predicted", 0, "2"), ("launches a step", 0, "")),
+    ),
+    # The first look around is closed, then the ladder `metrics` is chosen.
+    (
+        "library.png",
+        "tuiprof",
+        (("1 of 5", 0, "\x1b"), ("/ filter" + " " * 16, 0, "\x1b[B" * 10), ("no-nan-check", 0, "")),
+    ),
+)
 _PATIENCE_S = 300.0
 _NAMED = {
     "black": "0f1216",
@@ -78,9 +93,19 @@ def draw(screen: pyte.Screen, fonts: tuple[ImageFont.FreeTypeFont, ImageFont.Fre
                 fore, back = back, fore
             if back != _BACKGROUND:
                 pen.rectangle((x * width, y * height, (x + 1) * width - 1, (y + 1) * height - 1), f"#{back}")
-            if cell.data.strip():
+            if "\u2800" < cell.data < "\u2900":
+                _braille(pen, x * width, y * height, ord(cell.data) - 0x2800, f"#{fore}")
+            elif cell.data.strip():
                 pen.text((x * width, y * height), cell.data, f"#{fore}", fonts[cell.bold])
     return image
+
+
+def _braille(pen: ImageDraw.ImageDraw, left: int, top: int, dots: int, colour: str) -> None:
+    """Draw what the font lacks."""
+    for bit, (column, row) in enumerate(((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))):
+        if dots >> bit & 1:
+            x, y = left + 1 + 4 * column, top + 2 + 4 * row
+            pen.rectangle((x, y, x + 1, y + 1), colour)
 
 
 def _colour(name: str, otherwise: str) -> str:
@@ -131,11 +156,28 @@ class Terminal:
         os.waitpid(self._pid, 0)
 
 
+def play(screen: pyte.Screen, command: str, steps: tuple[Step, ...]) -> list[tuple[Image.Image, int]]:
+    """Run a program through the steps of a scene, and return what was shown and for how many ms."""
+    fonts, frames = (font(bold=False), font(bold=True)), list[tuple[Image.Image, int]]()
+    terminal = Terminal(screen, command.split())
+    for text, hold_ms, key in steps:
+        terminal.until(text)
+        if hold_ms:
+            frames.append((draw(screen, fonts), hold_ms))
+        if text in STILLS:
+            frames[-1][0].save(HERE / STILLS[text], optimize=True)
+        if key:
+            terminal.press(key)
+    terminal.end()
+    return frames
+
+
 def main() -> None:
     """Play all scenes and write the picture."""
     fonts, frames = (font(bold=False), font(bold=True)), list[tuple[Image.Image, int]]()
     sessions = tempfile.mkdtemp()
-    os.environ.update(TUIPROF_SESSIONS=sessions, XDG_CONFIG_HOME=sessions, XDG_CACHE_HOME=sessions)
+    for name in ("TUIPROF_SESSIONS", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        os.environ[name] = sessions
     for command, steps in SCENES:
         screen = pyte.Screen(COLUMNS, LINES)
         stream = pyte.Stream(screen)
@@ -145,16 +187,11 @@ def main() -> None:
             frames.append((draw(screen, fonts), 90))
         frames[-1] = (frames[-1][0], 700)
         stream.feed("\r\n")
-        terminal = Terminal(screen, command.split())
-        for text, hold_ms, key in steps:
-            terminal.until(text)
-            if hold_ms:
-                frames.append((draw(screen, fonts), hold_ms))
-            if text in STILLS:
-                frames[-1][0].save(HERE / STILLS[text], optimize=True)
-            if key:
-                terminal.press(key)
-        terminal.end()
+        frames += play(screen, command, steps)
+    for name, command, steps in PICTURES:
+        screen = pyte.Screen(COLUMNS, LINES)
+        play(screen, command, steps)
+        draw(screen, fonts).save(HERE / name, optimize=True)
     shutil.rmtree(sessions)
     # One palette for all: what does not change from frame to frame takes no bytes.
     sheet = Image.new("RGB", (COLUMNS * CELL[0], LINES * CELL[1] * len(frames)))

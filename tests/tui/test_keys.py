@@ -57,7 +57,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert "app.palette" not in text  # ids are for those who ask
         assert text.index("Search every command") < text.index("Jitter is the median")
         # The screen's own keys first; of Textual's own only those for the panes, in our words.
-        assert text.index("Hold the picture") < text.index("Everywhere")
+        assert text.index("Freeze the screen") < text.index("Everywhere")
         assert "To the next pane" in text
         assert "Focus Next" not in text
         assert "^" not in text.replace("ctrl+", ""), "one notation for ctrl"

@@ -207,7 +207,7 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
     write_meta(made.session.path, made.session.meta)
     app = TuiprofApp(start)
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Run my script", "python train.py --lr 1", "run before", "runs in")
+        await until_shown(pilot, "Run my script", "python train.py --lr 1", "recent commands", "runs in")
         await pilot.press("enter")
         form = await until_form(pilot, RunForm)
         assert form.query_one("#argv", Input).value == "python train.py --lr 1"

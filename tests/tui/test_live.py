@@ -192,7 +192,7 @@ async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, gpus=0, cores=4)
     app = live(made.session.path)
     async with app.run_test(size=(120, 40)) as pilot:
-        text = await until_shown(pilot, "cores", "no NVIDIA GPU: tuiprof doctor")
+        text = await until_shown(pilot, "cores", "no NVIDIA GPU found: tuiprof doctor")
         for said in ("of 4 busy", "RSS (run)", "of 512 GiB", "disk read", "net in", "12, 9 idle"):
             assert said in text, said
 
@@ -464,5 +464,5 @@ async def test_hardware_that_is_absent_beside_a_gpu_takes_one_line(tmp_path: Pat
     write_meta(made.session.path, made.session.meta)
     app = live(made.session.path)
     async with app.run_test(size=(200, 60)) as pilot:
-        text = await until_shown(pilot, "also looked for, not here: AMD GPU, TPU")
+        text = await until_shown(pilot, "not found: AMD GPU, TPU")
         assert "none there" not in text

@@ -279,10 +279,10 @@ def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:
     assert live_view.device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
     assert live_view.device_notes(with_gpu, known=False, over=True) == ["no readings"]
     with_gpu.absent = {"neuron": "no driver"}
-    assert live_view.device_notes(with_gpu, known=True, over=False) == ["also looked for, not here: Neuron"]
+    assert live_view.device_notes(with_gpu, known=True, over=False) == ["not found: Neuron"]
     without.absent = dict.fromkeys(("nvidia", "amd", "neuron", "tpu"), "no driver")
     [one_line] = live_view.device_notes(without, known=True, over=False)
-    assert one_line == "no NVIDIA GPU, AMD GPU, Neuron, TPU: tuiprof doctor"
+    assert one_line == "no NVIDIA GPU, AMD GPU, Neuron, TPU found: tuiprof doctor"
     assert len(one_line) < 58, "cut in half of a screen of 120 columns"
 
 

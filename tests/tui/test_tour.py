@@ -35,7 +35,7 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: 
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, "Run my script")
         await pilot.press("ctrl+t")
-        await on_the_card("1 of 5", "What can be run")
+        await on_the_card("1 of 5", "Run a script")
         assert isinstance(app.screen, LibraryScreen)
         await pilot.press("enter")
         await on_the_card("2 of 5", "replay", "median")

@@ -83,7 +83,7 @@ def _verdict(scope: Scope, time: int, regions: pl.DataFrame, recompiled: pl.Data
     frames = plural(recompiled["frame"].n_unique(), "frame") if len(recompiled) else ""
     if time:
         share = format_share(time / max(scope.high - scope.low, 1))
-        said = f"compiling takes {format_ns(time)} ({share}) of {scope.over}: these figures are not of a steady state"
+        said = f"compiling takes {format_ns(time)} ({share}) of {scope.over}, so these are not steady-state figures"
         return Verdict(said + (f"; {frames} recompiled" if frames else ""), "bad")
     if frames:
         return Verdict(f"nothing compiles in {scope.over}, but {frames} had been recompiled before", "warn")

@@ -132,7 +132,7 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
             head += f" of {format_ns(answer.step_ns)}"
         lines.append(paint(head, COLOURS[level], style))
     else:
-        lines.append(paint(f"{SIGNS['bad']} what it saves is not known", COLOURS["bad"], style))
+        lines.append(paint(f"{SIGNS['bad']} savings unknown", COLOURS["bad"], style))
     lines += wrap(change.what, style, "  ")
     for name, text in (
         ("where", change.where),

@@ -13,12 +13,12 @@ from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
 _TORCH = (
-    "mark_dynamic() what changes its size, keep Python numbers out of the graph, warm up before measuring; "
+    "mark_dynamic() what changes size, keep Python numbers out of the graph, warm up before measuring; "
     "TORCH_LOGS=recompiles names the guard that failed"
 )
 _JAX = (
-    "pad to few sizes, make one jitted function and not one a step, warm up before measuring; "
-    'jax.config.update("jax_explain_cache_misses", True) names what was new'
+    "pad to a few sizes, call jax.jit once, not in every step, warm up before measuring; "
+    'jax.config.update("jax_explain_cache_misses", True) names the cause'
 )
 
 

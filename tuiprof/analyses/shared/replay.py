@@ -43,10 +43,8 @@ def replayed(trace: Trace) -> Calibrated | str:
         else calibrate(graph, trace.uncaptured, recorded_events=trace.info.format == "kineto")
     )
     if not found.trusted:
-        return (
-            f"replayed unchanged, a step is off the captured one by {format_share(found.error)}, more than "
-            f"{format_share(TOLERANCE)}"
-        )
+        off = format_share(found.error)
+        return f"the simulated step is {off} off the captured one (limit {format_share(TOLERANCE)})"
     return found
 
 

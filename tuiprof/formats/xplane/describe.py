@@ -112,8 +112,8 @@ def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame |
         found.append(
             Remark(
                 "clock-contradiction",
-                f"the host notes the end of programs up to {format_ns(worst / 1000)} before devices "
-                f"{', '.join(str(shift.device) for shift in torn)} end them: compare host and device with care",
+                f"the host records programs as ended up to {format_ns(worst / 1000)} before they end on devices "
+                f"{', '.join(str(shift.device) for shift in torn)}: compare host and device times with care",
                 level="warn",
             )
         )

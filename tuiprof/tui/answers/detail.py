@@ -57,7 +57,7 @@ class DetailPane(VerticalScroll):
             "l",
             "link(0)",
             "launch ↔ work",
-            "From launch to work, sync to what it awaited",
+            "Go from a launch to its work, or from a sync to the work it waited for",
             id="detail.link",
             group="Detail",
         ),

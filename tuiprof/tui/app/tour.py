@@ -98,32 +98,32 @@ def _advice(app: TuiprofApp) -> None:
 STOPS: Final = (
     Stop(
         "1 of 5 · The library",
-        "What can be run, watched and read: ladders of published optimisations, one variant a change; your "
-        "sessions; traces. r runs the variant under the cursor, o opens a file.",
+        "Run a script, open a trace, or learn from a ladder: a published optimisation, one change a variant. "
+        "Your runs are under Recent. r runs the variant under the cursor, o opens a file.",
         _library,
     ),
     Stop(
         "2 of 5 · A run, live",
-        "A recorded run, replayed: step times, where a step goes, devices, output, and at the bottom what stands "
-        "out. In a run that goes on, p profiles the next steps. A script of yours: tuiprof run -- python train.py",
+        "A recorded run, replayed: step times, where a step goes, devices, output, and at the bottom the main "
+        "finding. While a run is going, p profiles the next steps. Your own script: tuiprof run -- python train.py",
         _live,
     ),
     Stop(
         "3 of 5 · Its trace",
-        "On top what to change first: how much of a step that saves, where, and what to write instead; ] shows the "
-        "next. Below it the timeline, with the time that is lost, and a tab for each analysis: digits switch.",
+        "At the top, what to change first: how much it saves, where it is, and the fix; ] shows the next finding. "
+        "Below, the timeline with the time lost to it, and one tab an analysis: digits switch tabs.",
         _trace,
     ),
     Stop(
         "4 of 5 · One step",
-        "The same trace, looking at one step: w restricts every analysis to the step or selection, + and - zoom, "
-        "n goes to the next sync, enter on a row or event shows all there is to know of it.",
+        "The same trace, one step: w restricts every analysis to the step or selection, + and - zoom, n goes to the "
+        "next sync, enter shows the details of a row or event.",
         _one_step,
     ),
     Stop(
         "5 of 5 · What to do",
-        "Advice: what was seen, what it costs, what to write instead, and how sure that is. e exports the answers. "
-        "On every screen ? lists the keys and ctrl+p finds any command, session or trace by name.",
+        "Advice: what was found, what it costs, the fix, and how sure that is. e exports the reports. On every "
+        "screen, ? lists the keys and ctrl+p finds any command, session or trace by name.",
         _advice,
     ),
 )

@@ -17,7 +17,7 @@ def library_keys() -> list[BindingType]:
     return [
         _library("r", "run", "run", "Run the variant under the cursor", id="library.run"),
         _library(
-            "l", "ladder", "ladder", "Measure the whole ladder, or see its results", id="library.ladder"
+            "l", "ladder", "ladder", "Measure the whole ladder or show its results", id="library.ladder"
         ),
         _library("s", "source", "source", "Read the script", id="library.source"),
         _sessions("R", "replay", "replay", "Replay the session from its beginning", id="library.replay"),
@@ -25,16 +25,14 @@ def library_keys() -> list[BindingType]:
         _sessions("c", "compare", "compare", "Compare the two marked sessions", id="library.compare"),
         _sessions("t", "tags", "tags", "Change the tags of the session", id="library.tags", show=False),
         _sessions("m", "note", "note", "Write a note on the session", id="library.note", show=False),
-        _library(
-            "o", "open_file", "open a file", "Open a trace or session by its path", id="library.open_file"
-        ),
+        _library("o", "open_file", "open a file", "Open a trace or session by path", id="library.open_file"),
         _library("e", "example", "example", "Look at the example trace", id="library.example"),
         _library("P", "python", "Python", "Choose the Python that scripts run in", id="library.python"),
         _library(
             "slash",
             "filter",
             "filter",
-            "Show what contains a text, also tags and notes",
+            "Show only entries that contain a text, tags and notes included",
             id="library.filter",
             display="/",
             priority=True,  # before the keys typed after it: else a list takes them, and one of them starts a run
@@ -47,16 +45,16 @@ def library_keys() -> list[BindingType]:
             id="library.delete",
             display="del",
         ),
-        _sessions("u", "undo", "undo delete", "Bring back the session deleted last", id="library.undo"),
+        _sessions("u", "undo", "undo delete", "Restore the last deleted session", id="library.undo"),
         _library(
             "right,tab",
             "into",
             "detail",
-            "To the variants, or the commands run before",
+            "Go to the variants or the recent commands",
             id="library.into",
             show=False,
         ),
         _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
         _library("escape", "clear", "clear filter", "Show everything again", id="library.clear", show=False),
-        _library("q", "quit", "quit", "Close tuiprof; what runs goes on", id="library.quit"),
+        _library("q", "quit", "quit", "Quit tuiprof; runs continue", id="library.quit"),
     ]

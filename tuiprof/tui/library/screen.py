@@ -54,9 +54,9 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
-        "Learn: ladders are published optimisation stories, one variant a change. `published` is the publication's\n"
-        "figure on its own hardware; `here` is the median step time of the newest ladder or finished run on this\n"
-        "machine, `syncs/step` what its trace tells. space marks sessions, c compares two of them.\n"
+        "Learn: ladders are published optimisations; each variant makes one change. `published` is the published\n"
+        "figure, on its own hardware; `here` is the median step time of the newest ladder or finished run on this\n"
+        "machine, `syncs/step` is from its trace. space marks sessions, c compares two of them.\n"
         "● runs now · ✓ finished · ✗ failed · ■ stopped · ◌ interrupted"
     )
 

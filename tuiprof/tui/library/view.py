@@ -497,7 +497,7 @@ def past_commands(shelf: Shelf) -> list[Choice]:
     if not shelf.commands:
         return []
     return [
-        Choice("", [("run before", "dim")]),
+        Choice("", [("recent commands", "dim")]),
         *(Choice(f"command:{i}", partial(_command_line, one)) for i, one in enumerate(shelf.commands)),
     ]
 

@@ -22,14 +22,14 @@ def live_keys(capture_steps: int) -> list[BindingType]:
             "enter",
             "open_ready",
             "open it",
-            "Open the trace of the selected step, else the newest",
+            "Open the trace of the selected step, or the newest",
             id="live.open_ready",
         ),
         _run("p", "capture", capture, "Profile the next steps", id="live.capture"),
         _run("P", "capture_form", "capture …", "Choose what to profile", id="live.capture_form", show=False),
         _run("o", "open_trace", "open trace", "Open a captured trace", id="live.open"),
-        _view("space", "pause", "pause", "Hold the picture, or the clock of a replay", id="live.pause"),
-        _time("end", "now", "now", "Return to the present, or to the end", id="live.now"),
+        _view("space", "pause", "pause", "Freeze the screen or pause the replay", id="live.pause"),
+        _time("end", "now", "now", "Jump to the present, or to the end", id="live.now"),
         _time("left", "seek(-1)", "back", "Show an earlier moment", id="live.back", show=False),
         _time("right", "seek(1)", "on", "Show a later moment", id="live.on", show=False),
         _time("less_than_sign", "speed(-1)", "slower", "Replay slower", id="live.slower"),
@@ -38,7 +38,7 @@ def live_keys(capture_steps: int) -> list[BindingType]:
             "N,shift+left",
             "step(-1, True)",
             "slow step before",
-            "Select the outlier before",
+            "Select the previous slow step",
             id="live.outlier_before",
             show=False,
         ),
@@ -46,28 +46,30 @@ def live_keys(capture_steps: int) -> list[BindingType]:
             "n,shift+right",
             "step(1, True)",
             "slow step after",
-            "Select the outlier after",
+            "Select the next slow step",
             id="live.outlier_next",
             show=False,
         ),
         _steps(
-            "comma", "step(-1)", "step before", "Select the step before", id="live.step_before", show=False
+            "comma", "step(-1)", "step before", "Select the previous step", id="live.step_before", show=False
         ),
-        _steps(
-            "full_stop", "step(1)", "step after", "Select the step after", id="live.step_next", show=False
-        ),
-        _run("t", "arm", "arm", "Capture after the next slow step, or no more", id="live.arm"),
-        _run("T", "arm_form", "arm …", "Choose when to capture by itself", id="live.arm_form", show=False),
+        _steps("full_stop", "step(1)", "step after", "Select the next step", id="live.step_next", show=False),
+        _run("t", "arm", "arm", "Capture after the next slow step; again: do not", id="live.arm"),
         _run(
-            "S", "steps_form", "steps are …", "Let something else be a step", id="live.steps_form", show=False
+            "T", "arm_form", "arm …", "Choose when to capture automatically", id="live.arm_form", show=False
         ),
-        _run("s", "stacks", "stacks", "Where every thread of every rank is", id="live.stacks"),
-        _view("z", "window", "zoom", "Another width of the time axis", id="live.window"),
-        _view("left_square_bracket", "rank(-1)", "rank −", "The rank before", id="live.rank_before"),
-        _view("right_square_bracket", "rank(1)", "rank +", "The next rank", id="live.rank_next"),
-        _view("tab", "run(1)", "next run", "The next of the runs that go on", id="live.run_next"),
-        _view("shift+tab", "run(-1)", "run before", "The run before", id="live.run_before", show=False),
-        _view("l", "log", "log", "The script's output alone, or beside the rest", id="live.log"),
+        _run(
+            "S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False
+        ),
+        _run("s", "stacks", "stacks", "Show where every thread of every rank is", id="live.stacks"),
+        _view("z", "window", "zoom", "Change the time range", id="live.window"),
+        _view("left_square_bracket", "rank(-1)", "rank −", "Show the previous rank", id="live.rank_before"),
+        _view("right_square_bracket", "rank(1)", "rank +", "Show the next rank", id="live.rank_next"),
+        _view("tab", "run(1)", "next run", "Show the next running run", id="live.run_next"),
+        _view(
+            "shift+tab", "run(-1)", "run before", "Show the previous run", id="live.run_before", show=False
+        ),
+        _view("l", "log", "log", "Show the script's output full screen, or beside the rest", id="live.log"),
         _view(
             "slash",
             "search",
@@ -78,9 +80,9 @@ def live_keys(capture_steps: int) -> list[BindingType]:
             display="/",
             priority=True,  # before the keys typed after it: they belong to the field
         ),
-        _view("a", "alerts", "alerts", "What goes wrong by which rule, and the notes", id="live.alerts"),
+        _view("a", "alerts", "alerts", "Show alerts with their rules, and the notes", id="live.alerts"),
         _run("m", "note", "note", "Write a note on this run", id="live.note", show=False),
-        _run("q", "leave", "leave", "Leave the screen; the run goes on", id="live.leave"),
-        _run("escape", "escape", "undo", "Back to the present; else leave", id="live.escape", show=False),
+        _run("q", "leave", "leave", "Leave the screen; the run continues", id="live.leave"),
+        _run("escape", "escape", "undo", "Back to the present, or leave", id="live.escape", show=False),
         _run("Q", "stop", "stop", "Stop the script (asks first)", id="live.stop"),
     ]

@@ -921,6 +921,6 @@ def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
         return ["no readings" if over else "waiting for the first reading …"]
     if any(device.kind != "host" for device in meta.devices):
         missing = [absent_word(name) for name in meta.absent]
-        return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
+        return [f"not found: {', '.join(missing)}"] if missing else []
     names = ", ".join(absent_word(name) for name in meta.absent)
-    return [f"no {names}: tuiprof doctor"] if names else []
+    return [f"no {names} found: tuiprof doctor"] if names else []

@@ -150,7 +150,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     """What a finding costs: the height of a cell is the lost share of its column; each step says its sum."""
     columns = len(edges) - 1
     if isinstance(lost.losses, str):
-        text = fit_text(f"not known: {sanitize(lost.losses)}", columns)
+        text = fit_text(f"unknown: {sanitize(lost.losses)}", columns)
         return Cells(list(text), np.full(columns, Kind.NOTE, dtype=np.uint8))
     ns = np.diff(lost.up_to(edges))
     share = ns / np.maximum(np.diff(edges), 1)

@@ -89,15 +89,15 @@ class Timeline(Widget, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("left,h", "step(-1)", "cursor back", "one column back"),
-        _key("right,l", "step(1)", "cursor on", "one column on"),
+        _key("left,h", "step(-1)", "cursor back", "move the cursor one column back"),
+        _key("right,l", "step(1)", "cursor on", "move the cursor one column on"),
         _key("shift+left", "select(-1)", "select back", "extend the selection back"),
         _key("shift+right", "select(1)", "select on", "extend the selection on"),
         _key("ctrl+left,H", "pan(-0.25)", "pan back", "move the view back"),
         _key("ctrl+right,L", "pan(0.25)", "pan on", "move the view on"),
         _key("up,k", "lane(-1)", "lane up", "choose the lane above"),
         _key("down,j", "lane(1)", "lane down", "choose the lane below"),
-        _key("home,g", "edge(False)", "begin", "to the begin of the trace"),
+        _key("home,g", "edge(False)", "beginning", "to the beginning of the trace"),
         _key("end,G", "edge(True)", "end", "to the end of the trace"),
         _key("comma", "event(False)", "event before", "to the previous event of the chosen lane"),
         _key("full_stop", "event(True)", "event after", "to the next event of the chosen lane"),

@@ -54,7 +54,7 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
 
 def _saves(found: Shown, level: str, width: int) -> Row:
     if found.saves_ns is None:
-        return [("what it saves is not known", level)]
+        return [("savings unknown", level)]
     row: Row = [
         (
             f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
