@@ -277,3 +277,46 @@ def test_packages_in_a_folder_of_their_own_are_not_the_script(
     monkeypatch.setattr(sys, "path", [str(installed), str(project), *sys.path])
     assert not is_script(str(installed / "framework/optimizer.py"))
     assert is_script(str(project / "train.py"))
+
+
+TWO_OPTIMIZERS = """
+import torch
+critic, generator = torch.nn.Linear(4, 1), torch.nn.Linear(4, 4)
+of_critic, of_generator = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (critic, generator))
+x = torch.ones(2, 4)
+def train_critic():
+    critic(generator(x).detach()).sum().backward()
+    of_critic.step()
+def train_generator():
+    critic(generator(x)).sum().backward()
+    of_generator.step()
+"""
+CRITIC_FIRST = """
+for step in range(12):
+    for _ in range(3): train_critic()
+    train_generator()
+"""
+NOW_AND_THEN = """
+for step in range(12):
+    train_critic()
+    if step % 3 == 2: train_generator()
+"""
+ONCE_AN_EPOCH = """
+for epoch in range(3):
+    for _ in range(4): train_critic()
+    train_generator()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "counted", "missed"),
+    [(CRITIC_FIRST, 11, [0, 1]), (NOW_AND_THEN, 12, [0]), (ONCE_AN_EPOCH, 12, [0])],
+)
+def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
+    run_forked: Callable[..., Run], loop: str, counted: int, missed: list[int]
+) -> None:
+    done = run_forked(TWO_OPTIMIZERS + loop)
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert [step.n for step in steps][-counted:] == list(range(counted))
+    assert [source.missed for source in done.of(records.StepSource)] == missed

@@ -12,7 +12,8 @@ What ends a step (the highest one seen so far decides; at a switch the steps cou
 ``ANNOTATION``          the end of a ``jax.profiler.StepTraceAnnotation``
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
 ``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
-                        are phases; one that has not stepped for 32 steps of others hands over to them)
+                        are phases; one that steps in a loop inside the loop of another, such as the critic of a
+                        WGAN, or has not stepped for 32 steps of others, hands over to them)
 ``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
@@ -36,9 +37,11 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
+from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Assembly
+from .finding.nested_loops import Site, is_inside, script_sites
 from .finding.script_frames import script_line
 from .guest.threads import is_of_python
 from .marks import BEGIN, END, SOURCE, Mark
@@ -135,6 +138,7 @@ class Steps:
         "_optimizer",
         "_others",
         "_several",
+        "_sites",
         "assembly",
         "at_next_end",
         "call",
@@ -198,6 +202,7 @@ class Steps:
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
         self._others = 0
+        self._sites: list[Site] | None = None  # where the one that counts stepped first; None = it is settled
         self._several = several
 
     # -- the end of a step ----------------------------------------------------------------------------------
@@ -489,9 +494,14 @@ class Steps:
             thread = self.thread  # backward for a GPU runs its hooks on a thread of its own
         if chosen is _nobody:
             self._choose(optimizer)
+            self._sites = script_sites(sys._getframe(1))
         elif thread != self.thread:
             return
         elif chosen() is not optimizer:
+            if self._sites is not None and self._counts_parts(sys._getframe(1)):
+                self._choose(optimizer)
+                self._count_from(t)
+                return
             self._others += 1
             if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
                 self.marks.append((OPTIMIZER_PART, began, t, thread))
@@ -502,6 +512,23 @@ class Steps:
         self.marks.append((OPTIMIZER_PART, began, t, thread))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
+
+    def _counts_parts(self, frame: FrameType) -> bool:
+        """Whether the optimizer that counts steps in a loop inside the loop in which another one does now."""
+        inner, self._sites = self._sites or [], None  # looked at once
+        capturing = self.capture is not None and self.capture.disturbing
+        if self.source != OPTIMIZER or not 2 <= self.n <= _STEPS_OF_OTHERS or capturing:
+            return False
+        return is_inside(inner, script_sites(frame))
+
+    def _count_from(self, t: int) -> None:
+        """Count from 0 from now on; the step that ends now has begun before it was known to be one."""
+        withdrawn = self.n
+        self._withdraw()
+        where = script_line(sys._getframe(1))
+        self.marks.append((SOURCE, t, SOURCES[OPTIMIZER], where, withdrawn, 1, 0))
+        self.marks.append((BEGIN, t))
+        self._set_due(0)
 
     def _choose(self, optimizer: Any) -> None:
         """Let the steps of this optimizer count."""

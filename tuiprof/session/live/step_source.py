@@ -61,7 +61,7 @@ def missing(rank: WriterState) -> str:
     """Return which steps were not counted, as they were not known as such yet; empty = none, as far as is known."""
     few = _missed(rank)
     return (
-        f"{few} are not counted: they were not known as steps until then; --step-at FILE:LINE counts all"
+        f"{few} not counted, from before this was known to end a step; --step-at FILE:LINE counts all"
         if few
         else ""
     )
