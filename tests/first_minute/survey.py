@@ -75,6 +75,7 @@ CASES = (
         cheap=True,
     ),
     Case("dcgan", "dcgan.py", "PyTorch examples, DCGAN: two optimizers", ("torch",)),
+    Case("wgan", "wgan.py", "Wasserstein GAN, Algorithm 1: five critic steps a step", ("torch",), late=True),
     Case("lbfgs", "lbfgs.py", "torch.optim documentation: closure", ("torch",)),
     Case("by-hand", "torch_by_hand.py", "What is torch.nn really?: SGD by hand", ("torch",), late=True),
     Case("compiled", "compiled.py", "torch.compile tutorial (aot_eager)", ("torch",)),
