@@ -142,7 +142,7 @@ def _instead(value: Any, root: list[Any], rng: random.Random) -> Any:
     if rng.random() < 0.15:
         holder, key = _place(root, rng)
         return copy.deepcopy(holder[key])
-    return rng.choice(_EXTREMES)
+    return copy.deepcopy(rng.choice(_EXTREMES))  # or a list of them would come to hold itself
 
 
 def _objects(root: list[Any]) -> Iterator[dict[str, Any]]:
