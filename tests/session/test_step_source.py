@@ -52,7 +52,7 @@ def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> 
     fold = read_fold(session)
     assert counted(fold.lead).endswith("312 so far, without those of the loop's first 2.10 s")
     (note,) = [note for note in summarise(session, fold).notes if note.startswith("steps: ")]
-    assert note.startswith("steps: those of the loop's first 2.10 s are not counted")
+    assert note.startswith("steps: those of the loop's first 2.10 s not counted")
     few = fold_of(StepSource(1000, "backward passes", missed=2), *steps(3, MS)).lead
     assert counted(few) == "backward passes, 3 so far, without the first 2"
 
