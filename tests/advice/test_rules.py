@@ -787,6 +787,22 @@ def test_float64_where_types_were_recorded(kind: str, advised: bool) -> None:
         assert row["wins_ns"] == pytest.approx(0.5 * 640_000, rel=0.03)
 
 
+DOUBLE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<double, double, double, MulFunctor<double>>>"
+
+
+@pytest.mark.parametrize(("chip", "kept"), [("NVIDIA L4", 1 / 32), ("NVIDIA H200", 0.9)])
+def test_float64_on_a_device_by_the_names_of_kernels(chip: str, kept: float) -> None:
+    products = ("aten::mm", "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", 400)
+    trace = gpu_bound(products, ("aten::mul", DOUBLE, 400), ("aten::mul", ELEMENTWISE, 400))
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, chip),))
+    assert found(trace, "float64")["wins_ns"] == pytest.approx(1e3 * 400 * (1 - kept + 0.5), rel=0.03)
+
+
+def test_float32_with_an_argument_in_double_is_no_float64() -> None:
+    adam = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>, float const*, double, double, double>"
+    assert finding(gpu_bound(("aten::_fused_adamw_", adam, 400), ("aten::mm", GEMM, 400)), "float64") is None
+
+
 def with_lines(trace: Trace, *lines: tuple[str, float, str], **known: Any) -> Trace:
     """Return a trace of a session that sampled where the script was, and whose steps took what they take in it."""
     step_ns = float(np.median(trace.steps.ends - trace.steps.starts))

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-Step = Callable[[], None]
+Step = Callable[[], Any]
 BF16 = torch.bfloat16
 
 
@@ -34,6 +34,7 @@ class Case:
         may_precede: Rules whose advice may rightly come first, because it wins more in that model.
         marked: The step has no optimizer: its end is marked by ``tuiprof.step()``.
         cpu: It runs on a CPU, with one thread.
+        jax: It is in JAX; its step returns what has to be waited for.
     """
 
     name: str
@@ -44,6 +45,14 @@ class Case:
     may_precede: tuple[str, ...] = ()
     marked: bool = False
     cpu: bool = False
+    jax: bool = False
+
+    def wait(self, last: Any) -> None:
+        """Wait for what the last step returned, or for the device."""
+        if self.jax:
+            last.block_until_ready()
+        elif not self.cpu:
+            torch.cuda.synchronize()
 
 
 CASES: dict[str, Case] = {}

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from tests.predictions.cases import Step, case
-from tests.predictions.other_cases import CASES as CASES  # all of them
 
 
 class Residual(nn.Module):

@@ -15,7 +15,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tests.predictions.cases import BF16, Step, adamw, case
-from tests.predictions.cases import CASES as CASES  # all of them
 
 # -- models -------------------------------------------------------------------------------------------------
 

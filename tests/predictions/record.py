@@ -28,32 +28,36 @@ def timed(name: str) -> dict[str, Any]:
     """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
     import torch
 
-    from tests.predictions.cpu_cases import CASES
+    from tests.predictions.all_cases import CASES
 
     case = CASES[name]
     torch.manual_seed(0)
-    clock, synchronize = time.perf_counter, torch.cuda.synchronize
+    clock = time.process_time if case.cpu else time.perf_counter
     if case.cpu:
         torch.set_num_threads(1)
-        clock, synchronize = time.process_time, _nothing
     steps = {"bad": case.build(True), "good": case.build(False)}
     for step in steps.values():
         for _ in range(WARM):
-            step()
-    synchronize()
+            last = step()
+        case.wait(last)
     all_ms: dict[str, list[float]] = {"bad": [], "good": []}
     for _ in range(ROUNDS):
         for which, step in steps.items():
             for _ in range(3):
-                step()
-            synchronize()
+                last = step()
+            case.wait(last)
             began = clock()
             for _ in range(STEPS):
-                step()
-            synchronize()
+                last = step()
+            case.wait(last)
             all_ms[which].append((clock() - began) / STEPS * 1e3)
     bad, good = statistics.median(all_ms["bad"]), statistics.median(all_ms["good"])
     device = platform.processor() or "CPU" if case.cpu else torch.cuda.get_device_name()
+    framework = f"PyTorch {torch.__version__}"
+    if case.jax:
+        import jax
+
+        framework = f"JAX {jax.__version__}"
     return {
         "planted": case.planted,
         "fix": case.fix,
@@ -65,12 +69,8 @@ def timed(name: str) -> dict[str, Any]:
         "bad_all": all_ms["bad"],
         "good_all": all_ms["good"],
         "cpu": case.cpu,
-        "machine": f"{device}, PyTorch {torch.__version__}, Python {platform.python_version()}",
+        "machine": f"{device}, {framework}, Python {platform.python_version()}",
     }
-
-
-def _nothing() -> None:
-    """Stand in for waiting for a device."""
 
 
 def recorded(name: str, out: Path) -> None:
@@ -131,7 +131,7 @@ def main() -> None:
 def _names() -> list[str]:
     """Return every case for this machine, without importing torch here: the cases need the GPU's memory."""
     code = (
-        "import torch; from tests.predictions.cpu_cases import CASES; on_gpu = torch.cuda.is_available(); "
+        "import torch; from tests.predictions.all_cases import CASES; on_gpu = torch.cuda.is_available(); "
         "print(*(name for name, case in CASES.items() if case.cpu != on_gpu))"
     )
     return subprocess.run(

@@ -6,7 +6,7 @@ import argparse
 
 import torch
 
-from tests.predictions.cpu_cases import CASES
+from tests.predictions.all_cases import CASES
 
 
 def main() -> None:
@@ -23,12 +23,12 @@ def main() -> None:
     step = case.build(not chosen.good)
     if case.marked:
         import tuiprof
+    last = None
     for _ in range(chosen.steps):
-        step()
+        last = step()
         if case.marked:
             tuiprof.step()
-    if not case.cpu:
-        torch.cuda.synchronize()
+    case.wait(last)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 from tuiprof.advice import priorities
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.formats import open_trace
+from tuiprof.formats.directory import is_trace_name
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Scored:
 
 def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
     """Score one case."""
-    [path] = sorted((folder / name / "traces").glob("*.json.gz"))
+    [path] = [path for path in sorted((folder / name / "traces").iterdir()) if is_trace_name(path.name)]
     trace = open_trace(path)
     step, found = replayed(trace), priorities(trace).findings
     assert not isinstance(step, str), f"{name}: {step}"

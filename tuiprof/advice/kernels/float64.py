@@ -1,4 +1,4 @@
-"""Products and convolutions run in float64."""
+"""Operators and kernels run in float64."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tuiprof.advice.kernels.cpu_bfloat16 import PRODUCTS
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
+from tuiprof.whatif.chips import find_chip
 from tuiprof.whatif.edit import Edit
 
 #: Less of the steps than this in operators of float64 may be meant (a loss that is summed up).
@@ -21,11 +23,57 @@ LEAST_SHARE: Final = 0.1
 _LEAST_EACH: Final = 0.002
 #: In float32 half as many bytes are moved and twice as many numbers are multiplied at once: likely, least, most.
 _KEEP: Final = (0.5, 0.8, 0.35)
+#: What kernels in float64 are called: by their C++ types, where no narrower type stands beside, or by their library.
+_KERNEL: Final = r"\bdouble\b|dgemm|d884|f64f64"
+_NARROWER: Final = r"\b(float|Half|BFloat16|half|__nv_bfloat16)\b"
+#: Products on a chip whose float64 is slow (1/32 to 1/64 of its float32), likely, least and most helpful; and on one
+#: on which it is as fast as float32, so that only TF32 wins more.
+_SLOW_CHIP: Final = (1 / 32, 0.1, 1 / 64)
+_FAST_CHIP: Final = (0.9, 1.0, 0.15)
+_FIX: Final = (
+    "float32: tensor.float() where arrays come from NumPy (which makes float64), and no model.double() or "
+    "set_default_dtype(torch.float64)"
+)
+_JAX_FIX: Final = (
+    'float32: no jax.config.update("jax_enable_x64", True), or jnp.asarray(…, dtype=jnp.float32)'
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for long operators on a CPU whose tensors are of double, where types were recorded."""
-    if trace.device_indices or evidence.is_jax:
+    """Look for kernels in float64, by name; on a CPU for long operators on doubles, where types were recorded."""
+    yield from _on_device(trace, evidence) if trace.device_indices else _on_cpu(trace, evidence)
+
+
+def _on_device(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    work = trace.device_work
+    double = trace.named(_KERNEL, work) & ~trace.named(_NARROWER, work)
+    rows, lengths = work[double], trace.lengths(work)
+    share = float(lengths[double].sum() / max(lengths.sum(), 1))
+    if share < LEAST_SHARE:
+        return
+    chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
+    slow = chip is not None and "float64" not in chip.operations_per_s
+    products = evidence.calls.works_of("gemm", "convolution")[double]
+    likely, least, most = (
+        Edit(work=rows, keep=np.where(products, product, other))
+        for product, other in zip(_SLOW_CHIP if slow else _FAST_CHIP, _KEEP, strict=True)
+    )
+    longest = int(rows[np.argmax(lengths[double])])
+    yield Finding(
+        f"{format_rough_share(share)} of the device's work is in float64",
+        evidence.function_of(longest) or f"longest in {short_name(trace.name(longest))}",
+        _JAX_FIX if evidence.is_jax else _FIX,
+        "high",
+        "by the kernels' names",
+        likely,
+        least,
+        most,
+        event=longest,
+    )
+
+
+def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    if evidence.is_jax:
         return
     low, high = trace.span
     rows = np.flatnonzero(trace.is_category("cpu_op"))
@@ -45,8 +93,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{format_rough_share(share)} of the time is spent in operators on float64",
         evidence.function_of(longest) or f"longest in {operator_label(trace.name(longest))}",
-        "float32: tensor.float() where arrays come from NumPy (which makes float64), and no model.double() or "
-        "set_default_dtype(torch.float64)",
+        _FIX,
         "high",
         "types of the operators' inputs, as recorded with the shapes",
         likely,
