@@ -1,15 +1,18 @@
 """Reads what the session around a trace recorded of its steps while no profiler ran.
 
-A session keeps its traces in ``traces/`` and the log of each process in ``log/``; a trace is named after the process
-that it is of, ``rank0.1795252887389.pt.trace.json.gz``.
+A session keeps its traces in ``traces/`` and the log of each process in ``log/``. A trace of PyTorch is named after the
+process that it is of, ``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the
+process has its path.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,8 +30,12 @@ _MOST_STEPS: Final = 1000
 _FIRST_STEPS: Final = 50
 _AHEAD: Final = 0.9
 _LEAST_AHEAD: Final = 2
+#: The host runs ahead where a step takes it less than this part of what it takes the device.
+_HOST_AHEAD: Final = 0.95
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
+#: What the device took for a step is logged later, within so many lines.
+_LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
 #: The samples of lines are written again and again; the last ones are within so many bytes of the end. Fewer samples
 #: than this say little.
@@ -86,42 +93,27 @@ class _Meta(msgspec.Struct):
 
 def read_uncaptured(trace: Path) -> Uncaptured | None:
     """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them."""
-    session = trace.resolve().parent.parent
-    log = session / "log" / f"{trace.name.partition('.')[0]}.jsonl"
-    if trace.resolve().parent.name != "traces" or not log.is_file():
+    log = _log_of(trace.resolve())
+    if log is None:
         return None
-    before: deque[_Line] = deque(maxlen=_MOST_STEPS)
-    after: deque[_Line] = deque(maxlen=_MOST_STEPS)
-    first: list[_Line] = []
-    captured_at = None
-    decode = msgspec.json.Decoder(_Line).decode
     try:
-        with log.open("rb") as lines:
-            while line := lines.readline(_LONGEST_LINE):
-                if not line.startswith((b'{"t":"step"', b'{"t": "step"')):
-                    continue
-                try:
-                    step = decode(line)
-                except _UNDECODABLE:  # a damaged line, or the one being written
-                    continue
-                if step.cap:
-                    captured_at = step.n
-                    if len(before) >= 2 * LEAST_STEPS:
-                        break
-                elif captured_at is None:
-                    before.append(step)
-                    if 0 < step.n <= _FIRST_STEPS:
-                        first.append(step)
-                elif step.n > captured_at + _DISTURBED:
-                    after.append(step)
+        steps = _read_steps(log)
     except OSError:
         return None
     # The first steps of a run compile, tune and fill caches.
-    steady = list(before)[len(before) // 2 :]
-    chosen, is_after = (steady, False) if len(steady) >= LEAST_STEPS else (list(after), True)
-    if captured_at is None or len(chosen) < LEAST_STEPS:
+    steady = steps.before[len(steps.before) // 2 :]
+    chosen, is_after = (steady, False) if len(steady) >= LEAST_STEPS else (steps.after, True)
+    if not steps.captured or len(chosen) < LEAST_STEPS:
         return None
-    low, median, high = (float(ns) for ns in np.percentile([step.dur for step in chosen], (10, 50, 90)))
+    numbers = {step.n for step in chosen}
+    host_ns = _ahead(steps.first, chosen)
+    times = [step.dur for step in chosen]
+    device = [step.dur for step in steps.device if step.n in numbers]
+    if len(device) >= LEAST_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
+        # The launch queue was not full yet: these steps say what the host takes, and the device how long a step is.
+        times, host_ns = device, float(np.median(times))
+    low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
+    session = log.parent.parent
     meta = _meta(session / "session.json")
     host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
     return Uncaptured(
@@ -129,13 +121,80 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         median,
         low,
         high,
-        _ahead(first, chosen),
+        host_ns,
         is_after,
         host.usable_cores,
-        *_cores(session / "log" / "recorder.jsonl"),
+        *_cores(log.parent / "recorder.jsonl"),
         host.bf16,
         _lines(log, meta.cwd),
     )
+
+
+def _log_of(trace: Path) -> Path | None:
+    """Return the log of the process that a trace is of."""
+    traces = next((folder for folder in trace.parents if folder.name == "traces"), None)
+    logs = traces.parent / "log" if traces is not None else None
+    if logs is None or not logs.is_dir():
+        return None
+    if trace.parent == traces:
+        log = logs / f"{trace.name.partition('.')[0]}.jsonl"
+        return log if log.is_file() else None
+    written = f'"path": {json.dumps(str(trace.relative_to(logs.parent)))}'.encode()
+    return next((log for log in sorted(logs.glob("*.jsonl")) if _has_capture(log, written)), None)
+
+
+def _has_capture(log: Path, written: bytes) -> bool:
+    """Return whether a log says that a capture was written to a path."""
+    try:
+        with log.open("rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                if line.startswith(b'{"t": "capture"') and written in line:
+                    return True
+    except OSError:
+        pass
+    return False
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps of a log that matter here."""
+
+    captured: bool = False
+    first: list[_Line] = field(default_factory=list)  # the first ones of the run
+    before: list[_Line] = field(default_factory=list)  # before the first capture, the newest
+    after: list[_Line] = field(default_factory=list)  # after the last one, the newest
+    device: list[_Line] = field(default_factory=list)  # what the device took
+
+
+def _read_steps(log: Path) -> _Steps:
+    found = _Steps()
+    before: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    after: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    device: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    captured_at, later = -1, 0
+    decode = msgspec.json.Decoder(_Line).decode
+    with log.open("rb") as lines:
+        while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
+            later += found.captured and len(before) >= 2 * LEAST_STEPS
+            is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
+            if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
+                continue
+            try:
+                step = decode(line)
+            except _UNDECODABLE:  # a damaged line, or the one being written
+                continue
+            if not is_step:
+                device.append(step)
+            elif step.cap:
+                found.captured, captured_at = True, step.n
+            elif not found.captured:
+                before.append(step)
+                if 0 < step.n <= _FIRST_STEPS:
+                    found.first.append(step)
+            elif step.n > captured_at + _DISTURBED:
+                after.append(step)
+    found.before, found.after, found.device = list(before), list(after), list(device)
+    return found
 
 
 def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
