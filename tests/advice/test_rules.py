@@ -739,6 +739,22 @@ def test_a_forward_pass_inside_the_backward_pass_was_recomputed() -> None:
     assert finding(differentiated().trace(), "recomputed-forward") is None
 
 
+def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
+    made, free = Made(), 0
+    for number in range(4):
+        at, free = number * 210, max(free, number * 210)
+        made.step(number, at, at + 210)
+        made.op(f"{AUTOGRAD}: AddmmBackward0", at + 10, at + 200, sequence=1)
+        made.op("AddmmBackward0", at + 11, at + 190, sequence=1)
+        # The launch comes after an operator that lies inside of the same linear and has ended.
+        made.op("aten::linear", at + 12, at + 90).op("aten::addmm", at + 13, at + 89)
+        made.op("aten::empty", at + 20, at + 25)
+        for index, launched in enumerate((40, 120)):
+            begin, free = max(free, at + launched + 5), max(free, at + launched + 5) + 600
+            made.launch(GEMM, (at + launched, at + launched + 5), (begin, free), 2 * number + index + 1)
+    assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(600_000, rel=0.02)
+
+
 @pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])
 def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool) -> None:
     made = Made()

@@ -15,6 +15,7 @@ from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
@@ -282,7 +283,7 @@ class Evidence:
     def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the device work and the calls into the device's API within host events, as rows."""
         trace = self.trace
-        calls_inside = trace.host_calls[_within(trace, rows, trace.host_calls)]
+        calls_inside = trace.host_calls[_within(trace, rows[outermost(trace, rows)], trace.host_calls)]
         launch = trace.links.launch_of[trace.device_work]
         return trace.device_work[np.isin(launch, calls_inside)], calls_inside
 
