@@ -14,7 +14,7 @@ from tuiprof.model.units import format_rough_share
 
 _GRADIENT: Final = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$"
 _FILLS: Final = r"^aten::(zeros|new_zeros|zero_|fill_)$"
-#: Filling the tables takes at least this part of the step.
+#: Filling the tables takes at least this part of the device's work; on a CPU, of the step.
 LEAST_SHARE: Final = 0.03
 #: An operator of the optimizer that takes this part of the time of filling a table or more goes over such a table.
 _OVER_TABLE: Final = 0.25
@@ -31,10 +31,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     fills = fills[trace.nesting.directly_in(is_gradient, fills)]
     if not len(fills):
         return
-    work, _ = evidence.work_in(fills)
-    fill_ns = trace.lengths(work) if trace.device_indices else trace.lengths(fills)
     low, high = trace.span
-    share = float(fill_ns.sum()) / (high - low)
+    fill_ns, all_ns, whole = trace.lengths(fills), high - low, "step"
+    if trace.device_indices:
+        fill_ns, all_ns = (
+            trace.lengths(evidence.work_in(fills)[0]),
+            int(trace.lengths(trace.device_work).sum()),
+        )
+        whole = "device's work"
+    share = float(fill_ns.sum()) / max(all_ns, 1)
     if share < LEAST_SHARE:
         return
     updates = np.flatnonzero(trace.is_category("cpu_op"))
@@ -45,7 +50,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
     filled = evidence.without_operators(fills)
     yield Finding(
-        f"{format_rough_share(share)} of the step zeroes gradients as large as embedding tables; the optimizer then "
+        f"{format_rough_share(share)} of the {whole} zeroes gradients as large as embedding tables; the optimizer then "
         "updates every row, of which a batch uses a few",
         evidence.function_of(int(gradients[0])),
         "nn.Embedding(sparse=True), nn.EmbeddingBag(sparse=True), with SGD, Adagrad or SparseAdam",

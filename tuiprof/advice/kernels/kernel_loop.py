@@ -20,7 +20,8 @@ LONGEST_PERIOD, LEAST_PASSES = 8, 12
 SHORT_NS: Final = 15_000
 #: Layers of a model repeat as well; what makes them layers is in none of these loops. Copies from the host have a rule
 #: of their own.
-_LAYERS: Final = ("gemm", "convolution", "attention", "norm", "embedding or index")
+_LAYERS: Final = ("gemm", "convolution", "attention", "norm")
+_TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
 #: Done for all items at once, this part of the device work of many short kernels stays: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
 _TORCH: Final = (
@@ -88,7 +89,7 @@ def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
 def _short(calls: Calls) -> np.typing.NDArray[np.bool_]:
     """Return which calls have only short kernels, and none that make a layer."""
     trace = calls.trace
-    layers = calls.works_of(*_LAYERS) | trace.named("HtoD", trace.device_work)
+    layers = calls.works_of(*_LAYERS) | trace.named(_TABLES_AND_COPIES, trace.device_work)
     known = calls.call_of_work >= 0
     heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
