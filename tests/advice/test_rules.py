@@ -898,6 +898,24 @@ def test_batches_made_where_no_core_is_idle_have_to_become_cheaper() -> None:
     assert "cheaper decoding" in row["instead"]
 
 
+@pytest.mark.parametrize(
+    ("idle", "left_us", "said"),
+    # 10 ms a batch of which 9 are waited for: one worker made it, eight take an eighth, two half, and none are left.
+    [(15.0, 900, "more workers"), (1.0, 4_000, "more workers"), (0.0, 900, "no core is idle")],
+)
+def test_more_workers_are_as_many_as_cores_are_idle(idle: float, left_us: float, said: str) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        made.add("annotation", name, at, at + 9_000)
+        made.op("aten::addmm", at + 9_010, at + 9_990)
+    row = found(with_lines(made.trace(), usable_cores=16, busy_cores=1.1, idle_cores=idle), "loader-workers")
+    assert row["wins_ns"] == pytest.approx((9_000 - left_us) * 1_000, rel=0.03)
+    assert said in row["instead"]
+
+
 def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:
     """Two steps on a CPU in which a forward pass calls 14 operators 10 times.
 

@@ -14,6 +14,8 @@ from tuiprof.whatif.edit import Edit
 LEAST_WAIT: Final = 0.03
 #: Workers that are suggested at most; more of them rarely pay.
 _MOST_WORKERS: Final = 8
+#: There could be so many times as many workers where the session does not say which cores are idle.
+_UNKNOWN_MORE: Final = 2.0
 #: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, since
 #: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
 _HAND_OVER_NS: Final = 300_000.0
@@ -44,16 +46,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
         because += "; the training itself needs all cores, so workers would only take them away from it"
-    beside = workers if kind == IN_PROCESS else 2
+    more = _times_more(trace)
+    beside = workers if kind == IN_PROCESS else more
     if beside:
-        likely, least, most = (with_workers(evidence, beside, part) for part in _HAND_OVER)
+        least_beside = workers if kind == IN_PROCESS else min(more, _UNKNOWN_MORE)
+        likely, least, most = (
+            with_workers(evidence, number, part, now=kind == WORKERS)
+            for number, part in zip((beside, least_beside, beside), _HAND_OVER, strict=True)
+        )
     else:
         rows = fetches(trace)
         likely, least, most = (Edit(host=evidence.host_time(rows, part)) for part in _CHEAPER)
     yield Finding(
         _WHAT.get(kind, "the step waits for its batch"),
         where,
-        _instead(kind, on_device, workers),
+        _instead(kind, on_device, workers, more),
         "high" if kind else "medium",
         because if kind else f"the host is in `{fetch.range}` in every step",
         likely,
@@ -84,13 +91,28 @@ def _workers(trace: Trace, on_device: bool) -> int:
     return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
 
 
-def with_workers(evidence: Evidence, workers: int, part: float = _HAND_OVER[0]) -> Edit:
+def _times_more(trace: Trace) -> float:
+    """Return how many times as many workers the idle cores allow; 0 = they allow none."""
+    seen = trace.uncaptured
+    if seen is None or seen.idle_cores is None or seen.busy_cores is None:
+        return _UNKNOWN_MORE
+    # The step waits for the workers, so that the cores that the run keeps busy are mostly theirs.
+    now = max(round(seen.busy_cores), 1)
+    idle = round(seen.idle_cores)
+    return max(min(now + idle, _MOST_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
+
+
+def with_workers(
+    evidence: Evidence, workers: float, part: float = _HAND_OVER[0], *, now: bool = False
+) -> Edit:
     """Return the change in which workers make the batches beside the step, and the step fetches them.
 
     Args:
         evidence: What rules may look at.
-        workers: How many: the loader's own time is divided among them; 0 = batches are made in the step, as they are.
+        workers: How many, or how many times as many as now: the loader's own time is divided among them; 0 = batches
+            are made in the step, as they are.
         part: The part of making a batch that fetching it takes.
+        now: There are workers already, which make batches during all of the step.
     """
     trace = evidence.trace
     rows = fetches(trace)
@@ -99,11 +121,12 @@ def with_workers(evidence: Evidence, workers: int, part: float = _HAND_OVER[0]) 
     low, high = trace.span
     rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
     # What the workers do not make during the rest of the step is waited for.
-    left = max(_HAND_OVER_NS, part * making, making / workers - rest if workers else making)
+    made = making + rest if now else making
+    left = max(_HAND_OVER_NS, part * making, made / workers - rest if workers else making)
     return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
 
 
-def _instead(kind: str, on_device: bool, workers: int) -> str:
+def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
     """Return what to write instead; without a device the workers share the cores with the training itself."""
     cores = "" if on_device else " while cores are idle (training needs them too)"
     if kind == IN_PROCESS:
@@ -116,6 +139,10 @@ def _instead(kind: str, on_device: bool, workers: int) -> str:
             f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
             if on_device
             else f"DataLoader(num_workers={workers}, persistent_workers=True){cores}; cheaper decoding always helps"
+        )
+    if kind == WORKERS and not more:
+        return (
+            "cheaper decoding and augmentation, or batches prepared once and read from disk; no core is idle"
         )
     if kind == WORKERS:
         return f"more workers{cores}, a larger prefetch_factor, or cheaper decoding and augmentation"
