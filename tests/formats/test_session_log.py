@@ -105,6 +105,43 @@ def test_steps_that_leave_a_phase_out_are_not_ahead(tmp_path: Path) -> None:
     assert host_ns(steps(tmp_path, [900.0, *[10.0] * 5, *[30.0] * 30], phases)) is None
 
 
+def test_where_the_host_runs_ahead_the_device_says_how_long_a_step_is(tmp_path: Path) -> None:
+    trace = steps(tmp_path, [900.0, *[2.0] * 40])
+    assert host_ns(trace) is None
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        # What the device took is known some steps later; the captured ones are none of these.
+        log.writelines(_line({"t": "dev", "n": n, "dur": 99 if n >= 39 else 5_000_000}) for n in range(41))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert (found.step_ns, found.high_ns, found.host_ns) == (5e6, 5e6, 2e6)
+
+
+def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
+    trace = steps(tmp_path, [900.0, *[2.0] * 40])
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        log.writelines(_line({"t": "dev", "n": n, "dur": 2_050_000}) for n in range(39))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert (found.step_ns, found.host_ns) == (2e6, None)
+
+
+def test_the_log_of_a_jax_trace_is_the_one_that_wrote_it(tmp_path: Path) -> None:
+    steps(tmp_path, [900.0, *[30.0] * 30])
+    inside = "traces/plugins/profile/2026_11_23/vm.xplane.pb"
+    trace = tmp_path / inside
+    trace.parent.mkdir(parents=True)
+    assert read_uncaptured(trace) is None, "no process says that it wrote it"
+    log = tmp_path / "log" / "rank0.jsonl"
+    (tmp_path / "log" / "rank1.jsonl").write_text(log.read_text().replace("30000000", "20000000"))
+    with (tmp_path / "log" / "rank1.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"t": "capture", "at": 1, "id": "a", "state": "written", "path": inside}) + "\n"
+        )
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.step_ns == 20e6
+
+
 def test_where_the_script_was_is_what_the_log_says_last(tmp_path: Path) -> None:
     def lines(samples: int) -> str:
         top = [["/home/u/train.py", 7, samples // 2], ["/opt/lib/data.py", 9, samples // 4]]

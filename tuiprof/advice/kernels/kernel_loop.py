@@ -29,7 +29,7 @@ _TORCH: Final = (
     "padded batch over samples; a loop that must stay can be compiled or captured in a CUDA graph"
 )
 _JAX: Final = (
-    "do it for all items at once (jax.vmap; pad, then mask); a loop that must stay can be one kernel (Pallas)"
+    "one jax.jit around the loop, or around the whole step; or all items at once (jax.vmap; pad, then mask)"
 )
 
 
@@ -69,7 +69,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely,
         least,
         most,
-        proof="nms:jax,pallas-triton" if evidence.is_jax else "",
+        proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
 

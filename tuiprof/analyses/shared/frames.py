@@ -29,8 +29,10 @@ PROFILER = re.compile(
 #: JAX's tracer names files without their folders. These frames of its own surround waits; a file that others may
 #: have as well is recognised by the function.
 _JAX_FRAME = re.compile(
-    r"^(?:(?:array_methods|jax_syncs|pjit|pxla|sharding_impls|traceback_util|tree_util|ufunc_api|xla_bridge)"
-    r"\.py\(\d+\): "
+    r"^(?:(?:array_constructors|array_methods|jax_syncs|pjit|pxla|sharding_impls|traceback_util|tree_util|ufunc_api"
+    r"|xla_bridge)\.py\(\d+\): "
+    r"|(?:core|dispatch|stages)\.py\(\d+\): (?:__call__|_?true_bind|apply_primitive|bind(?:_with_trace)?|call"
+    r"|process_primitive)$"
     r"|array\.py\(\d+\): (?:__\w+__|_value|_check_if_deleted|block_until_ready|item|tolist)$"
     r"|api\.py\(\d+\): (?:block_until_ready|_?device_get|_?device_put)$"
     r"|profiler\.py\(\d+\): wrapper$)"

@@ -65,7 +65,9 @@ def _device(plane: Plane, kind: str, index: int) -> DeviceInfo:
     values = plane.values
     vendor = str(values.get("device_vendor") or "")
     name = str(
-        values.get("device_type_string") or " ".join(word for word in (vendor, kind, str(index)) if word)
+        values.get("device_type_string")
+        or values.get("gpu_device_name")
+        or " ".join(word for word in (vendor, kind, str(index)) if word)
     )
     memory = values.get("memory_size")
     properties = {key: value for key, value in values.items() if not isinstance(value, bytes)}
