@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_logs import append, head, line, new_session
+from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.step_source import counted, described, likely, refusals
@@ -40,6 +40,24 @@ def test_a_step_is_described_with_its_line() -> None:
     assert described(fold.lead) == "iterations of the loop at train.py:88"
     assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 so far"
     assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
+
+
+def test_the_headline_of_a_run_says_what_a_step_is(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    source = line("source", at=1_000, what="optimizer steps", where="/a/train.py:88")
+    append(session, "rank0", head(session), source, *[step(n) for n in range(312)])
+    assert summarise(session).verdict.sentence.endswith("; steps are optimizer steps at train.py:88")
+
+
+def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    ran = [line("likely", at=2_000, where="/train.py:46"), line("note", at=3_000, level="info", text="no step")]
+    failed = line("capture", at=4_000, id="start", state="failed", why="no step was found in the script")
+    append(session, "rank0", head(session), *ran, failed)
+    append(session, "recorder", head(session, "recorder", rank=None), line("end", at=5_000, code=0, why="exit"))
+    report = summarise(session)
+    assert " ".join((report.verdict.sentence, *report.notes)).count("--step-at") == 1
+    assert report.notes == ("capture start failed: no step was found in the script",)
 
 
 def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> None:
@@ -149,4 +167,5 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
     report = summarise(session, fold)  # of a session that began in /
     assert "no training step was seen" in report.verdict.sentence
-    assert "tuiprof record --step-at scripts/train.py:46" in report.verdict.sentence
+    command = "tuiprof record --step-at scripts/train.py:46 -- python train.py "
+    assert command in report.verdict.sentence

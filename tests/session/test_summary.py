@@ -69,7 +69,7 @@ def test_a_run_without_the_probe_is_told_from_one_without_steps(tmp_path: Path) 
     for session in (alone, stepless):
         end(session, 0)
     assert "with the probe loaded" in summarise(alone).verdict.sentence
-    assert "tuiprof record --step-at FILE:LINE" in summarise(stepless).verdict.sentence
+    assert "tuiprof record --step-at FILE:LINE -- python train.py" in summarise(stepless).verdict.sentence
 
 
 def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ _MUCH, _MUCH_DATA = 0.2, 0.15
 #: Lines are named from so many samples on, and each from this share on.
 _ALL_OF_IT = 0.9
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
+#: A command of more characters is not repeated.
+_LONGEST_COMMAND = 200
 _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
@@ -155,6 +157,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
+        + (f"; steps are {what}" if (what := described(fold.lead)) else "")
     )
 
 
@@ -162,12 +165,10 @@ def _how_to_name(session: Session, fold: Fold) -> str:
     """Return what to do about steps that were not seen: which line probably ends one."""
     if line := likely(fold, session.meta.cwd):
         return (
-            f"The script was in the loop at {line}; to count its iterations: tuiprof record --step-at "
-            f"{shell_word(line)} (from Python 3.12 on they are found without it)"
+            f"The script was in the loop at {line}; to count its iterations: "
+            f"{_again(session, line)} (from Python 3.12 on they are found without it)"
         )
-    said = (
-        "Name the line that ends one: tuiprof record --step-at FILE:LINE, which needs no edit of the script"
-    )
+    said = f"Name the line that ends one, the script stays as it is: {_again(session, 'FILE:LINE')}"
     lines = fold.lead.lines if fold.lead is not None else None
     if lines is not None and lines.samples >= _FEWEST_SAMPLES and lines.top:
         file, number, count = lines.top[0]
@@ -178,6 +179,13 @@ def _how_to_name(session: Session, fold: Fold) -> str:
                 "lax.scan does, only a capture by the clock shows them: --capture 3s@20s"
             )
     return said
+
+
+def _again(session: Session, line: str) -> str:
+    """Return the command that runs the script again and counts a line."""
+    words = session.meta.argv if not session.meta.attached else []
+    command = " ".join(map(shell_word, words))
+    return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _LONGEST_COMMAND else '…'}"
 
 
 def last_words(session: Session) -> str:
