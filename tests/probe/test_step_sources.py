@@ -308,9 +308,28 @@ for epoch in range(3):
 """
 
 
+LEARNERS = """
+def learn():
+    learner = torch.optim.SGD(critic.parameters(), lr=0.1)
+    for _ in range(3):
+        critic(generator(x).detach()).sum().backward()
+        learner.step()
+for step in range(12):
+    for task in range(4): learn()
+    train_generator()
+"""
+LEARNERS_OF_MANY_TASKS = LEARNERS.replace("range(4)", "range(100)")
+
+
 @pytest.mark.parametrize(
     ("loop", "counted", "missed"),
-    [(CRITIC_FIRST, 11, [0, 1]), (NOW_AND_THEN, 12, [0]), (ONCE_AN_EPOCH, 12, [0])],
+    [
+        (CRITIC_FIRST, 11, [0, 1]),
+        (NOW_AND_THEN, 12, [0]),
+        (ONCE_AN_EPOCH, 12, [0]),
+        (LEARNERS, 11, [0, 1]),
+        (CRITIC_FIRST.replace("range(3)", "range(100)"), 11, [0, 1]),
+    ],
 )
 def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     run_forked: Callable[..., Run], loop: str, counted: int, missed: list[int]
@@ -320,3 +339,14 @@ def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     steps = done.of(records.Step)
     assert [step.n for step in steps][-counted:] == list(range(counted))
     assert [source.missed for source in done.of(records.StepSource)] == missed
+
+
+def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(TWO_OPTIMIZERS + LEARNERS_OF_MANY_TASKS)
+    assert done.code == 0, done.err
+    assert len(done.of(records.Step)) > 12 * 200, "they are steps still"
+    (note,) = [note for note in done.of(records.Note) if "another optimizer" in note.text]
+    assert note.level == "warn"
+    assert note.text.endswith("script.py:11 counts those"), note.text

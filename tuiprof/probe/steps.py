@@ -13,7 +13,8 @@ What ends a step (the highest one seen so far decides; at a switch the steps cou
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
 ``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
                         are phases; one that steps in a loop inside the loop of another, such as the critic of a
-                        WGAN, or has not stepped for 32 steps of others, hands over to them)
+                        WGAN or the learners of meta-learning, or has not stepped for 32 steps of others, hands
+                        over to them)
 ``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
@@ -73,6 +74,8 @@ _QUIET_BACKWARDS_WITH_OPTIMIZER = 256
 _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
+_MOST_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
+_LOOKED_AT = 4096  # up to this step it is said if they may be
 _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
 _NEVER = 1 << 62
@@ -134,6 +137,7 @@ class Steps:
         "_batches",
         "_between_loaders",
         "_device_due",
+        "_most_of_others",
         "_on_first",
         "_optimizer",
         "_others",
@@ -202,6 +206,7 @@ class Steps:
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
         self._others = 0
+        self._most_of_others = _STEPS_OF_OTHERS
         self._sites: list[Site] | None = None  # where the one that counts stepped first; None = it is settled
         self._several = several
 
@@ -503,7 +508,7 @@ class Steps:
                 self._count_from(t)
                 return
             self._others += 1
-            if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
+            if chosen() is not None and self._others <= self._most_of_others:
                 self.marks.append((OPTIMIZER_PART, began, t, thread))
                 return
             self._choose(optimizer)
@@ -515,15 +520,27 @@ class Steps:
 
     def _counts_parts(self, frame: FrameType) -> bool:
         """Whether the optimizer that counts steps in a loop inside the loop in which another one does now."""
-        inner, self._sites = self._sites or [], None  # looked at once
-        capturing = self.capture is not None and self.capture.disturbing
-        if self.source != OPTIMIZER or not 2 <= self.n <= _STEPS_OF_OTHERS or capturing:
+        inner, outer = self._sites or [], script_sites(frame)
+        few = self.n <= _MOST_PARTS
+        if inner == outer and self.n <= _LOOKED_AT:
+            return False  # made anew, or one of several that step in turns: the one around them is yet to come
+        parts = self.source == OPTIMIZER and self.n >= 2 and is_inside(inner, outer)
+        if parts and self.capture is not None and self.capture.disturbing:
             return False
-        return is_inside(inner, script_sites(frame))
+        self._sites = None
+        if parts and not few:
+            at = os.path.basename(script_line(frame))
+            text = (
+                f"another optimizer steps in the loop around, at {at}: if the steps counted are parts of its steps, "
+                f"--step-at {at} counts those"
+            )
+            self.out.append((NOTE, monotonic_ns(), "warn", text))
+        return parts and few
 
     def _count_from(self, t: int) -> None:
         """Count from 0 from now on; the step that ends now has begun before it was known to be one."""
         withdrawn = self.n
+        self._most_of_others = max(_STEPS_OF_OTHERS, 4 * withdrawn)  # it has as many parts again, or more
         self._withdraw()
         where = script_line(sys._getframe(1))
         self.marks.append((SOURCE, t, SOURCES[OPTIMIZER], where, withdrawn, 1, 0))
