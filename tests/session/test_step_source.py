@@ -51,10 +51,15 @@ def test_the_headline_of_a_run_says_what_a_step_is(tmp_path: Path) -> None:
 
 def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
     session = new_session(tmp_path)
-    ran = [line("likely", at=2_000, where="/train.py:46"), line("note", at=3_000, level="info", text="no step")]
+    ran = [
+        line("likely", at=2_000, where="/train.py:46"),
+        line("note", at=3_000, level="info", text="no step"),
+    ]
     failed = line("capture", at=4_000, id="start", state="failed", why="no step was found in the script")
     append(session, "rank0", head(session), *ran, failed)
-    append(session, "recorder", head(session, "recorder", rank=None), line("end", at=5_000, code=0, why="exit"))
+    append(
+        session, "recorder", head(session, "recorder", rank=None), line("end", at=5_000, code=0, why="exit")
+    )
     report = summarise(session)
     assert " ".join((report.verdict.sentence, *report.notes)).count("--step-at") == 1
     assert report.notes == ("capture start failed: no step was found in the script",)

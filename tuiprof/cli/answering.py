@@ -21,7 +21,7 @@ from tuiprof.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.model import Report, Table, Trace, Unavailable
     from tuiprof.model.answer import Answer
     from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
@@ -160,6 +160,13 @@ def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, s
     return replace(found, changes=(), together_ns=None, refused=why) if why else found
 
 
+def _drawn(table: Table) -> Table:
+    """Return a table as the page draws it: without phases that an ordinary step has not."""
+    import polars as pl
+
+    return replace(table, rows=table.rows.filter(pl.col("step_ns") > 0)) if table.key == "phases" else table
+
+
 def _step_ns(summary: Report) -> float | None:
     value = next((fact.value for fact in summary.facts if fact.key == "step_median_ns"), None)
     return float(value) if isinstance(value, (int, float)) else None
@@ -213,7 +220,7 @@ def page(
     if session is not None:
         fold = read_fold(session)
         summary = summarise(session, fold)
-        drawn = [table for key in _DRAWN for table in summary.tables if table.key == key]
+        drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
         whole = tuple(table for table in summary.tables if table.key in ("hosts", "lines"))
         bare = replace(summary, facts=(), tables=whole, rules=())
         wrong = black_box_reports(session, fold)

@@ -523,7 +523,9 @@ class Steps:
         inner, outer = self._sites or [], script_sites(frame)
         few = self.n <= _MOST_PARTS
         if inner == outer and self.n <= _LOOKED_AT:
-            return False  # made anew, or one of several that step in turns: the one around them is yet to come
+            return (
+                False  # made anew, or one of several that step in turns: the one around them is yet to come
+            )
         parts = self.source == OPTIMIZER and self.n >= 2 and is_inside(inner, outer)
         if parts and self.capture is not None and self.capture.disturbing:
             return False

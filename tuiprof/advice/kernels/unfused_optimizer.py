@@ -28,11 +28,10 @@ def optimizer_steps(trace: Trace) -> Ints:
     rows = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
     return rows[outermost(trace, rows)]
 
+
 #: Optimizers of torch.optim that take ``fused=True``, and those that take no more than ``foreach=True``.
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
-_FOREACH: Final = frozenset(
-    ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
-)
+_FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
 
 
 def fewer_calls(step: str) -> tuple[str, bool]:

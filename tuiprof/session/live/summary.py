@@ -41,8 +41,10 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 
 #: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
-#: Lines are named from so many samples on, and each from this share on.
+#: Evaluations and checkpoints get a word from this share on.
+_LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
+#: Lines are named from so many samples on, and each from this share on.
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
 #: A command of more characters is not repeated.
 _LONGEST_COMMAND = 200
@@ -416,9 +418,13 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
     between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
-    if sum(between.values()) >= _MUCH * mean:
+    if sum(between.values()) >= _LEAST_BETWEEN * mean:
         shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
         said.append(f"between the steps, {shares} of the time")
+    if ordinary.get("evaluation", 0.0) >= _LEAST_BETWEEN * total and "backward" in ordinary:
+        said.append(
+            "evaluation in ordinary steps: a model in evaluation mode is called without gradients, such as a teacher"
+        )
     grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
     if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:
