@@ -11,7 +11,7 @@ import pytest
 from probe_runs import Run
 
 from tuiprof.probe.finding.loop_steps import _Trial
-from tuiprof.probe.finding.sampler import Loop, loops_of
+from tuiprof.probe.finding.sampler import Loop, goes_over_epochs, loops_of
 from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
 
@@ -185,6 +185,22 @@ def test_loops_over_epochs_are_known_by_their_variable() -> None:
 
     found = [loop.over_epochs for loop in loops_of(loops.__code__)]
     assert found == [True, False, True, False]
+
+
+def train_epoch(items: Any) -> None:
+    for item in items:
+        for part in item:
+            print(part)
+
+
+def test_a_loop_in_a_function_of_an_epoch_goes_over_batches() -> None:
+    def loops(items: Any) -> None:
+        for _ in range(3):
+            train_epoch(items)
+
+    (around,), (batches, parts) = loops_of(loops.__code__), loops_of(train_epoch.__code__)
+    assert goes_over_epochs(around, batches)
+    assert not goes_over_epochs(batches, parts), "both are in it"
 
 
 @pytest.mark.parametrize(

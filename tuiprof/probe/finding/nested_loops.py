@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import CodeType, FrameType
 
-from .sampler import Loop, loops_of
+from .sampler import Loop, goes_over_epochs, loops_of
 from .script_frames import is_script
 
 #: Code of the script, and the offset in it of the call that was under way.
@@ -31,7 +31,9 @@ def is_inside(inner: list[Site], outer: list[Site]) -> bool:
     same = [(code, loop.head) for code, loop in around] == [
         (code, loop.head) for code, loop in within[:shared]
     ]
-    return 0 < shared < len(within) and same and not around[-1][1].over_epochs
+    if not (0 < shared < len(within) and same):
+        return False
+    return not goes_over_epochs(around[-1][1], within[shared][1])
 
 
 def _loops(sites: list[Site]) -> list[tuple[CodeType, Loop]]:

@@ -148,7 +148,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
     if not fold.ranks and status.over:
         unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
-        return f"{session.title} {status}: {unseen}"
+        return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training step was seen. {_how_to_name(session, fold)}"
     steps = len(fold.lead.steps)

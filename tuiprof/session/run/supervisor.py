@@ -58,9 +58,8 @@ _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 
 NO_PROBE: Final = (
-    "nothing in this run imported PyTorch, torch_xla, JAX or tuiprof with the probe loaded, so there are no steps. "
-    "It is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a PYTHONPATH of its own "
-    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
+    "no probe recorded anything: it is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a "
+    "PYTHONPATH of its own (PYTHONPATH=mine:$PYTHONPATH keeps it)"
 )
 
 
