@@ -334,6 +334,38 @@ for step in range(12):
     for task in range(4): learn()
     train_generator()
 """
+ONE_AFTER_THE_OTHER = """
+for step in range(20): train_critic()
+for step in range(20): train_generator()
+"""
+EPOCHS_IN_TURN = """
+for epoch in range(3):
+    for step in range(5): train_critic()
+    for step in range(5): train_generator()
+"""
+BESIDE_EACH_OTHER = """
+for step in range(12):
+    for _ in range(3): train_critic()
+    for _ in range(2): train_generator()
+"""
+IN_LOOPS_OF_ONE = """
+for step in range(12):
+    for train in (train_critic,): train()
+    for train in (train_generator,): train()
+"""
+OUTSIDE_OF_THE_SCRIPT = """
+exec(compile("for step in range(20): train_critic()", "<cell>", "exec"), globals())
+exec(compile("for step in range(20): train_generator()", "<cell>", "exec"), globals())
+"""
+FITTED_FIRST = """
+fit = torch.optim.LBFGS(critic.parameters(), max_iter=2)
+def closure():
+    loss = critic(generator(x)).square().sum()
+    loss.backward()
+    return loss
+fit.step(closure)
+for step in range(20): train_critic()
+"""
 LEARNERS_OF_MANY_TASKS = LEARNERS.replace("range(4)", "range(100)")
 
 
@@ -345,6 +377,12 @@ LEARNERS_OF_MANY_TASKS = LEARNERS.replace("range(4)", "range(100)")
         (ONCE_AN_EPOCH, 12, [0]),
         (LEARNERS, 11, [0, 1]),
         (CRITIC_FIRST.replace("range(3)", "range(100)"), 11, [0, 1]),
+        (ONE_AFTER_THE_OTHER, 40, [0]),
+        (EPOCHS_IN_TURN, 30, [0]),
+        (BESIDE_EACH_OTHER, 10, [0, 1]),
+        (IN_LOOPS_OF_ONE, 12, [0]),
+        (FITTED_FIRST, 21, [0]),
+        (OUTSIDE_OF_THE_SCRIPT, 40, [0]),
     ],
 )
 def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
@@ -355,6 +393,15 @@ def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     steps = done.of(records.Step)
     assert [step.n for step in steps][-counted:] == list(range(counted))
     assert [source.missed for source in done.of(records.StepSource)] == missed
+    several = loop in (
+        ONE_AFTER_THE_OTHER,
+        EPOCHS_IN_TURN,
+        BESIDE_EACH_OTHER,
+        FITTED_FIRST,
+        OUTSIDE_OF_THE_SCRIPT,
+    )
+    warned = [note.text for note in done.of(records.Note) if note.level == "warn"]
+    assert any("loop" in text for text in warned) == several, warned
 
 
 def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(
