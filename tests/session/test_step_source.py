@@ -9,7 +9,7 @@ import pytest
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.step_source import counted, described, likely, refusals
+from tuiprof.session.live.step_source import counted, described, likely, rare_steps, refusals
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.live.summary import read_fold, summarise
 from tuiprof.session.live.tail import Batch
@@ -174,3 +174,21 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert "no training step was seen" in report.verdict.sentence
     command = "tuiprof record --step-at scripts/train.py:46 -- python train.py "
     assert command in report.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("every", "rare"),
+    [(32, True), (3, False)],  # a rollout before each 32 updates; one in three steps is long
+)
+def test_a_rare_long_step_in_a_capture_is_said(every: int, rare: bool) -> None:
+    run = [
+        Step(n, at=1000 + n, dur=100 * MS if n % every == 0 else 4 * MS, cap=30 <= n <= 32)
+        for n in range(320)
+    ]
+    capture = Capture(2000, "start", "written", first=30, last=32, path="a")
+    fold = fold_of(*run, capture)
+    said = rare_steps(fold.captures["start"], fold)
+    assert said.startswith("step 32 took 100 ms while captured, and 2.8 % of the session's steps") == rare, (
+        said
+    )
+    assert bool(said) == rare

@@ -149,14 +149,18 @@ def session_answer(
 def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, step: int | None) -> Answer:
     """Return the page of a capture; nothing is advised because of one that is no evidence."""
     from tuiprof.advice.answer import answer
-    from tuiprof.session.live.step_source import refusals
+    from tuiprof.session.live.step_source import refusals, remarks
 
     trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run, rank), rank)
     path = trace.info.path
     found = answer(
         trace, path.name if path is not None else "", step_window(trace, step) if step is not None else None
     )
-    why = refusals(fold).get(os.path.relpath(path, session.path), "") if path is not None else ""
+    place = os.path.relpath(path, session.path) if path is not None else ""
+    if said := remarks(fold).get(place, ""):
+        rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
+        found = replace(found, trust=f"trust: {said}{rest}", complete=False)
+    why = refusals(fold).get(place, "")
     return replace(found, changes=(), together_ns=None, refused=why) if why else found
 
 
