@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.finding.loop_steps import _Trial
-from tuiprof.probe.finding.sampler import Loop, goes_over_epochs, loops_of
+from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial
+from tuiprof.probe.finding.sampler import RECENT, Loop, goes_over_epochs, loops_of
 from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
 
@@ -226,6 +227,35 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
         trial.jumped(code, 50, 10)
     assert found[:1] == judged, "the first word ends the trial"
     assert counted == [20] * sum(runs)
+
+
+def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's thread, which begins as the first loop is named, finds a better one before that is written."""
+    code = test_the_loop_that_is_named_is_the_last_one_found.__code__
+    outer, inner = Loop(code, 10, 50, 1), Loop(code, 20, 40, 2)
+    sampler = SimpleNamespace(recent=[(outer,)] * RECENT, stop_loops=lambda: None)
+    out: list[Any] = []
+    steps = SimpleNamespace(
+        n=0, source=0, floor=0, loop_on_trial=False, optimizer_made=False, torch_works=True, out=out
+    )
+    found: LoopSteps
+
+    def record() -> None:
+        if not isinstance(sampler.recent[0], list):
+            sampler.recent = [[outer, inner]] * RECENT
+            found.look()
+
+    runtime: Any = SimpleNamespace(
+        hook=lambda name: SimpleNamespace(on=True, failed=lambda: pytest.fail("the hook failed")),
+        steps=steps,
+        sampler=sampler,
+        record=record,
+    )
+    monkeypatch.setattr(sys, "monitoring", None, raising=False)
+    found = LoopSteps(runtime)
+    found._began -= 60 * 10**9
+    found.look()
+    assert [item[1]["where"].rpartition(":")[2] for item in out] == ["1", "2"]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")

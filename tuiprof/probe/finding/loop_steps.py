@@ -82,11 +82,12 @@ class LoopSteps:
         loop = loops[-1]
         if self._monitoring is None:
             self._armed = loop
-            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
-                self._runtime.record()  # not in torchrun's agent and its like
             self._runtime.steps.out.append(
                 (RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)})
             )
+            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
+                # Not in torchrun's agent and its like. The thread of the log looks for loops as well from here on.
+                self._runtime.record()
             return
         steps = self._runtime.steps
         self.release()
