@@ -916,6 +916,24 @@ def test_more_workers_are_as_many_as_cores_are_idle(idle: float, left_us: float,
     assert said in row["instead"]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [("AdamW", "fused=True"), ("RMSprop", "foreach=True"), ("LBFGS", "history_size"), ("Mine", "_foreach_")],
+)
+def test_an_optimizer_is_told_to_use_what_it_has(optimizer: str, said: str) -> None:
+    made = Made()
+    for number in range(2):
+        at = number * 20_000
+        made.step(number, at, at + 20_000).add(
+            "annotation", f"Optimizer.step#{optimizer}.step", at + 5, at + 19_000
+        )
+        for index in range(600):
+            made.op(f"aten::op{index % 6}", at + 10 + index * 30, at + 30 + index * 30)
+    row = found(made.trace(), "operator-loop")
+    assert said in row["instead"]
+    assert ("fused=True" in row["instead"]) == (said == "fused=True")
+
+
 def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Trace:
     """Two steps on a CPU in which a forward pass calls 14 operators 10 times.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.finding.loop_steps import _Trial
-from tuiprof.probe.finding.sampler import Loop, loops_of
+from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial
+from tuiprof.probe.finding.sampler import RECENT, Loop, goes_over_epochs, loops_of
 from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
 
@@ -187,6 +188,22 @@ def test_loops_over_epochs_are_known_by_their_variable() -> None:
     assert found == [True, False, True, False]
 
 
+def train_epoch(items: Any) -> None:
+    for item in items:
+        for part in item:
+            print(part)
+
+
+def test_a_loop_in_a_function_of_an_epoch_goes_over_batches() -> None:
+    def loops(items: Any) -> None:
+        for _ in range(3):
+            train_epoch(items)
+
+    (around,), (batches, parts) = loops_of(loops.__code__), loops_of(train_epoch.__code__)
+    assert goes_over_epochs(around, batches)
+    assert not goes_over_epochs(batches, parts), "both are in it"
+
+
 @pytest.mark.parametrize(
     ("runs", "judged"),
     [
@@ -210,6 +227,35 @@ def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judg
         trial.jumped(code, 50, 10)
     assert found[:1] == judged, "the first word ends the trial"
     assert counted == [20] * sum(runs)
+
+
+def test_the_loop_that_is_named_is_the_last_one_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's thread, which begins as the first loop is named, finds a better one before that is written."""
+    code = test_the_loop_that_is_named_is_the_last_one_found.__code__
+    outer, inner = Loop(code, 10, 50, 1), Loop(code, 20, 40, 2)
+    sampler = SimpleNamespace(recent=[(outer,)] * RECENT, stop_loops=lambda: None)
+    out: list[Any] = []
+    steps = SimpleNamespace(
+        n=0, source=0, floor=0, loop_on_trial=False, optimizer_made=False, torch_works=True, out=out
+    )
+    found: LoopSteps
+
+    def record() -> None:
+        if not isinstance(sampler.recent[0], list):
+            sampler.recent = [[outer, inner]] * RECENT
+            found.look()
+
+    runtime: Any = SimpleNamespace(
+        hook=lambda name: SimpleNamespace(on=True, failed=lambda: pytest.fail("the hook failed")),
+        steps=steps,
+        sampler=sampler,
+        record=record,
+    )
+    monkeypatch.setattr(sys, "monitoring", None, raising=False)
+    found = LoopSteps(runtime)
+    found._began -= 60 * 10**9
+    found.look()
+    assert [item[1]["where"].rpartition(":")[2] for item in out] == ["1", "2"]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")
@@ -308,9 +354,66 @@ for epoch in range(3):
 """
 
 
+LEARNERS = """
+def learn():
+    learner = torch.optim.SGD(critic.parameters(), lr=0.1)
+    for _ in range(3):
+        critic(generator(x).detach()).sum().backward()
+        learner.step()
+for step in range(12):
+    for task in range(4): learn()
+    train_generator()
+"""
+ONE_AFTER_THE_OTHER = """
+for step in range(20): train_critic()
+for step in range(20): train_generator()
+"""
+EPOCHS_IN_TURN = """
+for epoch in range(3):
+    for step in range(5): train_critic()
+    for step in range(5): train_generator()
+"""
+BESIDE_EACH_OTHER = """
+for step in range(12):
+    for _ in range(3): train_critic()
+    for _ in range(2): train_generator()
+"""
+IN_LOOPS_OF_ONE = """
+for step in range(12):
+    for train in (train_critic,): train()
+    for train in (train_generator,): train()
+"""
+OUTSIDE_OF_THE_SCRIPT = """
+exec(compile("for step in range(20): train_critic()", "<cell>", "exec"), globals())
+exec(compile("for step in range(20): train_generator()", "<cell>", "exec"), globals())
+"""
+FITTED_FIRST = """
+fit = torch.optim.LBFGS(critic.parameters(), max_iter=2)
+def closure():
+    loss = critic(generator(x)).square().sum()
+    loss.backward()
+    return loss
+fit.step(closure)
+for step in range(20): train_critic()
+"""
+LEARNERS_OF_MANY_TASKS = LEARNERS.replace("range(4)", "range(100)")
+
+
 @pytest.mark.parametrize(
     ("loop", "counted", "missed"),
-    [(CRITIC_FIRST, 11, [0, 1]), (NOW_AND_THEN, 12, [0]), (ONCE_AN_EPOCH, 12, [0])],
+    [
+        (CRITIC_FIRST, 11, [0, 1]),
+        (NOW_AND_THEN, 12, [0]),
+        (ONCE_AN_EPOCH, 12, [0]),
+        (LEARNERS, 11, [0, 1]),
+        (CRITIC_FIRST.replace("range(3)", "range(100)"), 11, [0, 1]),
+        (ONE_AFTER_THE_OTHER, 40, [0]),
+        (EPOCHS_IN_TURN, 30, [0]),
+        (BESIDE_EACH_OTHER, 10, [0, 1]),
+        (IN_LOOPS_OF_ONE, 12, [0]),
+        (FITTED_FIRST, 21, [0]),
+        (OUTSIDE_OF_THE_SCRIPT, 40, [0]),
+    ],
 )
 def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     run_forked: Callable[..., Run], loop: str, counted: int, missed: list[int]
@@ -320,3 +423,23 @@ def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     steps = done.of(records.Step)
     assert [step.n for step in steps][-counted:] == list(range(counted))
     assert [source.missed for source in done.of(records.StepSource)] == missed
+    several = loop in (
+        ONE_AFTER_THE_OTHER,
+        EPOCHS_IN_TURN,
+        BESIDE_EACH_OTHER,
+        FITTED_FIRST,
+        OUTSIDE_OF_THE_SCRIPT,
+    )
+    warned = [note.text for note in done.of(records.Note) if note.level == "warn"]
+    assert any("loop" in text for text in warned) == several, warned
+
+
+def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(TWO_OPTIMIZERS + LEARNERS_OF_MANY_TASKS)
+    assert done.code == 0, done.err
+    assert len(done.of(records.Step)) > 12 * 200, "they are steps still"
+    (note,) = [note for note in done.of(records.Note) if "another optimizer" in note.text]
+    assert note.level == "warn"
+    assert note.text.endswith("script.py:11 counts those"), note.text

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_logs import append, head, line, new_session
+from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.step_source import counted, described, likely, refusals
+from tuiprof.session.live.step_source import counted, described, likely, rare_steps, refusals
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.live.summary import read_fold, summarise
 from tuiprof.session.live.tail import Batch
@@ -40,6 +40,29 @@ def test_a_step_is_described_with_its_line() -> None:
     assert described(fold.lead) == "iterations of the loop at train.py:88"
     assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 so far"
     assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
+
+
+def test_the_headline_of_a_run_says_what_a_step_is(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    source = line("source", at=1_000, what="optimizer steps", where="/a/train.py:88")
+    append(session, "rank0", head(session), source, *[step(n) for n in range(312)])
+    assert summarise(session).verdict.sentence.endswith("; steps are optimizer steps at train.py:88")
+
+
+def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    ran = [
+        line("likely", at=2_000, where="/train.py:46"),
+        line("note", at=3_000, level="info", text="no step"),
+    ]
+    failed = line("capture", at=4_000, id="start", state="failed", why="no step was found in the script")
+    append(session, "rank0", head(session), *ran, failed)
+    append(
+        session, "recorder", head(session, "recorder", rank=None), line("end", at=5_000, code=0, why="exit")
+    )
+    report = summarise(session)
+    assert " ".join((report.verdict.sentence, *report.notes)).count("--step-at") == 1
+    assert report.notes == ("capture start failed: no step was found in the script",)
 
 
 def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> None:
@@ -149,4 +172,23 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
     report = summarise(session, fold)  # of a session that began in /
     assert "no training step was seen" in report.verdict.sentence
-    assert "tuiprof record --step-at scripts/train.py:46" in report.verdict.sentence
+    command = "tuiprof record --step-at scripts/train.py:46 -- python train.py "
+    assert command in report.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("every", "rare"),
+    [(32, True), (3, False)],  # a rollout before each 32 updates; one in three steps is long
+)
+def test_a_rare_long_step_in_a_capture_is_said(every: int, rare: bool) -> None:
+    run = [
+        Step(n, at=1000 + n, dur=100 * MS if n % every == 0 else 4 * MS, cap=30 <= n <= 32)
+        for n in range(320)
+    ]
+    capture = Capture(2000, "start", "written", first=30, last=32, path="a")
+    fold = fold_of(*run, capture)
+    said = rare_steps(fold.captures["start"], fold)
+    assert said.startswith("step 32 took 100 ms while captured, and 2.8 % of the session's steps") == rare, (
+        said
+    )
+    assert bool(said) == rare

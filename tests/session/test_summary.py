@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from session.session_logs import append, head, line, new_session, step
 
+from tuiprof.cli.answering import page
 from tuiprof.comparison.sides import compare_targets
+from tuiprof.report import Style
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.store.folders import Session
 
@@ -69,7 +71,7 @@ def test_a_run_without_the_probe_is_told_from_one_without_steps(tmp_path: Path) 
     for session in (alone, stepless):
         end(session, 0)
     assert "with the probe loaded" in summarise(alone).verdict.sentence
-    assert "tuiprof record --step-at FILE:LINE" in summarise(stepless).verdict.sentence
+    assert "tuiprof record --step-at FILE:LINE -- python train.py" in summarise(stepless).verdict.sentence
 
 
 def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
@@ -78,3 +80,29 @@ def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
         append(session, "rank0", head(session), *(step(n, ph={"forward": forward}) for n in range(20)))
         note = summarise(session).table("phases").note
         assert ("what no phase covers" in note) == (name == "unnamed")
+
+
+def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    usual = {"forward": 400_000, "backward": 600_000}
+    rare = [step(n, dur=3_000_000, ph={**usual, "evaluation": 2_000_000}) for n in (9, 19)]
+    append(session, "rank0", head(session), *(step(n, ph=usual) for n in range(9)), rare[0])
+    append(session, "rank0", *(step(n, ph=usual) for n in range(10, 19)), rare[1])
+    end(session, 0)
+    shown = page(session, "", "text", Style())
+    assert "between the steps, evaluation 16.7 % of the time" in " ".join(shown.split())
+    assert "  backward" in shown
+    assert "  evaluation" not in shown
+
+
+def test_a_model_in_evaluation_mode_in_every_step_is_explained(tmp_path: Path) -> None:
+    for name, phases in (("teacher", {"backward": 500_000}), ("inference", {"forward": 500_000})):
+        session = new_session(tmp_path, name)
+        append(
+            session,
+            "rank0",
+            head(session),
+            *(step(n, ph={"evaluation": 400_000, **phases}) for n in range(20)),
+        )
+        note = summarise(session).table("phases").note
+        assert ("such as a teacher" in note) == (name == "teacher")

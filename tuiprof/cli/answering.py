@@ -21,7 +21,7 @@ from tuiprof.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.model import Report, Table, Trace, Unavailable
     from tuiprof.model.answer import Answer
     from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
@@ -149,15 +149,26 @@ def session_answer(
 def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, step: int | None) -> Answer:
     """Return the page of a capture; nothing is advised because of one that is no evidence."""
     from tuiprof.advice.answer import answer
-    from tuiprof.session.live.step_source import refusals
+    from tuiprof.session.live.step_source import refusals, remarks
 
     trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run, rank), rank)
     path = trace.info.path
     found = answer(
         trace, path.name if path is not None else "", step_window(trace, step) if step is not None else None
     )
-    why = refusals(fold).get(os.path.relpath(path, session.path), "") if path is not None else ""
+    place = os.path.relpath(path, session.path) if path is not None else ""
+    if said := remarks(fold).get(place, ""):
+        rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
+        found = replace(found, trust=f"trust: {said}{rest}", complete=False)
+    why = refusals(fold).get(place, "")
     return replace(found, changes=(), together_ns=None, refused=why) if why else found
+
+
+def _drawn(table: Table) -> Table:
+    """Return a table as the page draws it: without phases that an ordinary step has not."""
+    import polars as pl
+
+    return replace(table, rows=table.rows.filter(pl.col("step_ns") > 0)) if table.key == "phases" else table
 
 
 def _step_ns(summary: Report) -> float | None:
@@ -213,7 +224,7 @@ def page(
     if session is not None:
         fold = read_fold(session)
         summary = summarise(session, fold)
-        drawn = [table for key in _DRAWN for table in summary.tables if table.key == key]
+        drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
         whole = tuple(table for table in summary.tables if table.key in ("hosts", "lines"))
         bare = replace(summary, facts=(), tables=whole, rules=())
         wrong = black_box_reports(session, fold)

@@ -186,7 +186,7 @@ def _host(trace: Trace) -> list[Remark]:
             Remark(
                 "steps-read",
                 f"the trace marks no steps: they are read from {trace.steps.read_from}",
-                "call profiler.step() each step, or record with tuiprof",
+                "call profiler.step() each step, or tuiprof record --step-at FILE:LINE",
             )
         )
     if not len(trace.steps):
@@ -194,7 +194,7 @@ def _host(trace: Trace) -> list[Remark]:
             Remark(
                 "no-steps",
                 "no step markers: figures are for the whole trace, not per step",
-                "call profiler.step() each step, or record with tuiprof",
+                "call profiler.step() each step, or tuiprof record --step-at FILE:LINE",
             )
         )
     return remarks

@@ -266,7 +266,7 @@ class Capturer:
                 self._fail(window, CaptureError(wanted))
         for request in self._queue:
             if not n:
-                why = "no step was found in the script: --step-at FILE:LINE names the line that ends one"
+                why = "no step was found in the script"
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:

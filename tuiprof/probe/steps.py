@@ -13,7 +13,9 @@ What ends a step (the highest one seen so far decides; at a switch the steps cou
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
 ``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
                         are phases; one that steps in a loop inside the loop of another, such as the critic of a
-                        WGAN, or has not stepped for 32 steps of others, hands over to them)
+                        WGAN or the learners of meta-learning, whose loop was left for that of another, or that has
+                        not stepped for 32 steps of others, hands over to them; of two in loops beside each other a
+                        turn of both is a step)
 ``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
@@ -30,6 +32,7 @@ a clock, the deque, and as little of this class as can be.
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import threading
@@ -37,11 +40,10 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
-from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Assembly
-from .finding.nested_loops import Site, is_inside, script_sites
+from .finding.nested_loops import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_sites
 from .finding.script_frames import script_line
 from .guest.threads import is_of_python
 from .marks import BEGIN, END, SOURCE, Mark
@@ -73,6 +75,8 @@ _QUIET_BACKWARDS_WITH_OPTIMIZER = 256
 _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
+_MOST_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
+_MOST_IN_TURN = 16  # steps of an optimizer in a loop beside that of another one that may be parts of a step
 _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
 _NEVER = 1 << 62
@@ -133,10 +137,17 @@ class Steps:
         "_backwards",
         "_batches",
         "_between_loaders",
+        "_counting_anew",
         "_device_due",
+        "_in_turns",
+        "_longest_row",
+        "_most_of_others",
         "_on_first",
         "_optimizer",
         "_others",
+        "_parts",
+        "_row",
+        "_said",
         "_several",
         "_sites",
         "assembly",
@@ -202,7 +213,13 @@ class Steps:
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
         self._others = 0
-        self._sites: list[Site] | None = None  # where the one that counts stepped first; None = it is settled
+        self._most_of_others = _STEPS_OF_OTHERS
+        self._row = self._longest_row = 0  # steps of the one that counts, without one of others in between
+        self._sites: list[Site] = []  # where the one that counts stepped first
+        self._parts: set[int] = set()  # ids of others whose steps are parts of its steps
+        self._in_turns = False  # only its first step after one of another optimizer counts
+        self._counting_anew = False  # from its next step on
+        self._said: set[str] = set()
         self._several = several
 
     # -- the end of a step ----------------------------------------------------------------------------------
@@ -493,46 +510,105 @@ class Steps:
         if thread != self.thread and self.call() != NO_CALL and not is_of_python(_get_ident()):
             thread = self.thread  # backward for a GPU runs its hooks on a thread of its own
         if chosen is _nobody:
-            self._choose(optimizer)
-            self._sites = script_sites(sys._getframe(1))
+            self._choose(optimizer, script_sites(sys._getframe(1)))
         elif thread != self.thread:
             return
         elif chosen() is not optimizer:
-            if self._sites is not None and self._counts_parts(sys._getframe(1)):
-                self._choose(optimizer)
-                self._count_from(t)
-                return
-            self._others += 1
-            if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
-                self.marks.append((OPTIMIZER_PART, began, t, thread))
-                return
-            self._choose(optimizer)
+            if id(optimizer) not in self._parts:
+                sites = script_sites(sys._getframe(1))
+                if self._takes_over(optimizer, sites):
+                    self._choose(optimizer, sites)
+                    if self._counting_anew:
+                        self._count_from(t)
+                        return
+            if chosen is self._optimizer:
+                self._others += 1
+                self._row = 0
+                if chosen() is not None and self._others <= self._most_of_others:
+                    self.marks.append((OPTIMIZER_PART, began, t, thread))
+                    return
+                self._choose(optimizer, script_sites(sys._getframe(1)))
+        elif self._in_turns and not self._others:  # not the first one of a turn
+            self.marks.append((OPTIMIZER_PART, began, t, thread))
+            return
         self._others = 0
+        self._row += 1
+        self._longest_row = max(self._longest_row, self._row)
         self.stepped = True
+        if self._counting_anew:
+            self._count_from(t)
+            return
         self.marks.append((OPTIMIZER_PART, began, t, thread))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
 
-    def _counts_parts(self, frame: FrameType) -> bool:
-        """Whether the optimizer that counts steps in a loop inside the loop in which another one does now."""
-        inner, self._sites = self._sites or [], None  # looked at once
-        capturing = self.capture is not None and self.capture.disturbing
-        if self.source != OPTIMIZER or not 2 <= self.n <= _STEPS_OF_OTHERS or capturing:
+    def _takes_over(self, optimizer: Any, sites: list[Site]) -> bool:
+        """Whether the steps of another optimizer count from now on: by the loops in which both step.
+
+        Args:
+            optimizer: The other one; that its steps are parts of a step is remembered.
+            sites: Where it steps.
+        """
+        how = relation(self._sites, sites)
+        if how == BESIDE and self.n > _MOST_IN_TURN:
+            how = ELSEWHERE
+        if self.source != OPTIMIZER or how == TOGETHER:
+            self._parts.add(id(optimizer))
             return False
-        return is_inside(inner, script_sites(frame))
+        at, counted = (os.path.basename(_line_of(one)) for one in (sites, self._sites))
+        if how == ELSEWHERE:
+            self._warn(
+                f"the optimizer at {at} steps in a loop of its own, apart from the one at {counted}: its steps are "
+                "counted too"
+            )
+            return True
+        if self._longest_row < 2:  # as many steps of the one as of the other, as far as is known
+            if self.n > _MOST_IN_TURN:
+                self._parts.add(id(optimizer))
+            return False
+        if self.capture is not None and self.capture.disturbing:
+            return False
+        self._parts.add(id(optimizer))
+        if how == AROUND and self.n <= _MOST_PARTS:
+            self._counting_anew = True
+            return True
+        if how == AROUND:
+            self._warn(
+                f"another optimizer steps in the loop around, at {at}: if the steps counted are parts of its steps, "
+                f"--step-at {at} counts those"
+            )
+        else:
+            self._in_turns = self._counting_anew = True
+            self._warn(
+                f"two optimizers step in loops beside each other, at {counted} and {at}: "
+                f"a step is one turn of both. --step-at FILE:LINE counts something else"
+            )
+        return False
+
+    def _warn(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.out.append((NOTE, monotonic_ns(), "warn", text))
 
     def _count_from(self, t: int) -> None:
         """Count from 0 from now on; the step that ends now has begun before it was known to be one."""
+        self._counting_anew = False
         withdrawn = self.n
+        self._most_of_others = max(_STEPS_OF_OTHERS, 4 * withdrawn)  # it has as many parts again, or more
         self._withdraw()
         where = script_line(sys._getframe(1))
         self.marks.append((SOURCE, t, SOURCES[OPTIMIZER], where, withdrawn, 1, 0))
         self.marks.append((BEGIN, t))
         self._set_due(0)
 
-    def _choose(self, optimizer: Any) -> None:
+    def _choose(self, optimizer: Any, sites: list[Site]) -> None:
         """Let the steps of this optimizer count."""
         self._optimizer = weakref.ref(optimizer)
+        self._sites = sites
+        self._parts.clear()
+        self._others = 0
+        self._in_turns = False
 
     def several_optimizers(self) -> None:
         """From now on it has to be looked at which optimizer has stepped."""
@@ -543,6 +619,18 @@ class Steps:
     def knows_several(self) -> bool:
         """Whether there are several optimizers."""
         return self._several
+
+
+def _line_of(sites: list[Site]) -> str:
+    """Return ``file:line`` of the innermost call, for a sentence."""
+    if not sites:
+        return "a line outside of the script"
+    code, at, _ = sites[-1]
+    line = code.co_firstlineno
+    for offset, number in dis.findlinestarts(code):
+        if offset <= at and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"
 
 
 class Phase:

@@ -82,10 +82,7 @@ class TimedCaptures:
         if now - self._born < AFTER_S * _SECOND or not self._works or not runtime.sampler.in_script(_SHARE):
             return
         self._own_asked = True
-        runtime.note(
-            "warn",
-            f"no step has been seen for {AFTER_S:g} s; --step-at FILE:LINE names the line that ends one",
-        )
+        runtime.note("info", f"no step has been seen for {AFTER_S:g} s")
         if not self._queue and runtime.capture.wanted:
             cause = f"no step was seen for {AFTER_S:g} s"
             self.offer(Request(OWN, seconds=SECONDS, after_s=0.0, cause=cause))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from tuiprof.advice.kernels.unfused_optimizer import fewer_calls
 from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import ancestry as _ancestry
@@ -79,7 +80,7 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
 def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
     if "Optimizer.step" in place["where"]:
-        instead = "fused=True (or foreach=True) when making the optimizer"
+        instead, _ = fewer_calls(place["where"])
     else:
         instead = "do it for all items at once: one call on the whole batch (pad and mask where sizes differ)"
     times = np.array(place["times"], dtype=np.float64)

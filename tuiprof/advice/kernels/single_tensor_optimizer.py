@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.kernels.unfused_optimizer import optimizer_steps
+from tuiprof.advice.kernels.unfused_optimizer import fewer_calls, optimizer_steps
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
@@ -28,17 +28,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         or trace.named("multi_tensor_apply|fused|Fused", work).any()
     ):
         return
+    instead, has_fused = fewer_calls(trace.name(int(rows[0])))
     yield Finding(
         f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",
         trace.name(int(rows[0])),
-        "fused=True (or foreach=True) when making the optimizer",
+        instead,
         "high",
         "no multi-tensor kernel among what Optimizer.step launches",
         evidence.without_operators(rows, _HOST, _WORK),
         evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
         evidence.without_operators(rows, _HOST / 2, _MOST_WORK),
         event=int(rows[0]),
-        switch="fused_optimizer=1",
+        switch="fused_optimizer=1" if has_fused else "",
     )
 
 

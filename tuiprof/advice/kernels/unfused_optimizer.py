@@ -29,6 +29,23 @@ def optimizer_steps(trace: Trace) -> Ints:
     return rows[outermost(trace, rows)]
 
 
+#: Optimizers of torch.optim that take ``fused=True``, and those that take no more than ``foreach=True``.
+_FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
+_FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
+
+
+def fewer_calls(step: str) -> tuple[str, bool]:
+    """Return what makes fewer calls of an optimizer's step, by its range, and whether ``fused=True`` does."""
+    kind = step.partition("#")[2].partition(".")[0]
+    if kind in _FUSED:
+        return "fused=True (or foreach=True) when making the optimizer", True
+    if kind in _FOREACH:
+        return "foreach=True when making the optimizer", False
+    if kind == "LBFGS":
+        return "a smaller history_size: each iteration goes over the whole history", False
+    return "torch._foreach_* functions in the optimizer, over all parameters at once", False
+
+
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for multi-tensor kernels in optimizer steps, none of them a fused one."""
     rows = optimizer_steps(trace)

@@ -6,8 +6,8 @@ code object are switched off one by one when they first happen, and no other cod
 nothing that costs so little, so the loop is only named, with the option that makes its iterations steps.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
-What tells them apart is the name of the outer loop's variable (``for epoch in …``), else how often the inner one goes
-around before it is left; see :class:`_Trial`.
+What tells them apart is the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
+inner one (``def train_epoch``), else how often the inner one goes around before it is left; see :class:`_Trial`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..lines import RECORD
 from ..marks import BEGIN, END
 from ..steps import LOOP, NONE
-from .sampler import RECENT, Loop
+from .sampler import RECENT, Loop, goes_over_epochs
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -82,11 +82,12 @@ class LoopSteps:
         loop = loops[-1]
         if self._monitoring is None:
             self._armed = loop
-            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
-                self._runtime.record()  # not in torchrun's agent and its like
             self._runtime.steps.out.append(
                 (RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)})
             )
+            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
+                # Not in torchrun's agent and its like. The thread of the log looks for loops as well from here on.
+                self._runtime.record()
             return
         steps = self._runtime.steps
         self.release()
@@ -99,6 +100,12 @@ class LoopSteps:
             f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
             "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
         )
+        if loop.over_epochs:
+            self._runtime.note(
+                "warn",
+                f"each step is an epoch, by the name of the variable at {os.path.basename(steps.loop_at)}: its batches "
+                "go through one call, as lax.scan does, or through a loop that takes little of its time",
+            )
         self._watch(loops, begun=False)
 
     def _watch(self, loops: list[Loop], begun: bool) -> None:
@@ -106,7 +113,7 @@ class LoopSteps:
         steps, monitoring = self._runtime.steps, self._monitoring
         loop = self._armed = loops[-1]
         counted = callback = self._callback(loop, begun)
-        around = loops[-2] if len(loops) > 1 and not loops[-2].over_epochs else None
+        around = loops[-2] if len(loops) > 1 and not goes_over_epochs(loops[-2], loop) else None
         steps.loop_on_trial = around is not None
         if around is not None:
             callback = _Trial(
@@ -145,11 +152,11 @@ class LoopSteps:
         steps.loop_at, steps.loop_missed_ns = _where(loops[-1]), t - loops[-1].seen_ns
         steps.withdraw(LOOP, t)
         steps.marks.append((BEGIN, t))
+        inner = os.path.basename(_where(parts))
         self._runtime.note(
-            "info",
-            f"the loop at {os.path.basename(_where(parts))} goes around {_MOST_PARTS} times at most before it "
-            "is left, so its iterations are parts of a step: steps are those of the loop around it, at "
-            f"{os.path.basename(steps.loop_at)}, counted from 0. --step-at FILE:LINE names another line",
+            "warn",
+            f"each step is a run of the loop at {inner}, which is left after {_MOST_PARTS} iterations or fewer: they "
+            f"seem to be parts of a step. If they are steps (an epoch of few batches), --step-at {inner} counts them",
         )
         self._watch(loops, begun=True)
 

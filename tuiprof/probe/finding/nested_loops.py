@@ -1,39 +1,67 @@
-"""Which of two calls of the script is made in a loop inside the loop of the other."""
+"""How the loops of the script in which two calls are made lie to each other."""
 
 from __future__ import annotations
 
 from types import CodeType, FrameType
 
-from .sampler import Loop, loops_of
+from .sampler import Loop, goes_over_epochs, loops_of
 from .script_frames import is_script
 
-#: Code of the script, and the offset in it of the call that was under way.
-Site = tuple[CodeType, int]
+#: Code of the script, the offset in it of the call that was under way, and whether the script itself has called it.
+Site = tuple[CodeType, int, bool]
+
+#: How a second call lies to a first one: in the same loop, or where nothing can be told; in a loop around the
+#: first one's; in a loop beside it, both inside one that does not go over epochs; in another loop altogether.
+TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
 
 
 def script_sites(frame: FrameType | None) -> list[Site]:
     """Return where each frame of the script is, outermost first."""
     found: list[Site] = []
     while frame is not None:
+        caller = frame.f_back
         if is_script(frame.f_code.co_filename):
-            found.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
+            by_script = caller is not None and is_script(caller.f_code.co_filename)
+            found.append((frame.f_code, frame.f_lasti, by_script))
+        frame = caller
     return found[::-1]
 
 
-def is_inside(inner: list[Site], outer: list[Site]) -> bool:
-    """Whether one call is made in all loops of another and in at least one more inside them.
+def relation(first: list[Site], second: list[Site]) -> int:
+    """Return how the second call lies to the first one.
 
-    Not where the loops of the other go over epochs: a call at the end of each epoch is no step of its batches.
+    What is called once in an epoch, around the loop over its batches, is together with what is called in that.
     """
-    around, within = _loops(outer), _loops(inner)
-    shared = len(around)
-    same = [(code, loop.head) for code, loop in around] == [
-        (code, loop.head) for code, loop in within[:shared]
-    ]
-    return 0 < shared < len(within) and same and not around[-1][1].over_epochs
+    if _left(first, second):
+        return ELSEWHERE
+    inner, outer = _loops(first), _loops(second)
+    shared = 0
+    while shared < min(len(inner), len(outer)) and _same(inner[shared], outer[shared]):
+        shared += 1
+    if shared == len(outer):
+        around = 0 < shared < len(inner) and not goes_over_epochs(outer[-1], inner[shared])
+        return AROUND if around else TOGETHER
+    if shared == len(inner) > 0:
+        return TOGETHER
+    return BESIDE if shared and not goes_over_epochs(inner[shared - 1], inner[shared]) else ELSEWHERE
 
 
-def _loops(sites: list[Site]) -> list[tuple[CodeType, Loop]]:
+def _left(first: list[Site], second: list[Site]) -> bool:
+    """Whether the script, in code that it runs once, has gone on to the second call."""
+    once = False  # from the code of a module on, which runs once
+    for one, other in zip(first, second):
+        (code, at, by_script), (_, other_at, _) = one, other
+        once = code is other[0] and (code.co_name == "<module>" or (once and by_script))
+        once = once and not _loops([one]) and not _loops([other])
+        if once and at != other_at:
+            return True
+    return False
+
+
+def _same(one: Loop, other: Loop) -> bool:
+    return one.code is other.code and one.head == other.head
+
+
+def _loops(sites: list[Site]) -> list[Loop]:
     """Return the loops around a call, outermost first."""
-    return [(code, loop) for code, at in sites for loop in loops_of(code) if loop.head <= at <= loop.end]
+    return [loop for code, at, _ in sites for loop in loops_of(code) if loop.head <= at <= loop.end]

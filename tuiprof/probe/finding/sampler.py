@@ -216,6 +216,12 @@ def loops_of(code: CodeType) -> list[Loop]:
     return sorted(found, key=lambda loop: (loop.head, -loop.end))
 
 
+def goes_over_epochs(around: Loop, inside: Loop) -> bool:
+    """Whether a loop goes over epochs, and one inside it over their batches, by the names that the script gives."""
+    called = inside.code is not around.code
+    return around.over_epochs or (called and "epoch" in inside.code.co_name.lower())
+
+
 def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
     """Return where those loops begin whose variable, or one of whose variables, is called an epoch."""
     found: set[int] = set()

@@ -6,17 +6,24 @@ Their ``jit`` returns an object of a Python class, unlike ``jax.jit``, whose obj
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from time import monotonic_ns
 from typing import Any
 
+from ..finding.nested_loops import AROUND, Site, relation, script_sites
 from ..guest.exceptions import leave_out
 from ..runtime import Runtime
 from ..steps import JITTED
 
 _CLASSES = ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped", "_JitWrapper")
-#: The first function that is called so often is the step; after so many calls of others without it, one of those.
+#: The first function that is called so often is the step, or the first that trains; after so many calls of others
+#: without it, one of those that has been called more often than it, so not one that evaluates now and then.
 _QUIET, _OF_OTHERS = 3, 32
+#: One that is called in a loop inside the loop of another is a part of that one's step, up to so many calls.
+_MOST_PARTS = 256
+#: Of these, one that is returned is not one that was given.
+_PLAIN = (type(None), bool, int, float, str, bytes, tuple, list)
 
 
 def install(runtime: Runtime, module: Any) -> None:
@@ -36,18 +43,26 @@ class _Calls:
         self._steps = runtime.steps
         self._counts: dict[int, tuple[int, Any]] = {}  # the functions are kept, so that no two share a number
         self._chosen = 0
-        self._others = 0
+        self._training: set[int] = set()  # functions that train, by what they take and return
+        self._sites: list[Site] = []  # where that was called first
+        self._looked_at: set[int] = set()  # others of which it is known that it is no part of theirs
+        self._others = self._row = self._longest_row = 0
         self.inside = threading.local()
 
-    def returned(self, function: Any, t: int) -> None:
+    def returned(self, function: Any, args: tuple[Any, ...], result: Any, t: int) -> None:
         """See whether a call was a step."""
         if not self._hook.on or self._steps.source > JITTED:
             return
         try:
             key = id(function)
-            if key != self._chosen and not self._choose(key, function, t):
-                return
+            if key != self._chosen:
+                if key not in self._counts and updates(args, result):
+                    self._training.add(key)
+                if not self._choose(key, function, t):
+                    return
             self._others = 0
+            self._row += 1
+            self._longest_row = max(self._longest_row, self._row)
             self._steps.end(JITTED, t)
         except Exception:
             self._hook.failed()
@@ -58,13 +73,40 @@ class _Calls:
         if len(self._counts) < 256 or key in self._counts:
             self._counts[key] = count, function
         self._others += bool(self._chosen)
-        if count < _QUIET or (self._chosen and self._others <= _OF_OTHERS):
+        self._row = 0
+        better = (key in self._training) - (self._chosen in self._training)
+        around = self._chosen and key not in self._looked_at and self._is_around(key)
+        if (not around and count < _QUIET) or (self._chosen and better < 0):
             return False
+        oftener = self._others > _OF_OTHERS and count > self._steps.n
+        if self._chosen and not (around or better or oftener):
+            return False
+        self._steps.missed = count - 1
         if self._chosen:
             self._steps.withdraw(JITTED, t)
-        self._steps.missed = count - 1
-        self._chosen = key
+        self._chosen, self._sites = key, script_sites(sys._getframe(2))
+        self._looked_at.clear()
+        self._row = self._longest_row = 0
         return True
+
+    def _is_around(self, key: int) -> bool:
+        """Whether the step is called in a loop inside the loop in which another function is called now."""
+        if self._longest_row < 2 and self._steps.n <= _OF_OTHERS:
+            return False  # as often as the other, as far as is known
+        self._looked_at.add(key)
+        few = self._longest_row >= 2 and self._steps.n <= _MOST_PARTS
+        return few and relation(self._sites, script_sites(sys._getframe(3))) == AROUND
+
+
+def updates(args: tuple[Any, ...], result: Any) -> bool:
+    """Whether a call trains: it returns something that it was given in a new version, or was given an optimizer."""
+    given = [one for one in args if not isinstance(one, _PLAIN) and not hasattr(one, "dtype")]
+    returned = result if isinstance(result, (tuple, list)) else (result,)
+    return any("optimizer" in type(one).__name__.lower() for one in given) or any(
+        type(one) is type(new) and (not isinstance(one, dict) or list(one) == list(new))
+        for one in given
+        for new in returned
+    )
 
 
 def _wrap(kind: Any, calls: _Calls) -> None:
@@ -83,7 +125,7 @@ def _wrap(kind: Any, calls: _Calls) -> None:
             raise
         finally:
             inside.on = False
-        calls.returned(self, monotonic_ns())
+        calls.returned(self, args, result, monotonic_ns())
         return result
 
     __call__._tuiprof = True  # type: ignore[attr-defined]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.live.fold import CaptureState, Fold
 from tuiprof.session.live.writer_state import WriterState
 
@@ -16,6 +17,11 @@ from tuiprof.session.live.writer_state import WriterState
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
 #: With fewer steps outside the capture there is nothing to hold it against.
 _FEWEST: Final = 5
+#: A long step is rare where a capture holds so many times its share of the session, which needs that many steps …
+_RARE: Final = 3.0
+_FEWEST_TO_BE_RARE: Final = 20
+#: … and that many captured ones, so that it is not the ordinary one of them.
+_FEWEST_CAPTURED: Final = 3
 #: Steps vary: what lies between these quantiles resembles the others.
 _EDGE: Final = 0.05
 RULE: Final = (
@@ -107,10 +113,45 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
     return ""
 
 
+def rare_steps(capture: CaptureState, fold: Fold) -> str:
+    """Return which steps of a capture are long ones that are rare in the session; empty = none."""
+    for name, record in sorted(capture.by_writer.items()):
+        rank = fold.writers.get(name)
+        if rank is None or record.first is None or record.last is None:
+            continue
+        rows = rank.steps.rows
+        inside = rows["captured"] & (rows["n"] >= record.first) & (rows["n"] <= record.last)
+        others_ns = rows["dur_ns"][rank.steps.comparable()]
+        if inside.sum() < _FEWEST_CAPTURED or len(others_ns) < _FEWEST_TO_BE_RARE:
+            continue
+        captured_ns = rows["dur_ns"][inside]
+        longest = captured_ns > LONGEST * np.median(captured_ns)
+        share = float((others_ns > LONGEST * np.median(others_ns)).mean())
+        if longest.any() and longest.mean() >= _RARE * share:
+            numbers = ", ".join(map(str, rows["n"][inside][longest]))
+            took = format_ns(float(captured_ns[longest].max()))
+            return (
+                f"step {numbers} took {took} while captured, and {format_share(share)} of the session's steps are so "
+                f"long: what it does is {format_share(float(longest.mean()))} of this capture, and counts for too "
+                "much in what is found; capture others: tuiprof record --capture N@STEP"
+            )
+    return ""
+
+
 def refusals(fold: Fold) -> dict[str, str]:
     """Return why captures are no evidence, by the path of their traces relative to the session."""
-    found: dict[str, str] = {}
-    for capture in fold.captures.values():
-        if why := refusal(capture, fold):
-            found.update(dict.fromkeys(capture.paths, why))
-    return found
+    return _by_path(fold, refusal)
+
+
+def remarks(fold: Fold) -> dict[str, str]:
+    """Return what captures show too much of, by the path of their traces relative to the session."""
+    return _by_path(fold, rare_steps)
+
+
+def _by_path(fold: Fold, said_of: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
+    return {
+        path: said
+        for capture in fold.captures.values()
+        if (said := said_of(capture, fold))
+        for path in capture.paths
+    }

@@ -41,9 +41,13 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 
 #: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
-#: Lines are named from so many samples on, and each from this share on.
+#: Evaluations and checkpoints get a word from this share on.
+_LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
+#: Lines are named from so many samples on, and each from this share on.
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
+#: A command of more characters is not repeated.
+_LONGEST_COMMAND = 200
 _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
@@ -144,7 +148,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
     if not fold.ranks and status.over:
         unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
-        return f"{session.title} {status}: {unseen}"
+        return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training step was seen. {_how_to_name(session, fold)}"
     steps = len(fold.lead.steps)
@@ -155,6 +159,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
+        + (f"; steps are {what}" if (what := described(fold.lead)) else "")
     )
 
 
@@ -162,12 +167,10 @@ def _how_to_name(session: Session, fold: Fold) -> str:
     """Return what to do about steps that were not seen: which line probably ends one."""
     if line := likely(fold, session.meta.cwd):
         return (
-            f"The script was in the loop at {line}; to count its iterations: tuiprof record --step-at "
-            f"{shell_word(line)} (from Python 3.12 on they are found without it)"
+            f"The script was in the loop at {line}; to count its iterations: "
+            f"{_again(session, line)} (from Python 3.12 on they are found without it)"
         )
-    said = (
-        "Name the line that ends one: tuiprof record --step-at FILE:LINE, which needs no edit of the script"
-    )
+    said = f"Name the line that ends one, the script stays as it is: {_again(session, 'FILE:LINE')}"
     lines = fold.lead.lines if fold.lead is not None else None
     if lines is not None and lines.samples >= _FEWEST_SAMPLES and lines.top:
         file, number, count = lines.top[0]
@@ -178,6 +181,13 @@ def _how_to_name(session: Session, fold: Fold) -> str:
                 "lax.scan does, only a capture by the clock shows them: --capture 3s@20s"
             )
     return said
+
+
+def _again(session: Session, line: str) -> str:
+    """Return the command that runs the script again and counts a line."""
+    words = session.meta.argv if not session.meta.attached else []
+    command = " ".join(map(shell_word, words))
+    return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _LONGEST_COMMAND else '…'}"
 
 
 def last_words(session: Session) -> str:
@@ -408,9 +418,13 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
     between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
-    if sum(between.values()) >= _MUCH * mean:
+    if sum(between.values()) >= _LEAST_BETWEEN * mean:
         shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
         said.append(f"between the steps, {shares} of the time")
+    if ordinary.get("evaluation", 0.0) >= _LEAST_BETWEEN * total and "backward" in ordinary:
+        said.append(
+            "evaluation in ordinary steps: a model in evaluation mode is called without gradients, such as a teacher"
+        )
     grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
     if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:

@@ -23,7 +23,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -56,16 +55,11 @@ _RESERVE_BYTES: Final = 64 << 10
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
-NO_STEPS: Final = (
-    "no training step was seen. Name the line that ends one: tuiprof record --step-at FILE:LINE (or a function: "
-    "--step-function MODULE:NAME)"
-)
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 
 NO_PROBE: Final = (
-    "nothing in this run imported PyTorch, torch_xla, JAX or tuiprof with the probe loaded, so there are no steps. "
-    "It is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a PYTHONPATH of its own "
-    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
+    "no probe recorded anything: it is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a "
+    "PYTHONPATH of its own (PYTHONPATH=mine:$PYTHONPATH keeps it)"
 )
 
 
@@ -266,11 +260,8 @@ class _Run:
         return size
 
     def _conclude(self, family: Family) -> None:
-        writers = [path for path in self._session.log_files() if path.stem != "recorder"]
-        if not writers:
+        if all(path.stem == "recorder" for path in self._session.log_files()):
             self._note("warn", NO_PROBE)
-        elif not any(_has_steps(path) for path in writers):
-            self._note("warn", NO_STEPS)
         code = family.exit
         assert code is not None  # it has ended: that is why we are here
         why = "stopped" if self._stopped else "exit"
@@ -317,17 +308,6 @@ def _name(item: object) -> str:
         return str(item.name())
     except psutil.Error:
         return "ended"
-
-
-def _has_steps(path: Path) -> bool:
-    """Return whether a log holds a step; the first one stands near its beginning, so this reads little."""
-    kept = b""
-    with contextlib.suppress(OSError), open(path, "rb") as file:  # the session is being deleted
-        while block := file.read(1 << 20):
-            if b'"t":"step"' in kept + block or b'"t": "step"' in kept + block:
-                return True
-            kept = block[-16:]
-    return False
 
 
 def _why_not(plan: Plan, error: OSError) -> tuple[str, str]:
