@@ -193,6 +193,7 @@ CASES = (
         "jax_epochs.py",
         "JAX: twelve batches in train_one_epoch",
         ("jax",),
+        ("--epochs", "600"),
         gpu_arguments=("--epochs", "2000"),
         late=True,
     ),

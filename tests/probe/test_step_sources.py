@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial
+from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.finding.sampler import RECENT, Loop, goes_over_epochs, loops_of
 from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
@@ -186,6 +186,15 @@ def test_loops_over_epochs_are_known_by_their_variable() -> None:
 
     found = [loop.over_epochs for loop in loops_of(loops.__code__)]
     assert found == [True, False, True, False]
+
+
+def test_a_loop_holds_its_share_of_the_loop_around_it() -> None:
+    """Samples from before the loops began do not make the outer one the step."""
+    around = Loop(test_a_loop_holds_its_share_of_the_loop_around_it.__code__, 10, 50, 1)
+    called = Loop(train_epoch.__code__, 20, 40, 2)
+    assert likely([()] * 3 + [(around, called)] * 17) == [around, called]
+    assert likely([(around,)] * 3 + [(around, called)] * 17) == [around]
+    assert likely([()] * 6 + [(around, called)] * 14) == []
 
 
 def train_epoch(items: Any) -> None:

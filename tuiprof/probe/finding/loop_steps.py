@@ -27,8 +27,8 @@ from .sampler import RECENT, Loop, goes_over_epochs
 if TYPE_CHECKING:
     from ..runtime import Runtime
 
-#: A loop is the innermost one if it holds this share of the samples; one in a function that is called from the loop
-#: around it, this share.
+#: A loop is the innermost one if it holds this share of the samples in the loop around it (of all, if there is none);
+#: one in a function that is called from the loop around it, this share.
 _SHARE, _SHARE_OF_CALLED = 0.75, 0.9
 #: How long nothing else must have been found, ns: with a PyTorch optimizer, whose steps would be better, and without.
 _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
@@ -280,7 +280,8 @@ def likely(recent: list[tuple[Loop, ...] | None]) -> list[Loop]:
     found: list[Loop] = []
     for key, (_, loop) in sorted(longest.items(), key=lambda item: item[1][0]):
         called = bool(found) and loop.code is not found[-1].code
-        if counts[key] >= len(recent) * (_SHARE_OF_CALLED if called else _SHARE):
+        around = counts[found[-1].code, found[-1].head] if found else len(recent)
+        if counts[key] >= around * (_SHARE_OF_CALLED if called else _SHARE):
             found.append(loop)
     return found
 

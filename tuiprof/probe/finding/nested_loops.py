@@ -30,11 +30,14 @@ def script_sites(frame: FrameType | None) -> list[Site]:
 def relation(first: list[Site], second: list[Site]) -> int:
     """Return how the second call lies to the first one.
 
-    What is called once in an epoch, around the loop over its batches, is together with what is called in that.
+    What is called once in an epoch, around the loop over its batches, is together with what is called in that, and so
+    is a call that a module makes once.
     """
+    inner, outer = _loops(first), _loops(second)
+    if not outer and second and second[-1][0].co_name == "<module>":
+        return TOGETHER  # a single call
     if _left(first, second):
         return ELSEWHERE
-    inner, outer = _loops(first), _loops(second)
     shared = 0
     while shared < min(len(inner), len(outer)) and _same(inner[shared], outer[shared]):
         shared += 1
