@@ -6,7 +6,7 @@ import pytest
 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import AHEAD, StepSeries
+from tuiprof.session.live.writer_state import AHEAD, KEEP_STEPS, StepSeries
 from tuiprof.session.log.records import DeviceStep, Record, Step
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.meta import SessionMeta
@@ -71,3 +71,17 @@ def test_a_host_that_waits_for_each_step_is_timed_by_itself() -> None:
 def test_steps_per_second_count_what_lies_between_steps() -> None:
     steps = [Step(n, (n + 1) * 38 * MS, 32 * MS) for n in range(100)]  # 6 ms of each are in no step
     assert steps_of(*steps).whole_run().rate_hz == pytest.approx(1000 / 38, rel=0.01)
+
+
+def test_steps_per_second_are_those_after_a_first_step_that_compiles() -> None:
+    steps = steps_of(*made([900.0] + [1.0] * 30))
+    assert steps.whole_run().rate_hz == pytest.approx(1000)
+    assert steps.stats().rate_hz == pytest.approx(1000)
+    assert steps_of(*made([1.5] + [1.0] * 30)).whole_run().rate_hz == pytest.approx(31_000 / 31.5)
+    two = steps_of(*made([900.0, 800.0]))
+    assert two.whole_run().rate_hz == pytest.approx(2 / 1.7), "of two steps neither is the usual one"
+
+
+def test_a_first_step_that_compiled_stays_out_when_it_is_no_longer_kept() -> None:
+    steps = steps_of(*made([90_000.0] + [1.0] * (2 * KEEP_STEPS)))
+    assert steps.whole_run().rate_hz == pytest.approx(1000)

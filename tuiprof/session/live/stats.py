@@ -27,6 +27,11 @@ JITTER_RULE: Final = "median absolute deviation of the step time, as a share of 
 #: The host runs ahead where the median step on the device is longer than on the host by this share of it.
 AHEAD_SHARE: Final = 0.05
 #: Fewer steps than this that were timed on the device do not show it.
+_FIRST_TIMES: Final = 2
+RATE_RULE: Final = (
+    "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not, nor is the first "
+    f"step of the run where it took more than {_FIRST_TIMES} times the median (compiling, workers that start)."
+)
 _AHEAD_MIN_STEPS: Final = 8
 AHEAD_RULE: Final = (
     f"where the median time between the ends of two steps on the device is above that on the host by more than "
@@ -45,7 +50,7 @@ class StepStats:
         p95_ns: 95th percentile.
         mean_ns: Mean.
         jitter: Median absolute deviation as a share of the median (:data:`JITTER_RULE`).
-        rate_hz: Steps per second by the wall clock, evaluations and checkpoints between them included.
+        rate_hz: Steps per second by the wall clock (:data:`RATE_RULE`).
         outlier_above_ns: Steps longer than this by the host's time are outliers (:data:`OUTLIER_RULE`); infinite = too
             few steps.
         on_device: The times are those of the steps on the device, because the host runs ahead of it
@@ -67,13 +72,16 @@ _NOT_TIMED: Final[Ints] = np.zeros(0, np.int64)
 NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
 
 
-def step_stats(dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN) -> StepStats:
+def step_stats(
+    dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN, first_ns: float = 0.0
+) -> StepStats:
     """Return the statistics of step times.
 
     Args:
         dur_ns: Host times of the steps in ns, shape ``(n,)``, captured steps left out.
         device_ns: Times on the device of those of them that were timed, ns.
         wall_ns: What all of them took by the wall clock; NaN = the sum of the host times.
+        first_ns: What the first step of the run took of that; 0 = it is not one of them.
     """
     count = len(dur_ns)
     if not count:
@@ -92,10 +100,17 @@ def step_stats(dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN
         p95_ns=float(np.percentile(dur_ns, 95)),
         mean_ns=float(dur_ns.mean()),
         jitter=deviation / median if median > 0 else _NAN,
-        rate_hz=1e9 * count / wall_ns if wall_ns > 0 else _NAN,
+        rate_hz=rate_hz(count, wall_ns, first_ns, median),
         outlier_above_ns=above,
         on_device=bool(on_device),
     )
+
+
+def rate_hz(count: int, wall_ns: float, first_ns: float, median_ns: float) -> float:
+    """Return steps per second by :data:`RATE_RULE`; NaN where there is no time."""
+    if count > 2 and first_ns > _FIRST_TIMES * median_ns:
+        count, wall_ns = count - 1, wall_ns - first_ns
+    return 1e9 * count / wall_ns if wall_ns > 0 else _NAN
 
 
 def outliers_above_ns(dur_ns: Ints) -> float:

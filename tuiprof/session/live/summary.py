@@ -22,7 +22,7 @@ from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, host_states, sentences
 from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
-from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RATE_RULE, StepStats
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
@@ -227,7 +227,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             "steps/s",
             stats.rate_hz,
             "number",
-            "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not.",
+            RATE_RULE,
         ),
         *_left_behind(lead),
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),

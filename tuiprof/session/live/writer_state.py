@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
-from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, step_stats
+from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, rate_hz, step_stats
 from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
 
 RECORDER: Final = "recorder"
@@ -103,7 +103,7 @@ class StepSeries:
         self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()
         self._histogram = Histogram()  # of uncaptured steps, as is the next
-        self._plain_ns = self._plain_wall_ns = 0
+        self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # how many steps have had each of these
         self._watch = SlowdownWatch()
         self._on_device = False
@@ -169,8 +169,14 @@ class StepSeries:
         rows = slice(None) if rows is None else rows
         counted = self.comparable(rows)
         device_ns = self.rows["device_ns"][rows][counted]
-        wall_ns = float(self.rows["wall_ns"][rows][counted].sum())
-        return step_stats(self.rows["dur_ns"][rows][counted], device_ns[device_ns >= 0], wall_ns)
+        wall_ns = self.rows["wall_ns"][rows][counted]
+        has_first = len(wall_ns) and self.rows["n"][rows][counted][0] == 0
+        return step_stats(
+            self.rows["dur_ns"][rows][counted],
+            device_ns[device_ns >= 0],
+            float(wall_ns.sum()),
+            float(wall_ns[0]) if has_first else 0.0,
+        )
 
     def whole_run(self) -> StepStats:
         """Return the statistics of all steps of the run that can be compared (see :meth:`comparable`).
@@ -186,16 +192,16 @@ class StepSeries:
         count = self._histogram.count
         if not count:
             return NO_STATS
-        rate_hz = 1e9 * count / self._plain_wall_ns if self._plain_wall_ns > 0 else float("nan")
+        hz = rate_hz(count, self._plain_wall_ns, self._first_wall_ns, recent.median_ns)
         if recent.on_device:
-            return replace(recent, count=count, rate_hz=rate_hz)
+            return replace(recent, count=count, rate_hz=hz)
         return replace(
             recent,
             count=count,
             median_ns=self._histogram.quantile(0.5),
             p95_ns=self._histogram.quantile(0.95),
             mean_ns=self._plain_ns / count,
-            rate_hz=rate_hz,
+            rate_hz=hz,
         )
 
     @property
@@ -377,6 +383,8 @@ class StepSeries:
                 self._histogram.add(dur_ns)
                 self._plain_ns += int(dur_ns.sum())
                 self._plain_wall_ns += int(columns["wall_ns"][low:high].sum())
+                if not self.rows.total and columns["n"][low] == 0:
+                    self._first_wall_ns = int(columns["wall_ns"][low])
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[DeviceStep]) -> None:
