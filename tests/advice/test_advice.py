@@ -127,11 +127,11 @@ def test_a_wait_that_the_script_asks_for() -> None:
     ("wait", "rule", "what"),
     [
         ("np.asarray(jax.Array)", "array-read", "jax.device_get"),
-        ("jax.Array.block_until_ready", "explicit-wait", "block_until_ready() holds the host in every step"),
+        ("jax.Array.block_until_ready", "explicit-wait", "block_until_ready() blocks the host every step"),
         (
             "api.py(2757): block_until_ready",
             "explicit-wait",
-            "block_until_ready() holds the host in every step",
+            "block_until_ready() blocks the host every step",
         ),
         ("TfrtGpuBuffer::Await", None, ""),  # the runtime's own
     ],
@@ -226,9 +226,9 @@ def test_with_python_stacks_a_loader_without_workers_is_still_one_and_the_slow_f
 def test_what_loads_is_not_guessed() -> None:
     row = advice(loading("load_batch")).table("findings").rows.row(0, named=True)
     assert (row["rule"], row["sure"]) == ("loader-workers", "medium")
-    assert "workers do not keep up" not in row["what"]
+    assert "workers cannot keep up" not in row["what"]
     workers = advice(loading("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"))
-    assert "workers do not keep up" in workers.verdict.sentence
+    assert "workers cannot keep up" in workers.verdict.sentence
 
 
 def test_advice_for_a_cpu_speaks_of_no_device() -> None:
@@ -264,7 +264,7 @@ def test_a_loop_of_short_operators_on_a_cpu_names_its_function_and_counts_its_ba
     findings = advice(looped(20)).table("findings").rows
     assert findings.select("rule", "where").rows() == [("operator-loop", "train.py loss() from line 46")]
     row = findings.row(0, named=True)
-    assert "10 times in a row (and autograd again on the way back): slice → nll_loss → add" in row["what"]
+    assert "10 times in a row (and again in the backward pass): slice → nll_loss → add" in row["what"]
     # Forward and backward: from the first operator to the end of the last, less one pass of ten.
     assert row["wins_ns"] == pytest.approx(2 * (9 * 180_000 + 120_000 + 20_000) * 9 / 10)
 

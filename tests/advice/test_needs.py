@@ -180,7 +180,7 @@ def _figure(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         (_column, ("sync_events",), "no column name, joules in table 'groups' of sync_events; there are "),
         (_figure, ("energy",), "no fact in the report of energy is called 'watts'; there are joules"),
         (_report, ("memroy",), "it needs the analysis 'memroy', which does not exist"),
-        (_report, ("advice",), "it needs the analysis 'advice', which is made of the rules themselves"),
+        (_report, ("advice",), "it needs the analysis 'advice', which is built from the rules"),
     ],
 )
 def test_what_a_rule_gets_wrong_is_said_of_that_rule_alone(

@@ -250,7 +250,7 @@ def test_a_chain_ends_where_an_optimizer_or_a_backward_pass_begins() -> None:
 
 def test_nothing_is_said_of_a_backward_pass_where_there_is_none() -> None:
     row = found(gpu_bound(*[("aten::mul", ELEMENTWISE, 90.0)] * 6), "elementwise-chain")
-    assert row["what"] == "a chain of elementwise operators could be one kernel"
+    assert row["what"] == "a chain of elementwise operators could be a single kernel"
 
 
 def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -> None:
@@ -324,7 +324,7 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     ("kernel", "switch", "what"),
     [
         ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwc", "cudnn.allow_tf32", "convolutions"),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "set_float32_matmul_precision", "matrix products"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "set_float32_matmul_precision", "matmuls"),
     ],
 )
 def test_convolutions_in_fp32_have_a_switch_of_their_own(kernel: str, switch: str, what: str) -> None:
@@ -569,7 +569,7 @@ def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None
     row = found(calling_back(), "host-callback")
     assert row["where"] == "train.py lookup() from line 12"
     assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
-    assert "in every step" in row["what"]
+    assert "every step" in row["what"]
     assert finding(calling_back(every=2), "host-callback") is None, "now and then"
     assert finding(calling_back(framework="PyTorch 2.11"), "host-callback") is None
 
@@ -832,7 +832,7 @@ def with_lines(trace: Trace, *lines: tuple[str, float, str], **known: Any) -> Tr
     [
         ("", "train.py:7", "Python runs"),
         ("checkpoint", "train.py:7", "a checkpoint is written"),
-        ("copies", "train.py:7", "objects are copied"),
+        ("copies", "train.py:7", "objects are deep-copied"),
         ("backward", "before add", "Python runs"),  # not what an operator is not called in
     ],
 )
@@ -962,7 +962,7 @@ def repeated(*, layers: bool, backward: bool = True, calls: bool = False) -> Tra
 
 def test_layers_are_no_loop_over_items() -> None:
     row = found(repeated(layers=False), "operator-loop")
-    assert "10 times in a row (and autograd again on the way back)" in row["what"]
+    assert "10 times in a row (and again in the backward pass)" in row["what"]
     assert finding(repeated(layers=True), "operator-loop") is None
     assert finding(repeated(layers=True, backward=False), "operator-loop") is None
     assert finding(repeated(layers=True, backward=False, calls=True), "operator-loop") is not None

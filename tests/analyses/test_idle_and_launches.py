@@ -209,7 +209,7 @@ def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
         )
         at += length
     found = report("steps", made.trace())
-    assert "1 slow step took 80.0 µs longer, 80.0 µs of it data loading" in found.verdict.sentence
+    assert "1 slow step took 80.0 µs longer, 80.0 µs of that data loading" in found.verdict.sentence
     assert found.table("slow").rows["part"][0] == "data loading"
 
 
@@ -316,7 +316,7 @@ def test_idle_time_whose_launch_is_not_in_the_trace_is_said_to_be_unexplained() 
     trace = open_trace(real_traces.path("neuron-profile-baseline-bf16-s512.json.gz"))
     sentence = report("device_idle", trace).verdict.sentence
     assert sentence.endswith(
-        "all of it unexplained: the call that launched the next work is not in the trace"
+        "all of that unexplained: the call that launched the next work is missing from the trace"
     )
 
 

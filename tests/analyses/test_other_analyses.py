@@ -59,7 +59,7 @@ def test_a_loader_in_the_training_process_is_said_to_be_one_with_what_runs_in_it
         made.add("python_function", "train.py(5): step", at + 40, at + 50)
     trace = made.trace()
     found = report("data_loading", trace)
-    assert "loaded in the training process itself (num_workers=0)" in found.verdict.sentence
+    assert "loaded in the training process (num_workers=0)" in found.verdict.sentence
     rows = found.table("functions").rows
     assert {row["function"].split()[1]: row["count"] for row in rows.iter_rows(named=True)} == {
         "read()": 2,
@@ -165,7 +165,7 @@ def test_a_step_takes_what_the_device_needs_where_the_host_runs_ahead() -> None:
     found = report("steps", ahead(host=40, device=100))
     assert (found.fact("step_median_ns"), found.fact("step_period_ns")) == (40_000, 100_000)
     assert "100 µs a step" in found.verdict.sentence
-    assert "the host runs ahead, 40.0 µs a step" in found.verdict.sentence
+    assert "the host runs ahead at 40.0 µs a step" in found.verdict.sentence
     assert found.fact("steps_per_second") == pytest.approx(10_000)
     beside = report("steps", ahead(host=100, device=40))
     assert (beside.fact("step_median_ns"), beside.fact("step_period_ns")) == (100_000, 100_000)
@@ -194,7 +194,7 @@ def test_slow_steps_are_said_to_take_what_they_take_beyond_the_median() -> None:
         if number == 6:
             made.op("enumerate(DataLoader)#_It.__next__", at + 10, at + 200)
     said = report("steps", made.trace()).verdict.sentence
-    assert "; 1 slow step took 200 µs longer, 190 µs of it data loading" in said
+    assert "; 1 slow step took 200 µs longer, 190 µs of that data loading" in said
 
 
 def test_compare_does_not_take_a_host_that_runs_ahead_for_a_faster_step() -> None:
@@ -228,7 +228,7 @@ def test_no_figures_a_step_of_kernels_that_are_mostly_outside_of_the_steps() -> 
     made.launch("behind", (210, 215), (220, 320), 2)
     report = run("kernels", made.trace())
     assert isinstance(report, Report)
-    assert report.notes[0] == "71.4 % of the work is in no step."
+    assert report.notes[0] == "71.4 % of the work lies outside the steps."
     shown = {column.key for column in report.table("kinds").columns if not column.hidden}
     assert shown.isdisjoint({"per_step_ns", "per_step"})
     assert {"total_ns", "count"} <= shown

@@ -26,7 +26,7 @@ def test_a_page_begins_with_what_is_known_first(style: Style) -> None:
 
 @pytest.mark.parametrize(
     ("level", "sentence"),
-    [("bad", "! no rule says what to change first: see Idle below"), ("warn", "✓ nothing to change first")],
+    [("bad", "! no rule names a first change: see Idle below"), ("warn", "✓ nothing to change:")],
 )
 def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Level, sentence: str) -> None:
     line = Line("device_idle", "Idle", level, "the GPU idles 84 % of the time")
@@ -41,6 +41,6 @@ def test_what_a_trace_cannot_tell_does_not_push_its_findings_off_the_screen() ->
     lines = opening_text(page, Style(width=80)).splitlines()
     assert len(lines) == 6
     assert "remark 0" in lines[1]
-    assert lines[-1].strip() == "… all of it with tuiprof report -v"
+    assert lines[-1].strip() == "… see all with tuiprof report -v"
     whole = opening_text(page, Style(width=None))  # as a file is written
     assert "remark 29" in whole

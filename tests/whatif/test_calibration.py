@@ -202,7 +202,7 @@ def test_at_most_all_but_the_device_work_is_won_where_no_session_says_what_a_ste
     ("low_ns", "high_ns", "said"),
     [
         (290_000.0, 310_000.0, "the profiler slowed a step from about 300 µs"),
-        (100_000.0, 900_000.0, "differ too much to tell"),
+        (100_000.0, 900_000.0, "too far apart to tell"),
     ],
 )
 def test_what_the_profiler_added_is_only_told_of_steps_that_are_alike(

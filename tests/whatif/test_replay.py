@@ -223,7 +223,7 @@ def test_steps_of_an_h100_are_replayed_as_they_were_without_the_profiler() -> No
         assert Replay(step.graph).step_ns() >= 0.99 * step.graph.device_busy_ns, case
 
 
-#: From this share of a step without the profiler on the device sets the pace.
+#: From this share of step without the profiler on the device sets the pace.
 GPU_BOUND = 0.9
 
 

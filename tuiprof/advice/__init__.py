@@ -95,7 +95,7 @@ def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
         return step
     item = found[place]
     if item.finding.edit is None or item.win is None:
-        return "this setting distorts every figure of the trace: change it first"
+        return "this setting distorts every figure in the trace: change it first"
     return item.finding.edit
 
 
@@ -129,7 +129,7 @@ def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
         _Lacking: There is no such analysis, or it failed.
     """
     if name == ANALYSIS.name:
-        raise _Lacking(f"it needs the analysis {name!r}, which is made of the rules themselves")
+        raise _Lacking(f"it needs the analysis {name!r}, which is built from the rules")
     try:
         answer = run_analysis(name, trace, window)
     except UsageProblem:
@@ -164,19 +164,20 @@ def advise(trace: Trace, window: Window | None = None) -> Report:
 _RULES = (
     Rule(
         "saves",
-        "What the change saves per step without the profiler: the captured step is replayed with and without it, host, "
-        "streams and waits together (Daydream, USENIX ATC 2020). The range covers how much the profiler slowed the "
-        "host, how steps differ, and how well the change itself is known.",
+        "What the change saves per step without the profiler: the captured step is replayed with and "
+        "without it, host, streams and waits together (Daydream, USENIX ATC 2020). The range covers "
+        "profiler overhead, variation between steps, and uncertainty about the change itself.",
     ),
     Rule(
         "replay",
-        f"Replayed unchanged a step must take what was captured, within {format_share(TOLERANCE)}; else no gain is "
-        "predicted.",
+        f"An unchanged replay must match the captured step time within {format_share(TOLERANCE)}; "
+        "otherwise nothing is predicted.",
     ),
-    Rule("left out", f"What saves less than {format_share(LEAST_SHARE)} of the step."),
+    Rule("left out", f"Findings that save less than {format_share(LEAST_SHARE)} of the step."),
     Rule(
         "sure",
-        "high = the very line or setting was seen; medium = by names and times; low = one of several causes.",
+        "high = the line or setting itself was seen; medium = inferred from names and times; low = one "
+        "of several possible causes.",
     ),
 )
 
@@ -189,10 +190,10 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
     facts.append(
         Fact(
             "step_ns",
-            "a step without the profiler" if stepped else "the stretch without the profiler",
+            "step without the profiler" if stepped else "without the profiler",
             step.step_ns,
             "ns",
-            "As the session measured it before the capture, else as replayed.",
+            "As the session measured it outside the capture, else as replayed.",
         )
     )
     facts.append(Fact("captured_step_ns", "while captured", step.captured_ns, "ns"))
@@ -203,7 +204,7 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
                 "device work alone",
                 min(step.graph.device_busy_ns, step.step_ns),
                 "ns",
-                "The busiest device, without any gap: no change on the host goes below it.",
+                "The busiest device with no gaps: no host-side change can go below this.",
             )
         )
         limits = roofline(trace)
@@ -212,45 +213,50 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
             facts.append(
                 Fact(
                     "roofline_ns",
-                    "the same at the chip's limits",
+                    "at the chip's limits",
                     least,
                     "ns",
-                    "Operators whose shapes are known at the chip's peak arithmetic and bandwidth, others as they are.",
+                    "Operators with known shapes run at the chip's peak FLOP/s and bandwidth; the rest "
+                    "as measured.",
                 )
             )
     if found.together is not None:
         facts.append(
-            Fact("together_ns", "all of it together saves", found.together.ns, "ns", "Findings may overlap.")
+            Fact(
+                "together_ns", "all findings together save", found.together.ns, "ns", "Findings may overlap."
+            )
         )
     return facts
 
 
 def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]:
     if isinstance(step, str):
-        return [f"No gain is predicted: {step}."] if found.findings else []
+        return [f"Savings cannot be predicted: {step}."] if found.findings else []
     slower = step.captured_ns / step.step_ns - 1 if step.step_ns else 0.0
     notes = []
     if step.basis == "session" and step.uncaptured is not None:
         where = "after the capture" if step.uncaptured.after_capture else "before the capture"
         notes.append(
-            f"Gains are for a step of {format_ns(step.step_ns)}, the median of {step.uncaptured.steps} steps {where}; "
-            f"captured, a step takes {format_ns(step.captured_ns)} ({format_share(slower)} more)."
+            f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
+            f"{step.uncaptured.steps} steps {where}; while captured, a step takes "
+            f"{format_ns(step.captured_ns)} ({format_share(slower)} more)."
         )
     elif step.basis == "table":
         notes.append(
-            "No uncaptured steps are known: what the profiler added is estimated from a table of costs an event, "
-            f"{format_ns(step.captured_ns)} captured, about {format_ns(step.step_ns)} without it."
+            "No steps were timed without the profiler, so its overhead is estimated from typical costs "
+            f"per event: {format_ns(step.captured_ns)} captured, about {format_ns(step.step_ns)} "
+            "without it."
         )
     elif trace.as_captured:
-        notes.append("Gains are those of the step as it was captured, with what the profiler added to it.")
+        notes.append("Savings are for the step as captured, profiler overhead included.")
     else:
-        notes.append("What the profiler added is not known: gains are those of the step as it was captured.")
+        notes.append("Profiler overhead is unknown: savings are for the step as captured.")
     if any(item.overlaps for item in found.findings):
-        notes.append("Findings marked as overlapping save less once those above them are done.")
+        notes.append("Findings marked as overlapping save less once those above them are fixed.")
     if in_part(trace):
         notes.append(
-            f"The trace marks no steps: gains are of the {format_ns(step.graph.high - step.graph.low)} in its middle "
-            "that were replayed."
+            "The trace has no step markers: savings are for the "
+            f"{format_ns(step.graph.high - step.graph.low)} in its middle that were replayed."
         )
     return notes
 
@@ -261,7 +267,7 @@ def _missing(found: Priorities) -> list[str]:
 
 def _verdict(found: Priorities, trace: Trace) -> Verdict:
     if not found.findings:
-        return Verdict("nothing to advise: no rule applies to this trace", "good")
+        return Verdict("nothing to change: no rule applies to this trace", "good")
     first = found.findings[0]
     win = f"{_wins(first, replayed(trace))}: " if first.win is not None else ""
     return Verdict(f"{win}{first.finding.what}; {first.finding.instead}", "warn")
@@ -315,7 +321,9 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
         "findings",
         "What to change",
         (
-            Column("wins_ns", "saves/step" if stepped else "saves", "ns", "What the change likely saves."),
+            Column(
+                "wins_ns", "saves/step" if stepped else "saves", "ns", "What the change most likely saves."
+            ),
             Column("wins_low_ns", "at least", "ns"),
             Column("wins_high_ns", "at most", "ns"),
             Column("share", "of step", "share", hidden=not stepped),
@@ -323,15 +331,15 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
             Column("where", "where", "text", elide="start"),
             Column("instead", "instead", "text"),
             Column("sure", "sure", "text"),
-            Column("because", "because", "text", "What that rests on."),
+            Column("because", "because", "text", "The evidence."),
             Column(
                 "overlaps",
                 "overlaps",
                 "text",
-                "With those above, whose change saves part of it.",
+                "Fixing the findings above saves part of this.",
                 hidden=not any(item.overlaps for item in found.findings),
             ),
-            Column("proof", "proof", "text", "What to run to see it before and after."),
+            Column("proof", "proof", "text", "The command that measures it before and after."),
             Column("rule", "rule", "text", hidden=True),
             Column("event", "event", "count", hidden=True),
         ),
@@ -343,5 +351,5 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
 
 
 ANALYSIS = Analysis(
-    "advice", "Advice", "What is worth changing, what does it save, and what to write instead?", advise, 90
+    "advice", "Advice", "What should change, what does it save, and what is the fix?", advise, 90
 )

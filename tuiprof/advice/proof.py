@@ -114,17 +114,17 @@ def proof_table(proof: Proof, measured_ns: float | None) -> Table:
         if item.win is not None
     ]
     whole = proof.predicted
-    rows.append(("", "all of it together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
+    rows.append(("", "all together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
     return Table(
         KEY,
-        "What was fixed: predicted and measured",
+        "Fixes: predicted and measured",
         (
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
-            Column("predicted_ns", "predicted", "ns", "What was predicted for the earlier run, per step."),
+            Column("predicted_ns", "predicted", "ns", "Predicted from the earlier run, per step."),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
-            Column("measured_ns", "measured", "ns", "Step time before less that after."),
+            Column("measured_ns", "measured", "ns", "Step time before minus after."),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
         prose=True,

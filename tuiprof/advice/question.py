@@ -81,10 +81,10 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         together = [before | part for before, part in zip(together, parts, strict=True)]
     rows = [(change.text, win) for change, win in zip(asked, wins, strict=True)]
     if len(asked) > 1:
-        rows.append(("all of it together", step.win(*together)))
-    what = "a step" if stepped else "the captured stretch"
+        rows.append(("all together", step.win(*together)))
+    what = "a step" if stepped else "the captured part"
     if not rows:
-        verdict = Verdict(f"{what} takes {format_ns(whole)}; no rule finds anything to change", "good")
+        verdict = Verdict(f"{what} takes {format_ns(whole)}; no rule found anything to change", "good")
     else:
         text, win = rows[-1]
         after = whole - win.ns
@@ -110,36 +110,36 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         "Changes",
         (
             Column("change", "change", "text"),
-            Column("step_ns", "step" if stepped else "takes", "ns", "What a step takes then."),
+            Column("step_ns", "step" if stepped else "takes", "ns", "Step time after the change."),
             Column("wins_ns", "saves", "ns"),
             Column("wins_low_ns", "at least", "ns"),
             Column("wins_high_ns", "at most", "ns"),
             Column("share", "of step", "share"),
         ),
         frame,
-        empty="no rule finds anything to change; ask: --without, --scale, --loader-workers, --host",
+        empty="no rule found anything to change; try --without, --scale, --loader-workers or --host",
     )
     facts = (
-        Fact("step_ns", "a step without the profiler" if stepped else "without the profiler", whole, "ns"),
+        Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
         Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
         Fact("floor_ns", "device work alone", step.graph.device_busy_ns, "ns"),
         Fact("basis", "without the profiler by", _BASIS[step.basis], "text"),
-        Fact("replay_error", "replayed unchanged, off by", step.error, "share"),
+        Fact("replay_error", "unchanged replay, off by", step.error, "share"),
     )
     return Report(NAME, TITLE, verdict, facts, (table,), _RULES)
 
 
 _BASIS = {
     "session": "the session's own steps",
-    "table": "a table of costs an event",
+    "table": "a table of costs per event",
     "none": "nothing: as captured",
 }
 _RULES = (
     Rule(
         "replay",
-        "Host, streams and waits are replayed as captured, without what the profiler added, and with the change. A "
-        "change says what is left of host time and device work; what it leaves out (other kernels, caches, clocks) the "
-        "replay does not know.",
+        "Host, streams and waits are replayed as captured, minus profiler overhead, with and without "
+        "the change. The change scales host time and device work; its side effects (other kernels, "
+        "caches, clocks) are not modelled.",
     ),
 )
 

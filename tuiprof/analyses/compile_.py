@@ -24,16 +24,17 @@ _COMPILED = r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|C
 _RULES = (
     Rule(
         "compile time",
-        "Union of the compiler's own ranges (Dynamo, AOTAutograd, Inductor, Triton, XLA) on the host; else 0.",
+        "Union of the compiler's own ranges (Dynamo, AOTAutograd, Inductor, Triton, XLA) on the host; "
+        "0 if there are none.",
     ),
     Rule(
         "recompile",
-        "A compiled region runs as version 1 or later (`Torch-Compiled Region: frame/version`): the guards of an "
-        "earlier version failed.",
+        "A compiled region runs version 1 or later (`Torch-Compiled Region: frame/version`): guards of "
+        "an earlier version failed.",
     ),
     Rule(
         "regions a step",
-        "Different compiled frames run in a step; more than one in one forward means graph breaks.",
+        "Distinct compiled frames run in a step; more than one in a forward pass means graph breaks.",
     ),
 )
 
@@ -86,7 +87,7 @@ def _verdict(scope: Scope, time: int, regions: pl.DataFrame, recompiled: pl.Data
         said = f"compiling takes {format_ns(time)} ({share}) of {scope.over}, so these are not steady-state figures"
         return Verdict(said + (f"; {frames} recompiled" if frames else ""), "bad")
     if frames:
-        return Verdict(f"nothing compiles in {scope.over}, but {frames} had been recompiled before", "warn")
+        return Verdict(f"nothing compiles in {scope.over}, but {frames} recompiled earlier", "warn")
     many = regions["frame"].n_unique() if len(regions) else 0
     said = f"nothing compiles in {scope.over}"
     return Verdict(said + (f"; compiled frames in use: {many}" if many else ""), "good")
@@ -128,7 +129,7 @@ def _region_table(regions: pl.DataFrame) -> Table:
         "Compiled regions",
         (
             Column("region", "region", "text"),
-            Column("version", "version", "count", "0 = as first compiled."),
+            Column("version", "version", "count", "0 = the first compilation."),
             Column("count", "n", "count"),
             Column("per_step", "n/step", "count"),
             Column("total_ns", "host time", "ns"),
@@ -161,8 +162,8 @@ def _time_table(trace: Trace, rows: Ints) -> Table:
             Column("event", "event", "count", hidden=True),
         ),
         frame,
-        empty="nothing compiles here",
+        empty="nothing compiles in this part",
     )
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Does anything compile in the window, or did it recompile?", run, order=80)
+ANALYSIS = Analysis(NAME, TITLE, "Does anything compile or recompile in the window?", run, order=80)

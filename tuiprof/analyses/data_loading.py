@@ -51,17 +51,17 @@ FETCH_FUNCTIONS: Final = RowsOf(NAME, "functions", FetchFunction)
 _OWN_RANGE = r"(?i)^\W*(data.?load\w*|load_?(batch|data)|(get|next|fetch)_?batch|fetch_?data|load|data)\W*$"
 _RULES = (
     Rule(
-        "waiting for a batch",
-        "Time of the host inside the DataLoader's `__next__` (its own range), in other loaders' ranges, and in ranges "
-        "named like load, data, load_batch, get_batch; ranges inside each other counted once.",
+        "waiting for data",
+        "Host time in the DataLoader's `__next__` (its own range), in other loaders' ranges, and in "
+        "ranges with names like load, data, load_batch, get_batch; nested ranges count once.",
     ),
     Rule(
         "verdict",
-        f"bad from {format_share(BAD_SHARE)} of the step on, a warning from {format_share(WARN_SHARE)}.",
+        f"bad from {format_share(BAD_SHARE)} of the step, a warning from {format_share(WARN_SHARE)}.",
     ),
     Rule(
         "pageable",
-        "Copies from pageable memory: each goes through a staging buffer and holds the host meanwhile.",
+        "Copies from pageable memory: each goes through a staging buffer and blocks the host meanwhile.",
     ),
 )
 
@@ -74,8 +74,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     if not len(rows):
         return Unavailable(
             NAME,
-            "no data loading in this part of the trace: no DataLoader ranges, and none named like it",
-            "loop over a torch DataLoader, or wrap loading in torch.profiler.record_function('load')",
+            "no data loading in this part of the trace: no ranges of a DataLoader or with such a name",
+            "iterate over a torch DataLoader, or wrap loading in torch.profiler.record_function('load')",
         )
     starts = np.maximum(trace.starts[rows], scope.low)
     ends = np.minimum(trace.ends[rows], scope.high)
@@ -95,13 +95,9 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         idle /= scope.step_count or 1
     kind = _kind(trace, scope)
     facts = (
-        Fact(
-            "data_wait_share", "waiting for a batch", share, "share", "Of the steps' time, or of the window."
-        ),
+        Fact("data_wait_share", "waiting for data", share, "share", "Of the steps' time, or of the window."),
         Fact("data_wait_ns_per_step", "a step", per_step, "ns"),
-        Fact(
-            "data_wait_ns", "in all", waited, "ns", "Time in the window in which at least one thread waits."
-        ),
+        Fact("data_wait_ns", "in all", waited, "ns", "Time in which at least one thread waits."),
         Fact(
             "device_idle_ns_per_step",
             "device idle meanwhile, a step",
@@ -188,7 +184,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
         .sort("total_ns", descending=True)
     )
     stepped = bool(scope.step_count)
-    own = "Time in the function and in what it calls, without other functions of this table."
+    own = "Time in the function and its callees, except those listed in this table."
     return (
         Table(
             FETCH_FUNCTIONS.key,
@@ -226,12 +222,12 @@ def _verdict(
 ) -> Verdict:
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(summed)
-    said = f"the host waits {amount} ({format_share(share)}) for a batch"
+    said = f"the host waits {amount} ({format_share(share)}) for data"
     if kind == IN_PROCESS:
-        said += ", loaded in the training process itself (num_workers=0)"
+        said += ", loaded in the training process (num_workers=0)"
     if idle is not None:
         a_step = " a step" if scope.step_count else ""
-        said += f"; the {device_word(trace)} idles {format_ns(idle)}{a_step} for it"
+        said += f"; meanwhile the {device_word(trace)} is idle {format_ns(idle)}{a_step}"
     return Verdict(said, level)
 
 
@@ -315,4 +311,4 @@ def _copies(trace: Trace, scope: Scope) -> Table:
     )
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Does the step wait for its batch?", run, order=60)
+ANALYSIS = Analysis(NAME, TITLE, "Does the step wait for data?", run, order=60)

@@ -50,17 +50,18 @@ _ALL = 0.9995
 _RULES = (
     Rule(
         "idle",
-        "The complement of the union of all work (kernels, copies, fills, collectives) over all streams of a device, "
-        "between its first and its last work in the window. Before and after are given apart.",
+        "Time without any work (kernels, copies, fills, collectives) on any stream of a device, "
+        "between its first and last work in the window. Time before and after is listed separately.",
     ),
     Rule(
         "cause",
-        "Up to the call that launched the work which ended the gap: what the host did, on any thread that launches "
-        "work, the most specific first (sync, allocator, collective, compile, garbage collector, data loading, "
-        "profiler, runtime call, operator, Python, unrecorded). From that call on: launching. Launched before the "
-        "device ran dry and submitted: hand-over. Causes add up to idle exactly.",
+        "Until the call that launched the work that ended the gap: what the host did on any thread "
+        "that launches work, most specific first (sync, allocator, collective, compile, garbage "
+        "collector, data loading, profiler, runtime call, operator, Python, unrecorded). From that "
+        "call on: launching. If it was launched before the device ran dry: hand-over. Causes add up to "
+        "idle exactly.",
     ),
-    Rule("step of a gap", "The step of the call that launched the work which ended it."),
+    Rule("step of a gap", "The step of the call that launched the work that ended it."),
     Rule("verdict", f"bad from {format_share(BAD_SHARE)} idle, a warning from {format_share(WARN_SHARE)}."),
 )
 
@@ -91,19 +92,19 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "idle without the profiler",
             _uncaptured_share(trace, window),
             "share",
-            "What is left of a step without the profiler beside the work of the busiest device.",
+            "A step without the profiler minus the work of the busiest device.",
         ),
         Fact("idle_ns", "idle in all", idle, "ns"),
         Fact("idle_ns_per_step", "idle a step", per_step, "ns"),
         Fact("busy_ns", "busy", span - idle, "ns", "Union of all work over all streams."),
-        Fact("work_ns", "work, sum over streams", _work_ns(trace, found), "ns", "Overlaps counted twice."),
-        Fact("before_first_ns", "before first work", before, "ns", "From the beginning of the window."),
+        Fact("work_ns", "work, sum over streams", _work_ns(trace, found), "ns", "Overlaps count twice."),
+        Fact("before_first_ns", "before first work", before, "ns", "From the start of the window."),
         Fact("after_last_ns", "after last work", after, "ns", "To the end of the window."),
         Fact("gaps", "gaps", sum(len(gaps.starts) for gaps in found), "count"),
     )
     notes = []
     if len(found) > 1:
-        notes.append(f"{len(found)} devices: times are summed over them, shares are of all of them.")
+        notes.append(f"{len(found)} devices: times are sums over all of them, shares are of all of them.")
     if not trace.is_category("python_function").any() and "unrecorded" in causes["cause"]:
         notes.append("No Python frames: time in Python between operators is `unrecorded`.")
     return Report(
@@ -124,8 +125,8 @@ def _unavailable(trace: Trace) -> Unavailable:
     return no_device(
         trace,
         NAME,
-        "the CPU is the device, and what it does is in `kernels` (operators by self time)",
-        "look at `kernels` and `data_loading`",
+        "the CPU is the device; see `kernels` for what it does (operators by self time)",
+        "see `kernels` and `data_loading`",
     )
 
 
@@ -195,21 +196,21 @@ def _verdict(
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(idle)
     if causes.is_empty():
-        return Verdict(f"the {word} never idles between its first and last work", "good")
+        return Verdict(f"the {word} is never idle between its first and last work", "good")
     top = causes.row(0, named=True)
     part = "all" if top["share_of_idle"] >= _ALL else format_share(top["share_of_idle"])
-    most = f"{part} of it while {top['meaning']}"
+    most = f"{part} of that while {top['meaning']}"
     if top["cause"] == _idle.NOT_RECORDED:
-        most = f"{part} of it unexplained: {top['meaning']}"
+        most = f"{part} of that unexplained: {top['meaning']}"
     elif top["cause"] in _idle.DEVICE_CAUSES:
-        most = f"{part} of it {top['cause']} ({top['meaning']})"
+        most = f"{part} of that {top['cause']} ({top['meaning']})"
     if uncaptured is not None and share < 0.9 * captured:
         return Verdict(
-            f"the {word} idles about {format_share(share)} of a step without the profiler, {format_share(captured)} "
-            f"({amount}) while captured, {most}",
+            f"the {word} is idle about {format_share(share)} of a step without the profiler, {format_share(captured)} "
+            f"({format_ns(idle if per_step is None else per_step)}) while captured; {most}",
             level,
         )
-    return Verdict(f"the {word} idles {format_share(captured)} of the time ({amount}), {most}", level)
+    return Verdict(f"the {word} is idle {format_share(captured)} of the time ({amount}); {most}", level)
 
 
 def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
@@ -224,14 +225,14 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
                 Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
                 Column("share", "of time", "share", "Of the time between first and last work."),
                 Column("share_of_idle", "of idle", "share"),
-                Column("gaps", "gaps", "count", "Gaps in which the cause plays a part."),
+                Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
                 Column("longest_ns", "longest", "ns"),
                 Column("meaning", "meaning", "text"),
-                Column("more_in", "more in", "text", "Which analysis names the places.", hidden=True),
+                Column("more_in", "more in", "text", "The analysis that names the places.", hidden=True),
                 Column("event", "event", "count", hidden=True),
             ),
             causes,
-            empty="the device never idles",
+            empty="the device is never idle",
             chart=Chart(
                 f"Idle time by cause{', a step' if stepped else ''}",
                 (Series("idle_ns_per_step" if stepped else "idle_ns"),),
@@ -281,7 +282,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
             Column("start_ns", "at", "ns", "When the device ran dry."),
             Column("idle_ns", "idle", "ns"),
             Column("step", "step", "text"),
-            Column("cause", "most of it", "text", "The cause with the largest part."),
+            Column("cause", "main cause", "text", "The cause with the largest share."),
             Column(
                 "where",
                 "next launch from",
@@ -343,7 +344,7 @@ def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
     return [Table("devices", "By device", columns, pl.DataFrame(rows))]
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Where does the device idle, and why?", run, order=30, without_events=True)
+ANALYSIS = Analysis(NAME, TITLE, "When is the device idle, and why?", run, order=30, without_events=True)
 
 
 #: Series of the counters that are a device's utilisation, and its memory in use.
@@ -352,8 +353,8 @@ _UTIL, _MEMORY = "util", "mem_used_bytes"
 _REPORTED_RULES = (
     Rule(
         "utilisation",
-        "The share of each report's period in which a device worked, as the monitor measured it; the mean is over the "
-        "reports that name the device.",
+        "Share of each report's period in which a device worked, as measured by the monitor; the mean "
+        "is over reports that name the device.",
     ),
 )
 
@@ -388,14 +389,14 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
         name,
         title,
         Verdict(
-            f"{who} worked {format_share(mean)} of the time on average, at most {format_share(peak)} ({over}){idle}. "
-            "Why they idle, only a profile tells"
+            f"{who} worked {format_share(mean)} of the time on average, at most {format_share(peak)} "
+            f"({over}){idle}. Only a profile shows why they are idle"
         ),
         (
-            Fact("idle_share", "idle", 1 - mean, "share", "What the mean utilisation leaves."),
+            Fact("idle_share", "idle", 1 - mean, "share", "100 % minus the mean utilisation."),
             Fact("idle_ns_per_step", "idle a step", None, "ns"),
             Fact("reported_util_mean", "utilisation", mean, "share", "Mean over the devices in use."),
-            Fact("reported_util_max", "highest", peak, "share", "Of one device in one report."),
+            Fact("reported_util_max", "highest", peak, "share", "One device in one report."),
             Fact("reports", "reports", reports, "count"),
             Fact("reported_span_ns", "over", span, "ns", "From the first report to the last."),
         ),
@@ -407,7 +408,7 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
                     Column("device", "device"),
                     Column("util_mean", "mean", "share"),
                     Column("util_max", "highest", "share"),
-                    Column("mem_used_bytes", "memory, highest", "bytes"),
+                    Column("mem_used_bytes", "peak memory", "bytes"),
                     Column("reports", "reports", "count"),
                 ),
                 devices,

@@ -22,25 +22,25 @@ NAME, TITLE = "kernels", "Kernels"
 _DEVICE_RULES = (
     Rule(
         "share",
-        "Of the summed time of all device work in the window, so shares add up to 100 %. Where streams overlap, "
-        "the sum is larger than busy time, which is the union over all streams. Figures a step are of all that it "
-        "launched, in the window or after it.",
+        "Of the summed time of all device work in the window, so shares add up to 100 %. If streams "
+        "overlap, the sum exceeds busy time, which is the union over all streams. Figures per step "
+        "cover everything the step launched, in the window or after it.",
     ),
     Rule(
         "kind",
-        "By name: collective, attention, Triton or Inductor, convolution, gemm, norm, optimizer, softmax or loss, "
-        "embedding or index, pooling, reduction, copy, random, elementwise; the first that matches. Copies and fills "
-        "by what the profiler calls them.",
+        "By name: collective, attention, Triton or Inductor, convolution, gemm, norm, optimizer, "
+        "softmax or loss, embedding or index, pooling, reduction, copy, random, elementwise; the first "
+        "match counts. Copies and fills as the profiler labels them.",
     ),
     Rule(
         "tensor cores",
-        "By name; empty where the name does not say. Occupancy and grid are in the event itself.",
+        "By name; empty if the name does not tell. Occupancy and grid are in the event itself.",
     ),
 )
 _HOST_RULES = (
-    Rule("self time", "Time in an operator without the operators it calls on the same thread."),
+    Rule("self time", "Time in an operator, excluding operators it calls on the same thread."),
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
-    Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
+    Rule("total", "Time including everything inside; recursive calls count once."),
 )
 #: What is outside of all steps is mentioned above this share of all; above the second one, figures a step would
 #: mislead.
@@ -62,7 +62,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Unavailable(
         NAME,
         "neither device work nor operators in this part of the trace",
-        "record ProfilerActivity.CPU, and the device's activity where there is one",
+        "record ProfilerActivity.CPU, and the device's activity if there is one",
     )
 
 
@@ -114,16 +114,15 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
     word = device_word(trace)
     sentence = (
-        f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
-        f"{_brief(first['short'])} ({format_share(first['share'])}, "
-        f"{format_ns(first['median_ns'])} in the median)"
+        f"{format_share(top['share'])} of {word} time is {top['kind']}; the most expensive kernel is "
+        f"{_brief(first['short'])} ({format_share(first['share'])}, median {format_ns(first['median_ns'])})"
     )
     outside = ~scope.in_steps(work)
     apart = int(in_window[outside].sum()) / max(summed, 1) if scope.step_count else 0.0
     stepped = bool(scope.step_count) and apart <= _MOSTLY
     facts = (
         Fact("device_events", "device events", int(inside[work].sum()), "count"),
-        Fact("work_ns", "work, sum", summed, "ns", "Over all streams, overlaps counted twice."),
+        Fact("work_ns", "work, sum", summed, "ns", "Over all streams; overlaps count twice."),
         Fact("busy_ns", "busy, union", busy, "ns"),
         Fact(
             "overlap",
@@ -153,7 +152,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
                         "tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()
                     ),
                     Column("short", "kernel", "text", "Its name without arguments and namespaces."),
-                    Column("kernel", "full name", "text", "As the trace writes it.", hidden=True),
+                    Column("kernel", "full name", "text", "As in the trace.", hidden=True),
                     Column("event", "event", "count", hidden=True),
                 ),
                 by_name,
@@ -162,7 +161,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
         ),
         _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
         _notes(
-            apart, "work", "Most of it was launched outside of the steps, or by a call that the trace lacks"
+            apart, "work", "Most of it was launched outside the steps, or by a call missing from the trace"
         ),
         window=scope.window,
     )
@@ -177,8 +176,8 @@ def _beside_limits(trace: Trace) -> Table:
     else:
         of = "one step" if found.steps else "the middle of the trace"
         note = (
-            f"{found.chip.name}, {of}: {format_ns(found.ns)} of device time would take {format_ns(found.least_ns)} at "
-            "the chip's limits, what is not known as it is."
+            f"{found.chip.name}, {of}: {format_ns(found.ns)} of device time would take "
+            f"{format_ns(found.least_ns)} at the chip's limits (unknown operators as measured)."
         )
         rows = [
             (
@@ -194,24 +193,24 @@ def _beside_limits(trace: Trace) -> Table:
         ]
     columns = (
         Column("kind", "kind"),
-        Column("operators", "operators", "count", "Operators whose shapes and needs are known."),
+        Column("operators", "operators", "count", "Operators with known shapes and FLOPs or bytes."),
         Column("took_ns", "took", "ns", "Device time of kernels of this kind."),
-        Column("known", "known", "share", "The part of that whose operators' needs are known."),
-        Column("arithmetic_share", "of FLOP/s", "share", "Of the chip's peak in the type of each operator."),
+        Column("known", "known", "share", "The part of that with known FLOPs or bytes."),
+        Column("arithmetic_share", "of FLOP/s", "share", "Of the chip's peak for each operator's type."),
         Column("bandwidth_share", "of bandwidth", "share", "Of the chip's memory bandwidth."),
-        Column("least_ns", "at the limit", "ns", "What the known ones take by the stricter of both limits."),
+        Column("least_ns", "at the limit", "ns", "Time of the known ones at the tighter of the two limits."),
     )
     schema = dict(zip((column.key for column in columns), _ROOFLINE_TYPES, strict=True))
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return Table("roofline", "Beside the chip's limits", columns, frame, note, empty, whole=bool(rows))
+    return Table("roofline", "Against the chip's limits", columns, frame, note, empty, whole=bool(rows))
 
 
 _ROOFLINE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Float64, pl.Float64, pl.Float64, pl.Float64)
 _ROOFLINE_RULE = Rule(
     "chip's limits",
-    "An operator does so many operations (a multiply-add is two, as torch.utils.flop_counter counts) and moves its "
-    "inputs and outputs once; the chip's peaks are its maker's, dense. Shares stop at 100 %: a cache may serve what "
-    "memory did not, and some algorithms of convolutions do fewer operations.",
+    "FLOPs as torch.utils.flop_counter counts them (a multiply-add is two); inputs and outputs move "
+    "once; peaks are the vendor's dense figures. Shares stop at 100 %: caches may serve some traffic, "
+    "and some convolution algorithms need fewer operations.",
 )
 
 
@@ -220,7 +219,7 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     if apart <= _NOTED:
         return ()
     left_out = (f"{why}, so figures a step are left out.",) if apart > _MOSTLY else ()
-    return (f"{format_share(apart)} of the {what} is in no step.", *left_out)
+    return (f"{format_share(apart)} of the {what} lies outside the steps.", *left_out)
 
 
 def _brief(name: str, most: int = 60) -> str:
@@ -301,11 +300,11 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     busy = total(*union(trace.starts[rows], trace.ends[rows]))
     first = table.row(0, named=True)
     sentence = (
-        f"no device activity in this trace: of the operators on the CPU, {first['operator']} takes "
-        f"{format_share(first['share'])} ({format_ns(first['total_ns'])} of self time)"
+        f"no device activity in this trace; on the CPU, {first['operator']} takes "
+        f"{format_share(first['share'])} ({format_ns(first['total_ns'])} self time)"
     )
     apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
-    notes = _notes(apart, "self time", "The work runs behind the marks of its steps")
+    notes = _notes(apart, "self time", "The work runs later than its step markers")
     stepped = bool(scope.step_count) and apart <= _MOSTLY
     return Report(
         NAME,
@@ -340,7 +339,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
                     Column("count", "n", "count", hidden=stepped),
                     Column("median_ns", "median", "ns", "Median self time of a call."),
                     Column("longest_ns", "longest", "ns"),
-                    Column("with_inner_ns", "total", "ns", "With everything inside."),
+                    Column("with_inner_ns", "total", "ns", "Including everything inside."),
                     Column("event", "event", "count", hidden=True),
                 ),
                 table,

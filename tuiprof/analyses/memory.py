@@ -31,7 +31,8 @@ NAME, TITLE = "memory", "Memory"
 _RULES = (
     Rule(
         "allocated",
-        "What tensors hold, as the framework's allocator counts it; memory of libraries is not in it.",
+        "What tensors hold, as counted by the framework's allocator; memory used by libraries is not "
+        "included.",
     ),
     Rule(
         "reserved",
@@ -39,8 +40,8 @@ _RULES = (
     ),
     Rule(
         "held at the peak",
-        "Blocks allocated in the trace and not yet freed at the peak, by the operator that allocated them. What was "
-        "allocated before recording began is `before the recording`.",
+        "Blocks allocated in the trace and not yet freed at the peak, by the operator that allocated "
+        "them. Earlier allocations are `before the recording`.",
     ),
 )
 _WORST_SHARE = 0.2
@@ -282,8 +283,8 @@ def _timeline(place: _Place, scope: Scope, slices: int = 100) -> Table:
         f"Over time, {place.label}",
         (
             Column("start_ns", "from", "ns"),
-            Column("total_allocated", "allocated", "bytes", "Highest in the slice."),
-            Column("total_reserved", "reserved", "bytes", "Highest in the slice."),
+            Column("total_allocated", "allocated", "bytes", "Peak in the slice."),
+            Column("total_reserved", "reserved", "bytes", "Peak in the slice."),
         ),
         frame,
         chart=Chart("Memory allocated over time", (Series("total_allocated"),), at="start_ns"),

@@ -33,21 +33,24 @@ MOST_SCATTER_NS: Final = 1_000_000
 _RULES = (
     Rule(
         "wait",
-        "Time in a collective beyond that of the rank which spends the least in it, the one that came last. They are "
-        "matched by process group, step, order and name; where the traces do not say the group, by step, order and "
-        "name among all ranks. Sends and receives between two ranks are left out.",
+        "Time in a collective beyond that of the rank that spends least in it, the one that arrived "
+        "last. Collectives are matched by process group, step, order and name; if the traces do not "
+        "name the group, by step, order and name across all ranks. Sends and receives between two "
+        "ranks are left out.",
     ),
     Rule(
         "straggler",
-        "The rank that waits least. It is called one where the other members of its process group wait longer than it "
-        f"by {format_share(STRAGGLER_SHARE)} of the step or more in the median; bad from {format_share(BAD_SHARE)}. "
-        "A rank that comes late because it waited in another of its groups is not one.",
+        "The rank that waits least, if the other members of its process group wait longer by "
+        f"{format_share(STRAGGLER_SHARE)} of the step or more in the median; bad from "
+        f"{format_share(BAD_SHARE)}. A rank that is late because it waited in another of its groups "
+        "does not count.",
     ),
     Rule(
         "clock",
-        "Median difference between the ends of the same collective on a rank and on the first one. Ends lie within the "
-        "time of a message of one another, so what is more than that is a difference of clocks. Unknown where ends "
-        f"scatter (median absolute deviation) by more than {format_ns(MOST_SCATTER_NS)}.",
+        "Median difference between the ends of the same collective on a rank and on the first one. "
+        "Ends lie within one message time of each other, so anything more is a clock difference. "
+        "Unknown if ends scatter (median absolute deviation) by more than "
+        f"{format_ns(MOST_SCATTER_NS)}.",
     ),
 )
 
@@ -78,16 +81,16 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         notes.append(f"{len(read)} of {len(together)} ranks were read, evenly spread.")
     if waits.unmatched:
         notes.append(
-            f"{plural(waits.unmatched, 'collective')} could not be matched: they differ by rank in those steps."
+            f"{plural(waits.unmatched, 'collective')} could not be matched: ranks differ in those steps."
         )
     if waits.skew_spread is not None and waits.skew_spread.max() > MOST_SCATTER_NS:
         scatter = f"The ends of matched collectives scatter by {format_ns(float(waits.skew_spread.max()))}"
         if _grouped(waits):
-            notes.append(f"{scatter}, more than a message takes: waits may be too long.")
+            notes.append(f"{scatter}, more than a message takes: waits may be overstated.")
         else:
             notes.append(
-                f"{scatter}: the traces do not say which process groups collectives belong to, so ranks that never met "
-                "may have been matched, and waits are then too long."
+                f"{scatter}: the traces do not name process groups, so ranks that never met may have "
+                "been matched, which overstates waits."
             )
     frame = _frame(read, waits)
     held = _straggler(read, waits)
@@ -108,14 +111,14 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             Fact("wait_ns_per_step", "wait a step, median of ranks", _median(waits), "ns"),
             Fact(
                 "step_spread_ns",
-                "slowest less fastest step",
+                "slowest minus fastest step",
                 float(max(_step(rank) for rank in read) - min(_step(rank) for rank in read)),
                 "ns",
                 "Between the ranks' median steps.",
             ),
             Fact(
                 "clock_spread_ns",
-                "clocks apart",
+                "clock difference",
                 _apart(_clocks(waits)),
                 "ns",
             ),
@@ -133,7 +136,7 @@ def _alone(trace: Trace) -> Unavailable:
     said = f" (rank {trace.info.rank} of {size})" if size and size > 1 and trace.info.rank is not None else ""
     return Unavailable(
         NAME,
-        f"this is the trace of one rank{said}: nothing to compare it with",
+        f"this is the trace of one rank{said}: nothing to compare with",
         "put the traces of all ranks into one directory and open that: tuiprof report DIRECTORY ranks",
     )
 
@@ -255,7 +258,7 @@ def _verdict(read: list[RankSteps], waits: Waiting, held: _Held | None) -> Verdi
     if not held.counts:
         waited = format_ns(_median(waits))
         return Verdict(
-            f"{len(read)} ranks keep pace over {over}: {waited} of waiting a step of {format_ns(median)}",
+            f"{len(read)} ranks keep pace over {over}: {waited} of waiting in a step of {format_ns(median)}",
             "good",
         )
     level: Level = "bad" if held.share >= BAD_SHARE else "warn"
@@ -264,7 +267,7 @@ def _verdict(read: list[RankSteps], waits: Waiting, held: _Held | None) -> Verdi
     return Verdict(
         f"rank {read[held.rank].rank} holds up {f'its {label}' if label else 'the step'}: {who} "
         f"{format_ns(held.others_ns)} a step in collectives "
-        f"({format_share(held.share)} of {format_ns(median)} more than it, over {over})",
+        f"({format_share(held.share)} of {format_ns(median)} more than it does, over {over})",
         level,
     )
 
@@ -299,19 +302,19 @@ def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
     clocked = waits.skew is not None
     return Table(
         "ranks",
-        "Ranks, the one that waits least first",
+        "Ranks, shortest wait first",
         (
             Column("rank", "rank", "count"),
-            Column("step_ns", "step", "ns", "Median step: of the device where the host runs ahead."),
+            Column("step_ns", "step", "ns", "Median step; the device's if the host runs ahead."),
             Column(
-                "wait_ns_per_step", "waits/step", "ns", "Waiting for other ranks in collectives, mean a step."
+                "wait_ns_per_step", "waits/step", "ns", "Mean wait for other ranks in collectives, per step."
             ),
             Column("wait_share", "of step", "share"),
             Column(
-                "collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean a step."
+                "collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean per step."
             ),
             Column("steps", "steps", "count"),
-            Column("clock_ns", "clock", "ns", "Its clock less the first rank's.", hidden=not clocked),
+            Column("clock_ns", "clock", "ns", "Its clock minus the first rank's.", hidden=not clocked),
             Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
         ),
         frame,
@@ -319,7 +322,7 @@ def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
         if clocked
         else "clocks cannot be compared: "
         + (
-            "the traces do not say when they were recorded, or the hosts ran the collectives"
+            "the traces do not say when they were recorded, or hosts ran the collectives"
             if waits.matched
             else "no collective was matched"
         ),
@@ -340,7 +343,7 @@ def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
     ]
     return Table(
         "steps",
-        "Who was waited for, step by step",
+        "Who the others waited for, step by step",
         (
             Column("step", "step", "text"),
             Column("last", "waits least", "count", "The rank that waited least in this step."),
@@ -350,8 +353,8 @@ def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
         pl.DataFrame(
             rows, schema={"step": pl.String, "last": pl.Int64, "wait_ns": pl.Float64, "most_ns": pl.Int64}
         ),
-        empty="no step in which the collectives of all ranks match",
+        empty="no step in which all ranks' collectives match",
     )
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Which rank holds the others up, and by how much?", run, order=95)
+ANALYSIS = Analysis(NAME, TITLE, "Which rank holds up the others, and by how much?", run, order=95)

@@ -46,13 +46,13 @@ _BACKWARD = r"^autograd::engine::evaluate_function"
 _RULES = (
     Rule(
         "step",
-        "From the beginning to the end of the step's marker on the host. The device may lag behind it.",
+        "From start to end of the step's marker on the host. The device may lag behind.",
     ),
     PERIOD_RULE,
     Rule(
         "work of a step",
-        "Device work belongs to the step of the call that launched it, not to the marker it happens to run under; busy "
-        "is the union of that work over all streams.",
+        "Device work belongs to the step whose call launched it, not to the marker it happens to run "
+        "under; busy is the union of that work over all streams.",
     ),
     Rule(
         "slow step",
@@ -60,14 +60,14 @@ _RULES = (
     ),
     Rule(
         "what explains slow steps",
-        "For each part of a step: its mean in slow steps minus its median over all steps. Parts overlap (the host "
-        "waits while the device is busy) and are not added up.",
+        "For each part of a step: its mean in slow steps minus its median over all steps. Parts "
+        "overlap (the host waits while the device is busy): do not add them.",
     ),
     Rule(
         "phase",
-        "Outermost named ranges (record_function, the framework's own) inside the step; "
-        "`backward (autograd engine)` is the union of what the autograd threads run outside of them, `other` what is "
-        "left of the step: the rows add up to it, unless named ranges of several threads overlap.",
+        "Outermost named ranges (record_function, the framework's own) inside the step; `backward "
+        "(autograd engine)` is the union of what the autograd threads run outside of them, `other` is "
+        "the rest of the step: the rows add up to it, unless named ranges of several threads overlap.",
     ),
 )
 
@@ -99,7 +99,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "a step takes",
             float(np.median(both.period)),
             "ns",
-            "The host's median, or the device's where the host runs ahead of it.",
+            "The host's median, or the device's if the host runs ahead.",
         ),
         Fact("step_mean_ns", "mean", float(times.mean()), "ns"),
         Fact("step_p95_ns", "p95", float(np.percentile(times, 95)), "ns"),
@@ -204,15 +204,15 @@ def _verdict(
     median = float(np.median(times))
     said = f"{format_ns(median)} a step"
     if len(times) > 1:
-        said += f" in the median of {len(times)} steps"
+        said += f", median of {len(times)} steps"
         least, most = format_ns(int(times.min())), format_ns(int(times.max()))
         said += f" ({least} to {most})" if least != most else ""
     if both.host_ahead:
         host = format_ns(float(np.median(both.host)))
-        said += f" on the {device_word(scope.trace)}; the host runs ahead, {host} a step"
+        said += f", on the {device_word(scope.trace)}; the host runs ahead at {host} a step"
     if "device busy" in parts and times.any():
         share = min(float(parts["device busy"].sum() / times.sum() / len(scope.trace.device_indices)), 1.0)
-        said += f", with {device_word(scope.trace)} work for {format_share(share)} of it"
+        said += f"; {device_word(scope.trace)} busy {format_share(share)} of it"
     level: Level = "info"
     if explained is not None and not explained.is_empty():
         excess = float(times[slow].mean()) - median
@@ -221,7 +221,7 @@ def _verdict(
         top = (explained if reasons.is_empty() else reasons).row(0, named=True)
         said += f"; {plural(int(slow.sum()), 'slow step')} took {format_ns(excess)} longer"
         if top["excess_ns"] >= 0.3 * excess:
-            said += f", {format_ns(min(top['excess_ns'], excess))} of it {top['part']}"
+            said += f", {format_ns(min(top['excess_ns'], excess))} of that {top['part']}"
         level = "warn" if excess * slow.sum() >= 0.05 * times.sum() else "info"
     return Verdict(said, level)
 
@@ -334,5 +334,5 @@ def _phases(scope: Scope, times: Ints) -> Table:
 
 
 ANALYSIS = Analysis(
-    NAME, TITLE, "How long is a step, where does it go, and what makes slow ones slow?", run, order=50
+    NAME, TITLE, "How long is a step, where does the time go, and what makes slow steps slow?", run, order=50
 )

@@ -50,7 +50,7 @@ def opening_text(answer: Answer, style: Style) -> str:
     if not answer.complete:
         trust = wrap(answer.trust, style, "", "  ")
         if len(trust) > _MOST_TRUST:
-            trust[_MOST_TRUST:] = ["  … all of it with tuiprof report -v"]
+            trust[_MOST_TRUST:] = ["  … see all with tuiprof report -v"]
         lines += trust
     return _printed(lines, style)
 
@@ -61,7 +61,7 @@ def to_text(answer: Answer, style: Style) -> str:
     for change in answer.changes[:_IN_FULL]:
         lines += _in_full(change, answer, style)
     if answer.refused:
-        lines += wrap(f"nothing is advised: {answer.refused}", style, "! ")
+        lines += wrap(f"no advice: {answer.refused}", style, "! ")
     elif not answer.changes:
         sign, sentence = _nothing_found(answer)
         lines += wrap(sentence, style, f"{sign} ")
@@ -116,8 +116,8 @@ def _nothing_found(answer: Answer) -> tuple[str, str]:
     """Return the sign and the sentence of a page without findings: that no rule applies does not make all well."""
     bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
     if bad:
-        return SIGNS["warn"], f"no rule says what to change first: see {bad} below"
-    return SIGNS["good"], "nothing to change first: no rule found a cost in this trace"
+        return SIGNS["warn"], f"no rule names a first change: see {bad} below"
+    return SIGNS["good"], "nothing to change: no rule found a cost in this trace"
 
 
 def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
@@ -149,7 +149,7 @@ def _in_short(change: Change, style: Style) -> list[str]:
     share = format_rough_share(change.share) if change.share is not None else ""
     where = f" · {change.where}" if change.where else ""
     gain = f"{_gain(change)}: " if change.saves_ns is not None else ""
-    overlaps = " (less after those above)" if change.overlaps else ""
+    overlaps = " (overlaps the above)" if change.overlaps else ""
     return wrap(f"{gain}{change.what}{where} → {change.fix}{overlaps}", style, f"  {share:>6}  ", " " * 10)
 
 
@@ -157,10 +157,10 @@ def _summary(answer: Answer) -> str:
     parts = []
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
         parts.append(
-            f"all together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
+            f"together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
         )
     if answer.device_work_ns is not None and answer.changes:
-        parts.append(f"the device's own work is {format_ns(answer.device_work_ns)}")
+        parts.append(f"device work alone takes {format_ns(answer.device_work_ns)}")
     return " · ".join(parts)
 
 
@@ -194,7 +194,7 @@ def to_markdown(answer: Answer) -> str:
             f"| {saves} | {span} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} | {prove} |"
         )
     if answer.refused:
-        lines.append(f"! nothing is advised: {escape(answer.refused)}")
+        lines.append(f"! no advice: {escape(answer.refused)}")
     elif not answer.changes:
         sign, sentence = _nothing_found(answer)
         lines.append(f"{sign} {escape(sentence)}")

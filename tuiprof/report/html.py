@@ -242,11 +242,13 @@ def page(answer: Answer) -> str:
     if answer.changes:
         body = f'<ol class="changes">{"".join(map(_change, answer.changes[:_MOST]))}</ol>'
     else:
-        body = '<p class="verdict good"><span>Nothing to change first: no rule found a cost in this trace.</span></p>'
+        body = (
+            '<p class="verdict good"><span>Nothing to change: no rule found a cost in this trace.</span></p>'
+        )
     together = ""
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
         share = format_rough_share(answer.together_ns / answer.step_ns)
-        together = f'<p class="below">All together: {format_ns(answer.together_ns)} of a step ({share})</p>'
+        together = f'<p class="below">Together: {format_ns(answer.together_ns)} of a step ({share})</p>'
     return f'<section id="first"><h2>What to change first</h2>{head}{body}{together}</section>'
 
 
@@ -262,7 +264,7 @@ def _change(change: Change) -> str:
         saves = (
             f'<p class="saves">saves about <b>{format_rough_share(share)}</b> '
             f"<small>{format_ns(change.saves_ns)}{span} of a step"
-            f"{', less after those above' if change.overlaps else ''}</small></p>"
+            f"{', overlaps the above' if change.overlaps else ''}</small></p>"
             f'<div class="share" aria-hidden="true"><i style="width:{min(max(share, 0.0), 1.0):.1%}"></i></div>'
         )
     rest = "".join(

@@ -8,14 +8,15 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
-_EMPTIED = "call torch.cuda.empty_cache() outside of the loop only: what it hands back is allocated again a step later"
+_EMPTIED = "keep torch.cuda.empty_cache() out of the loop: the next step has to allocate that memory again"
 _TORCH = (
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to few sizes), or a smaller batch where "
-    "memory is full"
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to a few sizes), or a smaller "
+    "batch if memory is full"
 )
 _JAX = (
-    "let XLA hold the memory from the start (XLA_PYTHON_CLIENT_PREALLOCATE, no XLA_PYTHON_CLIENT_ALLOCATOR=platform), "
-    "donate_argnums where inputs are not needed again, or a smaller batch where memory is full"
+    "let XLA preallocate memory (XLA_PYTHON_CLIENT_PREALLOCATE, no "
+    "XLA_PYTHON_CLIENT_ALLOCATOR=platform), donate_argnums for inputs not needed again, or a smaller "
+    "batch if memory is full"
 )
 
 
@@ -36,16 +37,16 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{' and '.join(calls)} {run} {often} "
         + (
-            "a step: the framework's allocator does not keep what the next step needs"
+            "a step: the framework's allocator does not keep memory for the next step"
             if evidence.stepped
-            else "in all: memory is taken from the device and handed back again and again"
+            else "in all: memory is allocated on the device and freed over and over"
         ),
         evidence.place(cause),
-        _JAX if evidence.is_jax else f"{_EMPTIED}; else {_TORCH}" if released else _TORCH,
+        _JAX if evidence.is_jax else f"{_EMPTIED}; otherwise {_TORCH}" if released else _TORCH,
         "high" if evidence.stepped else "low",
-        "such calls wait for the device, in most steps"
+        "these calls wait for the device, in most steps"
         if evidence.stepped
-        else "such calls wait for the device; the trace marks no steps, so that they may belong to a warm-up",
+        else "these calls wait for the device; without step markers, they may belong to a warm-up",
         edit,
         None if evidence.stepped else Edit(),
         event=cause.event,

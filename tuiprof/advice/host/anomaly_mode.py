@@ -37,13 +37,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if len(checked) < LEAST_SHARE * len(nodes):
         return
     yield Finding(
-        f"autograd's anomaly mode is on: gradients are checked for NaN {evidence.how_often(len(nan_checks))}, "
-        "and every operator of the forward pass records its Python stack",
+        "autograd anomaly mode is on: gradients are checked for NaN "
+        f"{evidence.how_often(len(nan_checks))}, and every forward operator records its Python stack",
         "",
         "torch.autograd.set_detect_anomaly(False), or no detect_anomaly() around the step (Lightning: "
-        "Trainer(detect_anomaly=False)); switch it on to look for a NaN, and off again",
+        "Trainer(detect_anomaly=False)); turn it on only to hunt a NaN",
         "high",
-        f"isnan inside {len(checked)} of {len(nodes)} nodes of the backward pass, called by autograd's engine itself",
+        f"isnan inside {len(checked)} of {len(nodes)} backward nodes, called by the autograd engine itself",
         evidence.without_operators(checks) | Edit(host=_stacks(trace, evidence)),
         event=int(nan_checks[0]),
     )

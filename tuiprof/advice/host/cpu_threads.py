@@ -56,15 +56,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(rows[np.argmax(lengths)])
     share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{share} of the time is spent in operators that threads could share; the run keeps "
-        f"{seen.busy_cores:.1f} cores busy, and {seen.idle_cores:.1f} others are idle",
+        f"{share} of the time is spent in operators that could use more threads; the run keeps "
+        f"{seen.busy_cores:.1f} cores busy and leaves {seen.idle_cores:.1f} idle",
         f"longest in {operator_label(trace.name(longest))}",
-        "XLA_FLAGS without --xla_cpu_multi_thread_eigen=false, and all cores for the process (taskset, the scheduler)"
+        "remove --xla_cpu_multi_thread_eigen=false from XLA_FLAGS, and give the process all cores "
+        "(taskset, the scheduler)"
         if evidence.is_jax
-        else f"torch.set_num_threads({threads}), or OMP_NUM_THREADS unset, and all cores for the process (taskset, the "
-        "scheduler)",
+        else f"torch.set_num_threads({threads}), or unset OMP_NUM_THREADS, and give the process all "
+        "cores (taskset, the scheduler)",
         "medium",
-        "processor time of the process while it trains, as the session recorded it",
+        "CPU time of the process during training, from the session",
         likely,
         least,
         most,

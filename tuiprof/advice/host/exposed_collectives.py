@@ -17,8 +17,9 @@ _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?
 _HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
 _TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
 _JAX = (
-    "overlap it: XLA's latency-hiding scheduler (on GPUs XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true), "
-    "or gradients of several batches summed before they are exchanged"
+    "overlap it: XLA's latency-hiding scheduler (on GPUs "
+    "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true), or gradient accumulation over several "
+    "batches"
 )
 
 
@@ -44,9 +45,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "communication runs while the device computes nothing",
         evidence.function_of(longest) or short_name(trace.name(longest)),
-        (_JAX if evidence.is_jax else _TORCH) + "; a rank that comes late makes all others wait here",
+        (_JAX if evidence.is_jax else _TORCH) + "; a late rank makes all others wait here",
         "medium",
-        "time of collectives minus what other work overlaps",
+        "time in collectives that no other work overlaps",
         likely,
         least,
         most,

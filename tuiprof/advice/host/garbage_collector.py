@@ -21,13 +21,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     lengths = trace.lengths(rows)
     yield Finding(
-        f"Python collects garbage {len(rows)} times in {evidence.step_count} steps"
+        f"Python's garbage collector runs {len(rows)} times in {evidence.step_count} steps"
         if evidence.stepped
-        else f"Python collects garbage {len(rows)} times",
+        else f"Python's garbage collector runs {len(rows)} times",
         "",
         "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
         "high",
-        "the collector's own ranges lie in the steps",
+        "its own ranges fall inside the steps",
         Edit(host=evidence.host_time(rows)),
         event=int(rows[np.argmax(lengths)]),
     )

@@ -39,12 +39,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         per_step = len(mine) / evidence.step_count if evidence.stepped else None
         yield Finding(
-            f"a compiled function calls back into Python {times(per_step, len(mine))}, and computes nothing meanwhile",
+            f"a compiled function calls back into Python {times(per_step, len(mine))}, and the device "
+            "waits meanwhile",
             place,
-            "compute it with jnp in the compiled function; what is only shown or logged: return it, and read it every "
-            "N steps (jax.debug.print is for debugging)",
+            "compute it with jnp in the compiled function; if it is only printed or logged, return it "
+            "and read it every N steps (jax.debug.print is for debugging)",
             "high",
-            "frames of jax.pure_callback, io_callback or jax.debug around a Python function",
+            "jax.pure_callback, io_callback or jax.debug frames around a Python function",
             Edit(host=evidence.host_time(mine)),
             event=int(mine[np.argmax(trace.lengths(mine))]),
         )

@@ -37,15 +37,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
     line = evidence.line_doing("makes a batch") if kind == IN_PROCESS else None
     where = functions[0].function if functions else line.where if line else fetch.range
-    because = "the host is in the loader's __next__ in every step"
+    because = "every step spends time in the loader's __next__"
     if kind == IN_PROCESS and line and not functions:
-        because += ", most often at this line where it was sampled"
+        because += ", and most samples of it hit this line"
     elif kind == IN_PROCESS and not functions:
-        because += "; recorded with --stack, the function that takes the time has a name"
+        because += "; record with --stack to name the function"
     on_device = bool(trace.device_indices)
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
-        because += "; the training itself needs all cores, so workers would only take them away from it"
+        because += "; training already uses all cores, so workers would only take them from it"
     more = _times_more(trace)
     beside = workers if kind == IN_PROCESS else more
     if beside:
@@ -58,11 +58,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         rows = fetches(trace)
         likely, least, most = (Edit(host=evidence.host_time(rows, part)) for part in _CHEAPER)
     yield Finding(
-        _WHAT.get(kind, "the step waits for its batch"),
+        _WHAT.get(kind, "each step waits for its batch"),
         where,
         _instead(kind, on_device, workers, more),
         "high" if kind else "medium",
-        because if kind else f"the host is in `{fetch.range}` in every step",
+        because if kind else f"every step spends time in `{fetch.range}`",
         likely,
         least,
         most,
@@ -73,8 +73,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 _WHAT = {
-    IN_PROCESS: "batches are loaded in the training process, one after the other",
-    WORKERS: "the loader's workers do not keep up with the step",
+    IN_PROCESS: "batches are loaded in the training process, one at a time",
+    WORKERS: "the loader's workers cannot keep up",
 }
 
 
@@ -128,12 +128,12 @@ def with_workers(
 
 def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
     """Return what to write instead; without a device the workers share the cores with the training itself."""
-    cores = "" if on_device else " while cores are idle (training needs them too)"
+    cores = "" if on_device else " if cores are idle (training needs them too)"
     if kind == IN_PROCESS:
         if not on_device and not workers:
             return (
-                "cheaper decoding and augmentation, or batches prepared once and read from disk; workers need idle "
-                "cores"
+                "cheaper decoding and augmentation, or preprocess once and read from disk; workers "
+                "need idle cores"
             )
         return (
             f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
@@ -141,14 +141,12 @@ def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
             else f"DataLoader(num_workers={workers}, persistent_workers=True){cores}; cheaper decoding always helps"
         )
     if kind == WORKERS and not more:
-        return (
-            "cheaper decoding and augmentation, or batches prepared once and read from disk; no core is idle"
-        )
+        return "cheaper decoding and augmentation, or preprocess once and read from disk; no core is idle"
     if kind == WORKERS:
         return f"more workers{cores}, a larger prefetch_factor, or cheaper decoding and augmentation"
     return (
-        f"fetch the next batch during the step: a DataLoader with workers{cores}, or a thread that loads ahead; "
-        "cheaper decoding and augmentation"
+        f"fetch the next batch during the step: a DataLoader with workers{cores}, or a prefetch "
+        "thread; or cheaper decoding and augmentation"
     )
 
 

@@ -33,15 +33,16 @@ MOST_INSIDE: Final = 0.25
 _MOST_OF_IT: Final = 0.6
 #: What there is to say of it, by what the sampler saw there.
 _WHAT: Final = {
-    "": "Python runs without calling an operator",
+    "": "Python runs between operators",
     "checkpoint": "a checkpoint is written",
     "prints a tensor": "tensors are formatted as text",
-    "copies": "objects are copied deeply",
+    "copies": "objects are deep-copied",
 }
 _INSTEAD: Final = {
-    "checkpoint": "write it every N steps, or in a thread, from a copy of the weights",
-    "prints a tensor": "print it every N steps, and numbers rather than tensors",
-    "copies": "copy only what is kept, and when it is kept; weights into tensors that are there (torch._foreach_copy_)",
+    "checkpoint": "write it every N steps, or from a copy of the weights in a thread",
+    "prints a tensor": "print every N steps, and numbers rather than tensors",
+    "copies": "copy only what you keep, when you keep it; copy weights into existing tensors "
+    "(torch._foreach_copy_)",
 }
 #: Where moving it helps least, so much of it stays in the step.
 _LEAST_KEEP: Final = 0.25
@@ -87,24 +88,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         count = len(at)
         host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
         yield Finding(
-            f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} in every step"
+            f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} every step"
             + (", and nothing is launched meanwhile" if trace.device_indices else ""),
             place,
             (
                 _INSTEAD[line.doing]
                 if line is not None and line.doing
-                else "move it out of the step: to a thread that prepares the next batch, or into the jitted function"
+                else "move it out of the step: into a thread that prepares the next batch, or into the "
+                "jitted function"
                 if evidence.is_jax
-                else "move it out of the step, to a worker or to tensor operators"
+                else "move it to a loader worker, or replace it with tensor operators"
             )
-            + ("" if ".py" in place else "; recorded with --stack it has a name"),
+            + ("" if ".py" in place else "; record with --stack to name it"),
             "high" if ".py" in place and line is None else "medium",
-            f"{plural(count / len(steps), 'stretch')} a step of the thread that steps, without an operator or a call"
-            + (
-                f"; {format_rough_share(line.share)} of the samples of the thread are at this line"
-                if line
-                else ""
-            ),
+            f"{plural(count / len(steps), 'stretch')} a step without an operator or runtime call on "
+            "the training thread"
+            + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else ""),
             Edit(host=host),
             Edit(host=replace(host, keep=np.full(count, _LEAST_KEEP))),
             event=_next(trace, mine, int(ends[at[0]])),

@@ -13,11 +13,11 @@ from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
 _TORCH = (
-    "mark_dynamic() what changes size, keep Python numbers out of the graph, warm up before measuring; "
-    "TORCH_LOGS=recompiles names the guard that failed"
+    "mark_dynamic() for sizes that change, keep Python numbers out of the graph, warm up before "
+    "measuring; TORCH_LOGS=recompiles names the guard that failed"
 )
 _JAX = (
-    "pad to a few sizes, call jax.jit once, not in every step, warm up before measuring; "
+    "pad to a few sizes, call jax.jit once rather than every step, warm up before measuring; "
     'jax.config.update("jax_explain_cache_misses", True) names the cause'
 )
 
@@ -34,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "",
         _JAX if evidence.is_jax else _TORCH,
         "high",
-        "the compiler's own ranges, or the version in the region's name",
+        "the compiler's own ranges, or the version in a region's name",
         Edit(host=evidence.host_time(rows)) if len(rows) else None,
     )
 

@@ -45,14 +45,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     largest = int(work[turns][np.argmax(lengths[turns])])
     part = format_rough_share(share)
     yield Finding(
-        f"{part} of the device's work turns tensors from channels first to channels last and back, "
+        f"{part} of device time converts tensors between channels-first and channels-last, "
         f"{evidence.how_often(int(turns.sum()))}",
         evidence.function_of(largest),
-        "model.to(memory_format=torch.channels_last), and the same for its input",
+        "model.to(memory_format=torch.channels_last), and the same for its inputs",
         "low" if first_only else "high",
-        "layout kernels around convolutions, but group norm turns its input to channels first by itself"
+        "layout kernels around convolutions, but group norm converts its input to channels-first itself"
         if first_only
-        else "layout kernels around convolutions; batch norm and pooling have faster kernels for channels last as well",
+        else "layout kernels around convolutions; batch norm and pooling are faster in channels-last too",
         likely,
         least,
         most,

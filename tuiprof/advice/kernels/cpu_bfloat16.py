@@ -55,12 +55,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(products[np.argmax(lengths)])
     share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{share} of the time is spent in products and convolutions in float32, on a CPU that has "
-        f"{seen.bf16} instructions",
+        f"{share} of the time is float32 matmuls and convolutions, on a CPU with {seen.bf16} instructions",
         f"longest in {operator_label(trace.name(longest))}",
         'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss',
         "medium",
-        "the processor's own flags, as the session recorded them; no casts around the products",
+        "CPU flags from the session; no casts around the matmuls",
         likely,
         least,
         most,

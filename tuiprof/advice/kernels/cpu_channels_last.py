@@ -39,11 +39,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(found[np.argmax(lengths)])
     share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{share} of the time is spent in convolutions whose inputs are channels first",
+        f"{share} of the time is spent in convolutions with channels-first inputs",
         f"longest in {operator_label(trace.name(longest))}",
-        "model.to(memory_format=torch.channels_last), and the same for its input",
+        "model.to(memory_format=torch.channels_last), and the same for its inputs",
         "medium",
-        "strides of the inputs, as recorded with the shapes",
+        "the strides recorded with the input shapes",
         likely,
         least,
         most,

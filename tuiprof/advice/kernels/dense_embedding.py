@@ -38,7 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             trace.lengths(evidence.work_in(fills)[0]),
             int(trace.lengths(trace.device_work).sum()),
         )
-        whole = "device's work"
+        whole = "device time"
     share = float(fill_ns.sum()) / max(all_ns, 1)
     if share < LEAST_SHARE:
         return
@@ -50,12 +50,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]
     filled = evidence.without_operators(fills)
     yield Finding(
-        f"{format_rough_share(share)} of the {whole} zeroes gradients as large as embedding tables; the optimizer then "
-        "updates every row, of which a batch uses a few",
+        f"{format_rough_share(share)} of the {whole} zeroes gradients the size of embedding tables; "
+        "the optimizer then updates every row, though a batch uses only a few",
         evidence.function_of(int(gradients[0])),
         "nn.Embedding(sparse=True), nn.EmbeddingBag(sparse=True), with SGD, Adagrad or SparseAdam",
         "high",
-        "zeros inside of the embedding's gradient",
+        "zero fills inside the embedding's gradient",
         filled | evidence.without_operators(updates, _KEEP, _KEEP),
         filled,
         event=int(gradients[0]),

@@ -28,16 +28,16 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     function = evidence.function_of(event)
     yield Finding(
         (
-            f"{len(times)} chains of elementwise operators could each be one kernel"
+            f"{len(times)} chains of elementwise operators could each be a single kernel"
             if len(times) > 1
-            else "a chain of elementwise operators could be one kernel"
+            else "a chain of elementwise operators could be a single kernel"
         )
         + (", forward and backward" if calls.backward.any() else ""),
         f"{function}: {_shortened(longest)}" if function else _shortened(longest),
         ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
-        + " (it fuses them), or write them as one operation",
+        + " to fuse them, or write them as one operation",
         "medium",
-        "operators that read and write whole tensors follow each other with nothing between them",
+        "back-to-back operators, each reading and writing whole tensors",
         likely,
         least,
         most,

@@ -31,11 +31,11 @@ _NARROWER: Final = r"\b(float|Half|BFloat16|half|__nv_bfloat16)\b"
 _SLOW_CHIP: Final = (1 / 32, 0.1, 1 / 64)
 _FAST_CHIP: Final = (0.9, 1.0, 0.15)
 _FIX: Final = (
-    "float32: tensor.float() where arrays come from NumPy (which makes float64), and no model.double() or "
+    "use float32: tensor.float() on arrays from NumPy (float64 by default), and no model.double() or "
     "set_default_dtype(torch.float64)"
 )
 _JAX_FIX: Final = (
-    'float32: no jax.config.update("jax_enable_x64", True), or jnp.asarray(…, dtype=jnp.float32)'
+    'use float32: no jax.config.update("jax_enable_x64", True), or jnp.asarray(…, dtype=jnp.float32)'
 )
 
 
@@ -60,11 +60,11 @@ def _on_device(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     longest = int(rows[np.argmax(lengths[double])])
     yield Finding(
-        f"{format_rough_share(share)} of the device's work is in float64",
+        f"{format_rough_share(share)} of device time is float64",
         evidence.function_of(longest) or f"longest in {short_name(trace.name(longest))}",
         _JAX_FIX if evidence.is_jax else _FIX,
         "high",
-        "by the kernels' names",
+        "kernel names",
         likely,
         least,
         most,
@@ -91,11 +91,11 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(found[np.argmax(lengths)])
     likely, least, most = (Edit(host=evidence.host_time(found, keep)) for keep in _KEEP)
     yield Finding(
-        f"{format_rough_share(share)} of the time is spent in operators on float64",
+        f"{format_rough_share(share)} of the time is spent in float64 operators",
         evidence.function_of(longest) or f"longest in {operator_label(trace.name(longest))}",
         _FIX,
         "high",
-        "types of the operators' inputs, as recorded with the shapes",
+        "the input types recorded with the shapes",
         likely,
         least,
         most,

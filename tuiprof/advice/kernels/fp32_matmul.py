@@ -21,8 +21,8 @@ LEAST_SHARE: Final = 0.1
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
 #: What to do on a chip whose tensor cores know neither TF32 nor bfloat16, in PyTorch and in JAX.
 _FLOAT16: Final = (
-    'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler, as this chip has no TF32',
-    "float16 activations with a scaled loss (jmp), as this chip has no TF32",
+    'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler (this chip has no TF32)',
+    "float16 activations with a scaled loss (jmp): this chip has no TF32",
 )
 _MATMUL: Final = 'torch.set_float32_matmul_precision("high")'
 _JAX: Final = 'jax.config.update("jax_default_matmul_precision", "tensorfloat32")'
@@ -64,17 +64,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if "tfloat32" not in rates and "float16" in rates:
         instead = _FLOAT16[evidence.is_jax]
     elif evidence.is_jax:
-        instead = f"{_JAX} (NVIDIA from Ampere on), or bfloat16"
+        instead = f"{_JAX} (NVIDIA Ampere and newer), or bfloat16"
     else:
-        instead = f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA from Ampere on), or bf16 autocast"
+        instead = (
+            f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA Ampere and newer), or bf16 autocast"
+        )
     part = format_rough_share(share)
     yield Finding(
-        f"{part} of the device's work is fp32 {'convolutions' if convolutions else 'matrix products'} without "
-        "tensor cores",
+        f"{part} of device time is fp32 {'convolutions' if convolutions else 'matmuls'} without tensor cores",
         evidence.function_of(largest) or short_name(trace.name(largest)),
         instead,
         "high",
-        "by the kernels' names, and the chip's rates for both kinds of arithmetic",
+        "kernel names, and the chip's peak rates for both types",
         likely,
         least,
         most,

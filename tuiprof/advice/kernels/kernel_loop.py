@@ -25,11 +25,12 @@ _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
 #: Done for all items at once, this part of the device work of many short kernels stays: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
 _TORCH: Final = (
-    "do it for all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one call on a "
-    "padded batch over samples; a loop that must stay can be compiled or captured in a CUDA graph"
+    "process all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one "
+    "call on a padded batch over samples; if the loop must stay, compile it or capture it in a CUDA "
+    "graph"
 )
 _JAX: Final = (
-    "one jax.jit around the loop, or around the whole step; or all items at once (jax.vmap; pad, then mask)"
+    "one jax.jit around the loop or the whole step; or process all items at once (jax.vmap; pad, then mask)"
 )
 
 
@@ -65,7 +66,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(int(calls.rows[first])),
         _JAX if evidence.is_jax else _TORCH,
         "medium",
-        f"operators whose kernels take less than {SHORT_NS // 1000} µs follow each other in the same order",
+        f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
         likely,
         least,
         most,

@@ -25,11 +25,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "the device waits for the host to launch work",
         f"most before {first.operator}" if first.operator != OUTSIDE else "",
-        "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
+        "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
-        else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',
+        else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, or fewer and '
+        "larger kernels",
         "medium",
-        "host time in operators and on the way from one to the next, not counting what other findings save",
+        "host time in and between operators, minus what other findings save",
         likely,
         least,
         most,

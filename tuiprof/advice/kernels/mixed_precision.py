@@ -39,13 +39,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     largest = int(work[products][np.argmax(lengths[products])])
     yield Finding(
-        f"{format_rough_share(share)} of the device's work is matrix products in TF32",
+        f"{format_rough_share(share)} of device time is TF32 matmuls",
         evidence.function_of(largest) or short_name(trace.name(largest)),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax
         else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',
         "medium",
-        "by the kernels' names; tensor cores do twice as much in bfloat16, on half as many bytes",
+        "kernel names; tensor cores do twice as much in bfloat16, on half the bytes",
         likely,
         least,
         most,

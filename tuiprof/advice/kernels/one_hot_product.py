@@ -33,11 +33,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     with_backward = calls.with_backward(chosen)
     likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP)
     yield Finding(
-        f"one-hot vectors are multiplied by a matrix {evidence.how_often(len(found))}, which only selects rows of it",
+        "one-hot vectors are multiplied by a matrix just to select its rows, "
+        f"{evidence.how_often(len(found))}",
         evidence.function_of(int(calls.rows[found[0]])),
-        "F.embedding(ids, table) or table[ids] (of nn.Linear: its weight transposed), without one_hot",
+        "F.embedding(ids, table) or table[ids] (for nn.Linear: its transposed weight), without one_hot",
         "high",
-        "one_hot whose result is cast and multiplied at once",
+        "a one_hot result is cast and multiplied right away",
         likely,
         least,
         most,

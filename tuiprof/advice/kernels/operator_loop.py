@@ -78,11 +78,11 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
 
 
 def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
-    backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
+    backward = " (and again in the backward pass)" if place.get("with_backward") else ""
     if "Optimizer.step" in place["where"]:
         instead, _ = fewer_calls(place["where"])
     else:
-        instead = "do it for all items at once: one call on the whole batch (pad and mask where sizes differ)"
+        instead = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
     times = np.array(place["times"], dtype=np.float64)
     tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
     host = HostTime(tracks, starts, ends, 1 / times)
@@ -97,8 +97,8 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         place["where"] or (line.where if line is not None and part >= LEAST_NAMED else ""),
         f"{instead}; or {jit}",
         "medium",
-        f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "
-        "than what they compute",
+        f"operators of less than {SHORT_NS // 1000} µs repeat in the same order: the calls cost more "
+        "than the work",
         Edit(host=host),  # one pass stays
         Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],

@@ -29,12 +29,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     goes = np.isin(node_of, nodes) & ~trace.named(_STAYS, operators)
     event = int(nodes[0])
     yield Finding(
-        f"the gradient of prod() along a dimension is computed by scans, {evidence.how_often(len(nodes))}",
+        f"the gradient of prod() along a dimension runs scans, {evidence.how_often(len(nodes))}",
         evidence.function_of(event),
-        "where it is a product of a few parts, write it as one: x[..., 0] * x[..., 1] for x.prod(-1)",
+        "for a product of a few elements, write it out: x[..., 0] * x[..., 1] for x.prod(-1)",
         "medium",
-        "the gradient cannot divide by an element that may be zero: it asks the device whether one is, and runs "
-        "cumprod() forwards and backwards",
+        "it cannot divide by an element that may be zero: it reads from the device whether one is, and "
+        "runs cumprod() both ways",
         evidence.without_operators(operators[goes]),
         event=event,
     )

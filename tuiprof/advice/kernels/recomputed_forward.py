@@ -59,13 +59,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     host = HostTime(trace.track_codes[nodes].astype(np.int64), starts, ends, np.zeros(len(nodes)))
     user = evidence.function_of(int(forward[0]))
     yield Finding(
-        f"{format_rough_share(busy_ns / (high - low))} of the step computes the forward pass again within the backward "
-        f"pass (activation checkpointing, {len(nodes) / evidence.step_count:.0f} times a step)",
+        f"{format_rough_share(busy_ns / (high - low))} of the step recomputes the forward pass during "
+        f"backward (activation checkpointing, {len(nodes) / evidence.step_count:.0f} times a step)",
         user,
-        "drop torch.utils.checkpoint (gradient_checkpointing_disable()) where the activations fit into memory; else "
-        "checkpoint fewer layers",
+        "drop torch.utils.checkpoint (gradient_checkpointing_disable()) if the activations fit in "
+        "memory; otherwise checkpoint fewer layers",
         "high",
-        "operators of a forward pass inside of backward nodes",
+        "forward operators inside backward nodes",
         Edit(calls, host, work, np.zeros(len(work))),
         event=int(forward[first[np.argmax(ends - starts)]]),
     )

@@ -34,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         trace.name(int(rows[0])),
         instead,
         "high",
-        "no multi-tensor kernel among what Optimizer.step launches",
+        "Optimizer.step launches no multi-tensor kernel",
         evidence.without_operators(rows, _HOST, _WORK),
         evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
         evidence.without_operators(rows, _HOST / 2, _MOST_WORK),

@@ -38,11 +38,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
     event = int(calls.rows[softmax])
     yield Finding(
-        f"attention is written out: product, softmax and product, {evidence.how_often(len(found))}",
+        f"attention is written out as matmul, softmax and matmul, {evidence.how_often(len(found))}",
         evidence.function_of(event),
         f"torch.nn.functional.scaled_dot_product_attention({arguments}), which runs FlashAttention or cuDNN's kernel",
         "high",
-        "a softmax between two matrix products, with nothing but scaling, masks and casts around it",
+        "a softmax between two matmuls, with only scaling, masks and casts in between",
         likely,
         least,
         most,

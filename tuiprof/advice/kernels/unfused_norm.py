@@ -20,12 +20,13 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = fused(calls, found, OPERATOR_NS, evidence.host_part)
     event = int(calls.rows[found[0].busy[0]])
     yield Finding(
-        f"a normalisation is written out in {len(found[0].busy)} operators, "
+        f"a normalisation is written out as {len(found[0].busy)} operators, "
         f"{evidence.how_often(len(found))}: {names}",
         evidence.function_of(event),
-        "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, which are one kernel; or torch.compile",
+        "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, each a single kernel; or "
+        "torch.compile",
         "high",
-        "a mean, a root and a scaling follow each other with nothing but elementwise operators between them",
+        "a mean, a root and a scaling with only elementwise operators in between",
         likely,
         least,
         most,

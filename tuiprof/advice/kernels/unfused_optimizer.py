@@ -38,11 +38,11 @@ def fewer_calls(step: str) -> tuple[str, bool]:
     """Return what makes fewer calls of an optimizer's step, by its range, and whether ``fused=True`` does."""
     kind = step.partition("#")[2].partition(".")[0]
     if kind in _FUSED:
-        return "fused=True (or foreach=True) when making the optimizer", True
+        return "fused=True (or foreach=True) when creating the optimizer", True
     if kind in _FOREACH:
         return "foreach=True when making the optimizer", False
     if kind == "LBFGS":
-        return "a smaller history_size: each iteration goes over the whole history", False
+        return "a smaller history_size: each iteration goes over all of it", False
     return "torch._foreach_* functions in the optimizer, over all parameters at once", False
 
 
@@ -61,9 +61,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"the optimizer goes over its parameters in {len(passes) / len(rows):.0f} multi-tensor kernels a step",
         name,
-        "fused=True when making the optimizer: one pass reads and writes each parameter once",
+        "fused=True when creating the optimizer: one pass reads and writes each parameter once",
         "high",
-        "multi-tensor kernels among what Optimizer.step launches, and no fused one",
+        "Optimizer.step launches multi-tensor kernels but no fused one",
         likely,
         least,
         most,

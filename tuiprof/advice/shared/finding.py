@@ -189,7 +189,7 @@ class Evidence:
                 yield row
 
     def rhythm(self, row: WaitPlace) -> str:
-        """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
+        """Return how often a row happens, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
         return times(row.per_step, row.count)
 
     def how_often(self, count: int) -> str:
@@ -318,7 +318,7 @@ def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_
 
 
 def times(per_step: float | None, count: int) -> str:
-    """Return how often something happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
+    """Return how often something happens, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
     if per_step is None:
         return f"{format_count(count)} times"
-    return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "in every step"
+    return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "every step"

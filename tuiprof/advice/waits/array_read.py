@@ -12,9 +12,9 @@ from tuiprof.model import Trace
 #: What the line says, and how else to have the value, by who made the trace.
 _JAX = (
     "float(), .item(), np.asarray or jax.device_get",
-    "start its copy with .copy_to_host_async() and read it a step later",
+    "start the copy with .copy_to_host_async() and read it a step later",
 )
-_XLA = (".item(), .cpu() or a print", "read it a step later, when it has been computed")
+_XLA = (".item(), .cpu() or print", "read it a step later, once it is computed")
 _TORCH = (
     ".cpu(), .numpy() or .tolist()",
     "copy it with non_blocking=True to pinned memory and read it a step later",
@@ -28,11 +28,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         how, later = (_JAX if evidence.is_jax else _XLA) if row.kind == READ else _TORCH
         yield Finding(
-            f"{how} brings an array to the host {evidence.rhythm(row)}",
+            f"{how} copies an array to the host {evidence.rhythm(row)}",
             evidence.place(row),
             f"keep it on the device and read it every N steps, or {later}",
             "high" if row.at_line else "medium",
-            f"{row.through or row.kind} waits until it has been computed",
+            f"{row.through or row.kind} waits until it is computed",
             evidence.without_reading(row),
             event=row.event,
         )

@@ -18,11 +18,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         copies = evidence.work_in(evidence.operators_of(row))[0]
         if size > SMALL_BYTES and trace.named("Pinned", copies).any():
             yield Finding(
-                f"{format_bytes(size)} are copied to the device {evidence.rhythm(row)}, and the host waits for them",
+                f"{format_bytes(size)} are copied to the device {evidence.rhythm(row)}, and the host "
+                "waits for the copy",
                 evidence.place(row),
-                ".to(device, non_blocking=True): the memory is pinned, so the copy runs beside the host",
+                ".to(device, non_blocking=True): the memory is pinned, so the host need not wait",
                 "high",
-                "a copy of pinned memory with a synchronise behind it",
+                "a copy from pinned memory, then a synchronise",
                 evidence.without_waiting(row),
                 event=row.event,
             )

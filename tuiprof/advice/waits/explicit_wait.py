@@ -26,10 +26,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         at_line = row.at_line or row.kind == AWAIT
         yield Finding(
-            f"{_KINDS[row.kind] if at_line else row.calls} holds the host {evidence.rhythm(row)}",
+            f"{_KINDS[row.kind] if at_line else row.calls} blocks the host {evidence.rhythm(row)}",
             evidence.place(row),
-            "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
-            "or let the device keep the time",
+            "remove it: device work stays in order without it. To time steps, synchronise once after "
+            "many, or use device events",
             "high" if row.at_line else "medium",
             f"{'the line asks for the wait itself' if at_line else 'no operator makes the call'}, "
             "and no value comes of it",

@@ -28,11 +28,12 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if "aggregation.py" in f"{row.where} {row.stack}":
             continue
         yield Finding(
-            f"{_HOW.get(row.kind, '.item(), float() or a print')} reads a value from the device "
+            "{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
             f"{evidence.rhythm(row)}",
             evidence.place(row),
-            "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), "
-            "or copy it with non_blocking=True to pinned memory and read it a step later",
+            "keep the value on the device and read it every N steps (sum on the device, one .item() "
+            "when logging), or copy it to pinned memory with non_blocking=True and read it a step "
+            "later",
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
             evidence.without_reading(row),

@@ -14,11 +14,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     report = evidence.report("kernel_launches")
     if report is not None and report.verdict.code == LAUNCH_BLOCKING:
         yield Finding(
-            "launches return only after their kernel has ended",
+            "every launch returns only when its kernel has finished",
             "",
             "unset CUDA_LAUNCH_BLOCKING (AMD_SERIALIZE_KERNEL on ROCm); it is for debugging",
             "high",
-            "almost every kernel had ended when its launch call returned",
+            "almost every kernel had finished when its launch call returned",
             None,
             environment={"CUDA_LAUNCH_BLOCKING": "0", "AMD_SERIALIZE_KERNEL": "0"},
         )

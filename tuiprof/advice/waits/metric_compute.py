@@ -14,11 +14,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         inner = row.stack.splitlines()[:4]
         if any("torchmetrics/" in frame and "compute" in frame for frame in inner):
             yield Finding(
-                "metrics are computed and read in every step",
+                "metrics are computed and read every step",
                 evidence.place(row),
                 "call compute() every N steps, or at the end of the epoch; update() alone needs no read",
                 "medium",
-                "a wait in every step lies inside a metric's compute",
+                "every step waits inside a metric's compute()",
                 evidence.without_reading(row),
                 proof="metrics:naive,off",
                 event=row.event,

@@ -14,9 +14,9 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         text = f"{row.where} {row.stack}"
         if "_cast_and_nan_check" in text or ("is_nonzero" in row.through and "aggregation.py" in text):
             yield Finding(
-                "a metric asks the device for NaN at every update",
+                "a metric checks for NaN on the device at every update",
                 evidence.place(row),
-                'give the metric nan_strategy="disable", or check once an epoch',
+                'pass nan_strategy="disable" to the metric, or check once per epoch',
                 "high" if row.at_line else "medium",
                 f"the wait is {row.through} inside the NaN check ({row.found})",
                 evidence.without_reading(row),

@@ -20,10 +20,10 @@ from tuiprof.whatif.edit import Edit
 #: To the device, and from it.
 _TORCH = (
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True)",
-    "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
+    "copy into a pinned tensor with non_blocking=True and read it a step later, after an event",
 )
 _JAX = (
-    "jax.device_put the next batch while a step runs, or keep the array on the device",
+    "jax.device_put the next batch during the step, or keep the array on the device",
     "start the copy with .copy_to_host_async() and read it a step later",
 )
 #: Of what the link could carry, a pinned copy reaches so much: likely, at least, at most.
@@ -43,12 +43,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         to_device = row.kind.endswith("to device")
         likely, least, most = (_pinned(trace, evidence, copies, inside, part) for part in _OF_LINK)
         yield Finding(
-            f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
+            f"{format_bytes(size)} {'are copied to' if to_device else 'are copied from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.place(row),
             (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
-            "the memory is not pinned, so the call holds the host, and the copy runs at a part of the link's speed",
+            "the memory is not pinned, so the call blocks the host and the copy runs well below link speed",
             likely,
             least,
             most,

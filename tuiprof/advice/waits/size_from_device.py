@@ -38,12 +38,12 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         whole = calls.with_backward(chosen)
         likely, least, most = (calls.edit(whole, _KEEP_HOST, part) for part in (_KEEP, _LEAST, _MOST))
         yield Finding(
-            f"the size of a result must come from the device first ({row.through}), {evidence.rhythm(row)}",
+            f"the host waits to learn the size of a result ({row.through}), {evidence.rhythm(row)}",
             evidence.place(row),
-            "keep shapes fixed: torch.where or a product with the mask instead of x[mask], padding instead of "
-            "unique, repeat_interleave(…, output_size=n)",
+            "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
+            "repeat_interleave(…, output_size=n)",
             "high" if row.at_line else "medium",
-            "such operators wait for the device to learn how large their result is; its gradient is scattered back",
+            "only the device knows how large the result is; its gradient is scattered back",
             likely if chosen.any() else evidence.without_reading(row),
             least if chosen.any() else None,
             most if chosen.any() else None,

@@ -28,10 +28,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"{size:.0f} bytes are copied to the device {evidence.rhythm(row)}, and the host waits",
             evidence.place(row),
-            "pass a tensor that is on the device already (for example weight=torch.ones_like(loss)), or make the "
-            "tensor there: torch.full((), x, device=…) needs no copy; of many numbers make one tensor",
+            "pass a tensor already on the device (for example weight=torch.ones_like(loss)), or create "
+            "it there: torch.full((), x, device=…) needs no copy; pack many numbers into one tensor",
             "high" if row.at_line else "medium",
-            "a copy from pageable memory of a scalar's size",
+            "a scalar-sized copy from pageable memory",
             calls.edit(chosen) if chosen.any() else evidence.without_reading(row),
             proof="metrics:naive,explicit-weight"
             if metric

@@ -22,8 +22,7 @@ SAME_SHARE = 0.01
 _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
 #: By how much the error of so few steps is larger: Student's t for 95 % over that of a normal distribution.
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
-#: What a verdict says of a change that is not sure.
-_DOUBTS = {"no": "not sure", "unknown": "how sure is not known"}
+
 #: Neighbouring steps are taken to resemble each other by no more than this.
 _MOST_ALIKE = 0.9
 
@@ -31,9 +30,9 @@ RULES = (
     Rule(
         "sure",
         f"The medians differ by {SURE_ERRORS:g} standard errors or more, with at least {LEAST_STEPS} steps on each "
-        "side; the error is from the spread of the step times around the median, larger where steps are few or "
-        "resemble the ones before. The interval is 1.96 of these errors. "
-        "It knows the spread within the two runs and not that from run to run: for that, interleaved trials "
+        "side; the error comes from the spread of step times around the median and grows when steps are few or "
+        "correlated. The interval is 1.96 of these errors. "
+        "It covers noise within the two runs, not between runs: for that, run interleaved trials "
         "(`tuiprof ladder`).",
     ),
     Rule("same", f"Below {format_share(SAME_SHARE)} of the longer step time."),
@@ -65,8 +64,7 @@ class StepChange:
             return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
-        known, _, why = self.sure.partition(": ")
-        doubt = f"; {_DOUBTS[known]}: {why}" if known in _DOUBTS else ""
+        doubt = "" if self.sure == "yes" else f"; not sure: {self.sure.partition(': ')[2]}"
         how = "is" if self.sure == "yes" else "may be"
         speed = format_speed(self.after_ns / self.before_ns if self.before_ns else 0.0)
         return Verdict(f"a step {how} {speed}: {a} before, {b} after{span}{doubt}", level)
@@ -88,7 +86,7 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
         return StepChange(a, b, None, None, f"unknown: only {fewest} step{'s' if fewest > 1 else ''}", basis)
     errors = (_error(before), _error(after))
     error = float(np.hypot(errors[0], errors[1]))
-    sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within the spread of the steps"
+    sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within step-to-step noise"
     if not (a and b):
         return StepChange(a, b, None, None, sure, basis)
     # Of a ratio the relative errors add up; on the logarithm, so that no end is below 0.

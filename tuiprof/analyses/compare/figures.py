@@ -86,7 +86,7 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             Column("after_value", "after", "number", hidden=True),
         ),
         pl.DataFrame(rows, schema={**words, **values, "within_noise": pl.Boolean}),
-        empty="not both sides have a trace",
+        empty="only one side has a trace",
         faint="within_noise",
     )
 
@@ -95,7 +95,7 @@ STEP_PAIR: Final = "step_pair"
 #: Rows at most; where the longer run has more steps, a row covers several.
 _STEP_ROWS: Final = 240
 _STEP_CHART: Final = Chart(
-    "Step times of both",
+    "Step times, both sides",
     tuple(Series(f"{name}_ns", f"{name}_lowest_ns", f"{name}_highest_ns") for name in ("before", "after")),
     at="first_step",
     in_text=False,
@@ -115,7 +115,7 @@ def step_pair(before: Ints, after: Ints, source: str) -> Table:
         else []
     )
     rows: dict[str, list[float | int | None]] = {"first_step": [begin + 1 for begin in edges[:-1]]}
-    columns = [Column("first_step", "step", "count", "The first of these steps, counted from 1.")]
+    columns = [Column("first_step", "step", "count", "First of these steps, counted from 1.")]
     for name, times in (("before", before), ("after", after)):
         parts = [times[begin:end] for begin, end in pairwise(edges)]
         rows[f"{name}_ns"] = [float(np.median(part)) if len(part) else None for part in parts]

@@ -51,14 +51,14 @@ def script_change(
         "What changed in the script",
         (
             Column("file", "file", elide="start", hidden=not several),
-            Column("before_line", "before", "count", "Number of the line in the script before."),
-            Column("after_line", "after", "count", "Number of the line in the script after."),
-            Column("change", "±", whole=True, help="- removed, + added, … lines that are the same left out."),
+            Column("before_line", "before", "count", "Line number in the script before."),
+            Column("after_line", "after", "count", "Line number in the script after."),
+            Column("change", "±", whole=True, help="- removed, + added, … unchanged lines left out."),
             Column("text", "line", elide="end", code=True),
         ),
         pl.DataFrame(rows[:_ROWS], schema=_SCHEMA, orient="row"),
         note,
-        empty or "the script is the same in both",
+        empty or "the script did not change",
     )
     return table, said
 

@@ -32,14 +32,14 @@ HOST_NOISE: Final = 0.10
 _RULES = (
     Rule(
         "per step",
-        "Per step where both traces mark steps, else per trace. Names are matched exactly; syncs by file, function, "
-        "kind and operators, because lines move when a script is changed.",
+        "Per step if both traces mark steps, otherwise per trace. Names are matched exactly; syncs by "
+        "file, function, kind and operators, because line numbers shift when a script changes.",
     ),
     Rule(
         "within the noise",
-        f"A time that differs by less than {format_share(DEVICE_NOISE)} of the longer one on the device, and by less "
-        f"than {format_share(HOST_NOISE)} on the host, where the same work takes longer or shorter by the load; a "
-        f"figure, by {format_share(SAME_SHARE)}. These rows are grey and last.",
+        f"Device times that differ by less than {format_share(DEVICE_NOISE)} of the longer one, host "
+        f"times by less than {format_share(HOST_NOISE)} (they vary with load), other figures by less "
+        f"than {format_share(SAME_SHARE)}. These rows are grey and last.",
     ),
     PERIOD_RULE,
     *CHANGE_RULES,
@@ -51,11 +51,11 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("device_idle", "idle_share", "device idle, share of time", "share"),
     ("sync_events", "syncs_per_step", "syncs a step", "count"),
     ("sync_events", "device_empty_ns_per_step", "device empty by syncs a step", "ns"),
-    ("sync_events", "saves_ns_per_step", "step time that syncs cost", "ns"),
+    ("sync_events", "saves_ns_per_step", "step time lost to syncs", "ns"),
     ("sync_events", "host_blocked_ns_per_step", "host waits in syncs a step", "ns"),
     ("kernel_launches", "launches_per_step", "launches a step", "count"),
     ("kernel_launches", "launch_host_ns_per_step", "host time in launches a step", "ns"),
-    ("kernel_launches", "launch_bound_share", "device idle for want of launches", "share"),
+    ("kernel_launches", "launch_bound_share", "device waiting for launches", "share"),
     ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
 )
 #: What is shown of a sync.
@@ -83,9 +83,7 @@ def compare(
         figures = _figures(sides)
         stepped = all(side.step_count for side in sides)
         if not stepped:
-            said.append(
-                "Not both traces mark steps: totals of the traces are compared, whatever their length."
-            )
+            said.append("Only one trace marks steps: totals are compared, whatever the traces' length.")
         change = change or step_change(*(step_times(side).period for side in sides))
         said += _profiled_differently(before, after)
         tables = [
@@ -100,7 +98,7 @@ def compare(
         TITLE,
         change.verdict
         if change is not None
-        else Verdict("step times cannot be compared: not both sides mark steps", "info"),
+        else Verdict("step times cannot be compared: only one side marks steps", "info"),
         (
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
@@ -109,7 +107,7 @@ def compare(
         ),
         (
             *(
-                [metric_table("recorded", "What changed in the runs, without a profiler", recorded)]
+                [metric_table("recorded", "What changed in the runs, without the profiler", recorded)]
                 if recorded
                 else []
             ),
@@ -140,7 +138,7 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
     stacks = [bool(trace.is_category("python_function").any()) for trace in (before, after)]
     if stacks[0] != stacks[1]:
         slow = "before" if stacks[0] else "after"
-        notes.append(f"Only the trace {slow} was recorded with Python stacks, which slow its host down.")
+        notes.append(f"Only the trace {slow} was recorded with Python stacks, which slow the host.")
     work = [bool(trace.device_indices) for trace in (before, after)]
     if not any(work):
         notes.append("Neither trace has device activity: syncs, launches and device work cannot be compared.")
@@ -152,12 +150,12 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
 def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
     return Table(
         "setup",
-        "What differs in the runs themselves",
+        "What differs between the runs",
         (Column("what", "what"), Column("before", "before"), Column("after", "after")),
         pl.DataFrame(differences, schema=["what", "before", "after"], orient="row")
         if differences
         else pl.DataFrame(schema=dict.fromkeys(("what", "before", "after"), pl.String)),
-        empty="nothing that is known of both",
+        empty="nothing is known about both",
     )
 
 
@@ -287,7 +285,7 @@ def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
         )
     joined = frames[0].join(frames[1], on="name", how="full", coalesce=True)
     return _change_table(
-        "launches", "Launches by operator, host time in the calls", joined, stepped, HOST_NOISE
+        "launches", "Launches by operator, host time in launch calls", joined, stepped, HOST_NOISE
     )
 
 
@@ -321,13 +319,11 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noi
                 "before_event",
                 "event before",
                 "count",
-                "Row of the longest in the trace before.",
+                "Row of the longest event before.",
                 hidden=True,
             ),
             Column("within_noise", "within the noise", hidden=True),
-            Column(
-                "after_event", "event after", "count", "Row of the longest in the trace after.", hidden=True
-            ),
+            Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
         ),
         ranked,
         empty="in neither trace",

@@ -147,25 +147,25 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
             "idle_ns_per_step",
             "idle/step",
             "ns",
-            "Device idle while the host came to it.",
+            "Device idle time before it.",
             hidden=not stepped,
         ),
-        Column("idle_ns", "idle", "ns", "Device idle while the host came to it.", hidden=stepped),
+        Column("idle_ns", "idle", "ns", "Device idle time before it.", hidden=stepped),
         Column(
             "host_ns_per_step", "host/step", "ns", "Host time in launch calls a step.", hidden=not stepped
         ),
         Column("host_ns", "host", "ns", "Host time in launch calls.", hidden=stepped),
         Column(
-            "device_ns_per_step", "device/step", "ns", "Device time launched, a step.", hidden=not stepped
+            "device_ns_per_step", "device/step", "ns", "Device time launched, per step.", hidden=not stepped
         ),
         Column("device_ns", "device", "ns", "Device time launched.", hidden=stepped),
         Column("kernel_median_ns", "kernel", "ns", "Median length of a device event."),
         Column("call_median_ns", "call", "ns", "Median length of the launch call."),
         Column("latency_median_ns", "latency", "ns", "Median launch latency."),
-        Column("shorter_share", "short", "share", "Launches of a kernel shorter than its launch call."),
+        Column("shorter_share", "short", "share", "Launches whose kernel is shorter than the launch call."),
         Column("event", "event", "count", hidden=True),
     )
-    return Table(f"by_{by}", title, columns, rows, "Ranked by the device's idle time before them.")
+    return Table(f"by_{by}", title, columns, rows, "Sorted by device idle time before them.")
 
 
 def _label(names: list[str], by: str, code: int) -> str:
@@ -201,11 +201,11 @@ def _latencies(launches: Launches) -> Table:
         "latency",
         "Launch latency",
         (
-            Column("from_ns", "from", "ns", "Lower end of the class; none = below 0."),
-            Column("to_ns", "below", "ns", "Upper end; none = no limit."),
+            Column("from_ns", "from", "ns", "Lower bound; none = below 0."),
+            Column("to_ns", "below", "ns", "Upper bound; none = no limit."),
             Column("launches", "launches", "count"),
             Column("share", "share", "share"),
-            Column("unqueued", "unqueued", "count", "Launches that found nothing queued or running."),
+            Column("unqueued", "unqueued", "count", "Launches with nothing queued or running."),
         ),
         pl.DataFrame(rows, schema_overrides={"from_ns": pl.Int64, "to_ns": pl.Int64}),
         quantiles,
@@ -248,7 +248,10 @@ def _sensitivity(gaps: list[_idle.Gaps], bound_share: float) -> Table:
             Column("verdict", "verdict", "text"),
             Column("gap_ns", "gaps from", "ns"),
             Column(
-                "longer_share", "measured in these", "share", "The same share, from gaps of this length on."
+                "longer_share",
+                "measured in these",
+                "share",
+                "The same share, counting only gaps of this length or more.",
             ),
         ),
         pl.DataFrame(rows),
@@ -274,18 +277,18 @@ def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
     ).sort("device_ns", descending=True)
     return Table(
         "graphs",
-        "Graph launches, unfolded",
+        "Graph launches, expanded",
         (
             Column("call", "call", "text"),
             Column("start_ns", "at", "ns"),
-            Column("works", "device events", "count", "Device events that one launch met."),
+            Column("works", "device events", "count", "Device events of one launch."),
             Column("host_ns", "call", "ns"),
-            Column("device_ns", "device", "ns", "Summed device time of them."),
+            Column("device_ns", "device", "ns", "Their total device time."),
             Column("latency_ns", "latency", "ns", "To the first of them."),
             Column("event", "event", "count", hidden=True),
         ),
         frame,
-        empty="no graph is launched",
+        empty="no graph launches",
     )
 
 
@@ -339,9 +342,9 @@ def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
             Column("times_per_step", "n/step", "count", "Passes a step.", hidden=not stepped),
             Column("times", "n", "count", "Passes in all.", hidden=stepped),
             Column(
-                "host_ns_per_step", "host/step", "ns", "Launch calls that fusing saves.", hidden=not stepped
+                "host_ns_per_step", "host/step", "ns", "Launch calls saved by fusing.", hidden=not stepped
             ),
-            Column("host_ns", "host", "ns", "Launch calls that fusing saves.", hidden=stepped),
+            Column("host_ns", "host", "ns", "Launch calls saved by fusing.", hidden=stepped),
             Column("idle_ns_per_step", "idle/step", "ns", "Stream idle inside, a step.", hidden=not stepped),
             Column("idle_ns", "idle", "ns", "Stream idle inside.", hidden=stepped),
             Column("device_ns", "device", "ns", "Time of the kernels themselves.", hidden=True),
@@ -349,6 +352,6 @@ def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
             Column("event", "event", "count", hidden=True),
         ),
         rows,
-        "Time at stake, at most: host and idle overlap and are not to be added." if len(rows) else "",
+        "Upper bounds. Host and idle time overlap: do not add them." if len(rows) else "",
         empty="no sequence of short kernels repeats",
     )

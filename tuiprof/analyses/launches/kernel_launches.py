@@ -32,36 +32,40 @@ LAUNCH_BLOCKING: Final = "launch-blocking"
 _RULES = (
     Rule(
         "launch",
-        "A runtime or driver call whose correlation meets work on the device. A graph launch is one launch of many.",
+        "A runtime or driver call whose correlation matches device work. A graph launch counts as one "
+        "launch of many kernels.",
     ),
     Rule(
         "launch latency",
-        "Start of the first work launched minus end of the call. Negative = it began before the call returned; before "
-        "the call even began = the clocks differ. Both are counted, neither is cut to 0. While others are queued it is "
-        "mostly their time: `unqueued` takes only launches that found nothing queued or running.",
+        "Start of the first work launched minus end of the call. Negative = it began before the call "
+        "returned; if before the call began, the clocks differ. Both are counted and not clipped to 0. "
+        "With work queued it is mostly queueing time: `unqueued` covers only launches with nothing "
+        "queued or running.",
     ),
-    Rule("queue depth", "Device events whose launch call has begun and which have not ended."),
+    Rule("queue depth", "Device events whose launch call has begun and that have not finished."),
     Rule(
         "launch-bound",
-        f"Without the profiler a step would be {format_share(BOUND_SHARE)} shorter, or more, if operators, Python and "
-        "launch calls took the host no time; waits and data loading stay. The replayed step tells. Where it cannot be "
-        "replayed: the device is idle for such a share of the captured time, between its first and last work, because "
-        "the host is in operators, Python or calls on its way to the next launch, or in the launch itself.",
+        f"Without the profiler, a step would be at least {format_share(BOUND_SHARE)} shorter if "
+        "operators, Python and launch calls took no host time (waits and data loading stay), as the "
+        "replayed step shows. If it cannot be replayed: the device is idle for that share of the "
+        "captured time, between its first and last work, while the host runs operators, Python or "
+        "calls before the next launch, or the launch itself.",
     ),
     Rule(
         "launch-blocking",
-        f"{format_share(BLOCKING_SHARE)} or more of at least {BLOCKING_LEAST} kernels had ended when their launch call "
-        "returned: CUDA_LAUNCH_BLOCKING=1 or its equal.",
+        f"{format_share(BLOCKING_SHARE)} or more of at least {BLOCKING_LEAST} kernels had finished "
+        "when their launch call returned: CUDA_LAUNCH_BLOCKING=1 or its equivalent.",
     ),
     Rule(
         "host time in launches",
-        "Time in launch calls; copies in which the host waits for the device are syncs and left out, as they are from "
-        "`shorter than its launch`, which compares a kernel with its own launch call (graph launches left out).",
+        "Time in launch calls. Copies that wait for the device are syncs and do not count, nor do they "
+        "in `shorter than its launch`, which compares a kernel with its own launch call (graph "
+        "launches excluded).",
     ),
     Rule(
         "sequences",
-        "Kernels below 10 µs that follow each other in the same order at least three times: a loop of up to 64 "
-        "kernels, or a chain of elementwise, reduction, norm and copy kernels. Host time and idle time at stake "
+        "Kernels below 10 µs that repeat in the same order at least three times: a loop of up to 64 "
+        "kernels, or a chain of elementwise, reduction, norm and copy kernels. Host and idle time "
         "overlap: do not add them.",
     ),
 )
@@ -111,7 +115,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     gaps = [item for item in gaps if item.high > item.low]
     if not gaps:
         return Unavailable(
-            NAME, "no device works in this window: what is launched in it runs later", "choose a wider window"
+            NAME, "no device works in this window: what it launches runs later", "choose a wider window"
         )
     depths = [_launch_table.queue_depth(trace, item.device, item.low, item.high) for item in gaps]
     kernels = trace.is_category("kernel", "collective")[launches.first_work]
@@ -147,8 +151,8 @@ def _unavailable(trace: Trace) -> Unavailable:
         return no_device(
             trace,
             NAME,
-            "operators run where they are called, nothing is launched",
-            "look at `kernels` (operators by self time)",
+            "operators run where they are called; nothing is launched",
+            "see `kernels` (operators by self time)",
         )
     if len(trace.links.launches):
         return Unavailable(NAME, "nothing is launched in this window", "choose a wider window")
@@ -176,17 +180,21 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         Fact("launch_bound", "launch-bound", "yes" if figures.bound else "no", "text", _RULES[3].text),
         Fact(
             "launch_bound_share",
-            "of the step for want of launches",
+            "of step waiting for launches",
             figures.bound_share,
             "share",
             _RULES[3].text,
         ),
         Fact(
-            "launch_bound_ns", "that is", figures.bound_ns, "ns", "A step; in all where the trace marks none."
+            "launch_bound_ns",
+            "that is",
+            figures.bound_ns,
+            "ns",
+            "Per step, or in total if the trace marks none.",
         ),
         Fact(
             "captured_launch_bound_share",
-            "idle for want of launches while captured",
+            "waiting for launches while captured",
             figures.captured_bound_share,
             "share",
         ),
@@ -199,7 +207,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         ),
         Fact("launch_host_ns_per_step", "host time in launches a step", scope.per_step(host, rows), "ns"),
         Fact("launches", "launches in all", len(rows), "count"),
-        Fact("launch_host_ns", "host time in launches", int(host.sum()), "ns", "Added over all threads."),
+        Fact("launch_host_ns", "host time in launches", int(host.sum()), "ns", "Summed over all threads."),
         Fact("launch_call_median_ns", "launch call, median", call, "ns"),
         Fact("latency_median_ns", "latency, median", float(np.median(launches.latency)), "ns"),
         Fact(
@@ -207,7 +215,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
             "unqueued",
             float(np.median(unqueued)) if len(unqueued) else None,
             "ns",
-            "Median latency of launches that found nothing queued or running.",
+            "Median latency of launches with nothing queued or running.",
         ),
         Fact(
             "latency_negative", "began before the call returned", int((launches.latency < 0).sum()), "count"
@@ -224,7 +232,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         Fact("graph_launches", "graph launches", int(launches.graph.sum()), "count"),
         Fact(
             "blocking_share",
-            "launches that blocked until the end",
+            "launches that blocked until done",
             figures.blocking_share,
             "share",
             _RULES[4].text,
@@ -244,18 +252,20 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
     if figures.blocking:
         return Verdict(
             f"launch-blocking mode: {format_share(figures.blocking_share)} of {amount} returned only after their "
-            "kernel had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
+            "kernel had finished; unset CUDA_LAUNCH_BLOCKING before measuring anything",
             "bad",
             LAUNCH_BLOCKING,
         )
     if figures.bound_ns is None:
-        idle = f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
+        idle = f"{format_share(share)} of the time the {word} is idle while the host gets to the next launch"
     else:
         whole = "a step" if scope.step_count else "the time"
-        without = "without the profiler " if figures.step is not None and figures.step.basis != "none" else ""
+        without = (
+            "without the profiler, " if figures.step is not None and figures.step.basis != "none" else ""
+        )
         idle = f"{without}the {word} waits for launches {format_share(share)} of {whole}"
     kernel = float(np.median(trace.ends[launches.first_work] - trace.starts[launches.first_work]))
-    sizes = f"{amount}, kernels of {format_ns(kernel)} in the median"
+    sizes = f"{amount}, median kernel {format_ns(kernel)}"
     if figures.bound:
         return Verdict(f"launch-bound: {idle} ({sizes})", "bad")
     level: Level = "warn" if share >= BOUND_SHARE / 2 else "good"
@@ -267,14 +277,14 @@ def _notes(trace: Trace, figures: _Figures) -> list[str]:
     impossible = int(figures.launches.impossible.sum())
     if impossible:
         notes.append(
-            f"{plural(impossible, 'launch')} began on the device before the call did: the clocks of host and "
-            "device differ, so latencies are off by about as much."
+            f"{plural(impossible, 'launch')} began on the device before the call did: host and device clocks "
+            "differ, so latencies are off by about as much."
         )
     step = figures.step
     if step is not None and step.captured_ns > 1.02 * step.step_ns:
         notes.append(
-            f"While captured a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: "
-            "latencies, times of calls and idle times below are those of the captured steps."
+            f"While captured, a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: "
+            "latencies, call times and idle times below are those of the captured steps."
         )
     unmatched = trace.links.unmatched_work
     if unmatched:
@@ -284,4 +294,4 @@ def _notes(trace: Trace, figures: _Figures) -> list[str]:
     return notes
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Is the step bound by launching kernels, and by which?", run, order=20)
+ANALYSIS = Analysis(NAME, TITLE, "Is the step bound by kernel launches, and which ones?", run, order=20)

@@ -18,23 +18,23 @@ from tuiprof.model.schema import HOST_CALLS
 #: What the host was doing, most specific first: an instant belongs to the first that applies.
 HOST_CAUSES: dict[str, str] = {
     "sync": "the host waits for the device",
-    "allocator": "the host is in a device memory allocation or release",
+    "allocator": "the host allocates or frees device memory",
     "collective wait": "the host waits for other ranks",
     "compile": "the host compiles (Dynamo, Inductor, Triton, XLA)",
-    "garbage collector": "Python collects garbage",
-    "data loading": "the host waits for a batch",
+    "garbage collector": "Python's garbage collector runs",
+    "data loading": "the host waits for data",
     "profiler": "the profiler does its own work",
-    "runtime call": "the host is in another call into the device runtime",
-    "operator": "the host runs operators, without launching yet",
+    "runtime call": "the host is in another device runtime call",
+    "operator": "the host runs operators before launching",
     "Python": "the host runs Python between operators",
-    "unrecorded": "the host is in nothing that was recorded (Python, where frames are not)",
+    "unrecorded": "nothing was recorded on the host (Python, if frames are off)",
 }
 NOT_RECORDED = "launch not recorded"
 #: What explains the rest of a gap.
 DEVICE_CAUSES: dict[str, str] = {
-    "launching": "the host is in the launch call, or it has just returned",
-    "hand-over": "the work was submitted but the device had not begun: a dependency, a graph, or kernel to kernel",
-    NOT_RECORDED: "the call that launched the next work is not in the trace",
+    "launching": "the host is in the launch call or has just left it",
+    "hand-over": "work was submitted but not started: a dependency, a graph, or kernel to kernel",
+    NOT_RECORDED: "the call that launched the next work is missing from the trace",
 }
 CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
 #: Where the host is too slow, and nothing special holds it.

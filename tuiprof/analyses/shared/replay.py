@@ -31,7 +31,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     """Return the replayed step of a trace, without what the profiler added; else why there is none."""
     main = main_thread(trace)
     if main is None:
-        return "it has no host thread that works"
+        return "no host thread does any work"
     low, high, step_count = stretch(trace, main)
     try:
         graph = build(trace, _blocking(trace), low, high, main, step_count)
@@ -44,7 +44,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     )
     if not found.trusted:
         off = format_share(found.error)
-        return f"the simulated step is {off} off the captured one (limit {format_share(TOLERANCE)})"
+        return f"the replayed step is {off} off the captured one (limit {format_share(TOLERANCE)})"
     return found
 
 
@@ -126,21 +126,22 @@ def trust(trace: Trace) -> Trust:
     if isinstance(step, str):
         if not trace.device_indices:
             return known
-        remark = Remark("not-replayed", f"what a change saves cannot be predicted: {step}", level="info")
+        remark = Remark("not-replayed", f"savings cannot be predicted: {step}", level="info")
     elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
         own = step.uncaptured if step.basis == "session" else None
         if own is not None and own.high_ns > SCATTERED * own.low_ns:
             said = (
-                f"a captured step took {format_ns(step.captured_ns)}, and those before {format_ns(own.low_ns)} to "
-                f"{format_ns(own.high_ns)}: they differ too much to tell what the profiler added"
+                f"a captured step took {format_ns(step.captured_ns)}, those before "
+                f"{format_ns(own.low_ns)} to {format_ns(own.high_ns)}: too far apart to tell the "
+                "profiler's overhead"
             )
         else:
-            source = "as the session measured" if own is not None else "by a table of costs"
+            source = "as the session measured" if own is not None else "estimated from typical costs"
             said = (
                 f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
                 f"{format_ns(step.captured_ns)}, {source}"
             )
-        remark = Remark("slowed", said, "predicted gains are for a step without it", "info")
+        remark = Remark("slowed", said, "predicted savings are for a step without it", "info")
     else:
         return known
     return Trust(known.events, (*known.remarks, remark))

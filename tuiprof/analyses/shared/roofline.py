@@ -139,7 +139,7 @@ def roofline(trace: Trace) -> Roofline | str:
     work, operators, steps = _chosen(trace)
     calls = _calls(trace, np.unique(operators[operators >= 0]))
     if not calls:
-        return "the trace has no shapes of operators: record with --shapes (record_shapes=True)"
+        return "the trace has no operator shapes: record with --shapes (record_shapes=True)"
     lengths = trace.lengths(work)
     kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
     copies = trace.is_category("memcpy", "memset", rows=work)

@@ -21,10 +21,10 @@ AHEAD: Final = 1.05
 
 RULE: Final = Rule(
     "step period",
-    "The median step of the host, or that of the device where it is longer by "
-    f"{(AHEAD - 1) * 100:.0f} % or more: the host then runs ahead. A device step is from the start of the first work "
-    "that a step launched to that of the next step, the last one to the end of its last work. Without a device, what "
-    "XLA runs on the CPU behind the call that handed it over counts as such work.",
+    f"The host's median step, or the device's if that is longer by {(AHEAD - 1) * 100:.0f} % or more: "
+    "the host then runs ahead. A device step lasts from the start of the first work a step launched to "
+    "the start of the next step's; the last one, to the end of its last work. Without a device, work "
+    "that XLA runs asynchronously on the CPU counts as device work.",
 )
 
 

@@ -60,34 +60,34 @@ WAIT_PLACES: Final = RowsOf(NAME, "groups", WaitPlace)
 _RULES = (
     Rule(
         "sync",
-        "A call in which the host is blocked until the device reaches a point: stream, device and event synchronise, "
-        "blocking copies, copies of pageable memory that had begun on the device before the call returned, "
-        "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals), XLA's awaits and reads of buffers. A "
-        "copy and the synchronise that the same operator makes after it are one sync.",
+        "A call that blocks the host until the device reaches a point: stream, device and event "
+        "synchronise, blocking copies, pageable copies that had begun on the device before the call "
+        "returned, allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and equivalents), XLA buffer "
+        "awaits and reads. A copy and the synchronise after it by the same operator are one sync.",
     ),
     Rule(
         "host blocked",
-        "Time inside the blocking calls. Not all of it is lost: a wait while the device has work is free.",
+        "Time inside blocking calls. Not all of it is lost: waiting while the device has work costs nothing.",
     ),
     Rule(
         "device empty",
-        "From when all work launched before the sync's end is done (not before the wait began) to the start of the "
-        "first work launched after it: the device is idle on all streams for want of the host. Each instant is "
-        "charged once, to the sync that began last.",
+        "From when all work launched before the sync's end is done (at the earliest, the start of the "
+        "wait) to the start of the first work launched after it: the device is idle on all streams, "
+        "waiting for the host. Each instant is charged once, to the sync that began last.",
     ),
     Rule(
         "refill",
-        "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
-        "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
-        f"to work that was launched {format_ns(LEAD_NS)} before or earlier) or until the next sync. Of a "
-        "read of XLA's also such gaps inside it, because it launches its copy itself.",
+        "Further idle time from late launches, because the host lost its lead: gaps ended by work "
+        "whose launch began after the device had run dry, until the host is ahead again (the device "
+        f"reaches work launched at least {format_ns(LEAD_NS)} earlier) or until the next sync. For XLA "
+        "reads, also such gaps inside the read, because it launches its own copy.",
     ),
     Rule(
         "saves",
-        "What a step without the profiler takes less if the syncs of one place are not made: the step is replayed "
-        "without them. Where it cannot be replayed, an upper bound: in order of time a wait adds to a credit, and idle "
-        "time of the device after it is won as far as the credit covers it. Places are ranked by it; the headline is "
-        "for all syncs removed together.",
+        "How much shorter a step without the profiler is without the syncs of one place: the step is "
+        "replayed without them. If it cannot be replayed, an upper bound: each wait adds to a credit, "
+        "and later device idle time counts as saved as far as the credit covers it. Places are ranked "
+        "by it; the headline is for all syncs removed together.",
     ),
     Rule(
         "verdict",
@@ -96,8 +96,9 @@ _RULES = (
     ),
     Rule(
         "where",
-        "file:line = the line itself, from the framework's own sync warning; file function() from line N = the "
-        "function that begins at line N (a trace knows no more); else the innermost named range, else the operators.",
+        "file:line = the line itself, from the framework's own sync warning; file function() from line "
+        "N = the function that begins at line N (all a trace knows); otherwise the innermost named "
+        "range, otherwise the operators.",
     ),
 )
 
@@ -134,7 +135,7 @@ def _unavailable(trace: Trace) -> Unavailable:
             trace,
             NAME,
             "nothing runs beside the host, so the host never waits for a device",
-            "look at `kernels` (operators by self time), `steps` and `data_loading`",
+            "see `kernels` (operators by self time), `steps` and `data_loading`",
         )
     return Unavailable(
         NAME,
@@ -187,10 +188,10 @@ def _facts(
         Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
         Fact(
             "saves_ns_per_step",
-            "a step saves without them",
+            "removing them saves",
             figures["saves"] if stepped else None,
             "ns",
-            "What a step takes less without all syncs: see the rule.",
+            "How much shorter a step is without any sync: see the rule.",
         ),
         Fact("saves_share", "of a step", figures["saves_share"] if stepped else None, "share"),
         Fact(
@@ -198,14 +199,14 @@ def _facts(
             f"{word} empty a step",
             figures["empty"] if stepped else None,
             "ns",
-            "Idle time of the device from a sync until the next launch arrives.",
+            "Device idle time from a sync until the next launch arrives.",
         ),
         Fact(
             "device_refill_ns_per_step",
             f"{word} refill a step",
             figures["refill"] if stepped else None,
             "ns",
-            "Further idle time from late launches until the host is ahead again.",
+            "Further idle time due to late launches, until the host is ahead again.",
         ),
         Fact(
             "empty_share",
@@ -221,21 +222,21 @@ def _facts(
             f"{word} empty in all",
             int(counted["empty_ns"].sum()) if has_device else None,
             "ns",
-            "Every instant is charged to one sync only, so this is a sum and a union at once.",
+            "Each instant is charged to one sync only, so sum and union are the same.",
         ),
         Fact(
             "device_refill_ns",
             f"{word} refill in all",
             int(counted["refill_ns"].sum()) if has_device else None,
             "ns",
-            "As empty time, charged once.",
+            "Like empty time, charged once.",
         ),
         Fact(
             "host_blocked_ns",
             "host blocked, sum",
             int(counted["blocked_ns"].sum()),
             "ns",
-            "Added over all threads.",
+            "Summed over all threads.",
         ),
         Fact(
             "host_blocked_union_ns",
@@ -249,7 +250,7 @@ def _facts(
         ),
         Fact(
             "sites_unjoined",
-            "source lines that met no sync",
+            "source lines without a sync",
             table.sites.unjoined if table.sites.seen else None,
             "count",
         ),
@@ -267,7 +268,9 @@ def _verdict(
     count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
     one = format_count(round(count, 2)) == "1"
-    block = f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host {format_ns(blocked)}"
+    block = (
+        f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host for {format_ns(blocked)}"
+    )
     if not len(groups) and figures["empty"] is None:
         return Verdict(
             "no synchronise calls; without device activity, blocking copies are not recognised", "info"
@@ -275,18 +278,17 @@ def _verdict(
     if not len(groups):
         return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
     if figures["empty"] is None:
-        return Verdict(f"{block}; without device activity in the trace the cost cannot be told", "info")
+        return Verdict(f"{block}; without device activity in the trace the cost is unknown", "info")
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
     them = "it" if one else "them"
     if share < HARMLESS_SHARE:
         what = "a step" if scope.step_count else "the run"
-        return Verdict(f"{block}, but {what} would be no shorter without {them}: harmless", "good")
+        return Verdict(f"{block}, but removing {them} would not shorten {what}: harmless", "good")
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     how = "about" if step is not None else "up to"
-    what = "a step saves" if scope.step_count else "it saves"
-    gain = f"without {them} {what} {how} {format_ns(saves)} ({format_share(share)})"
+    gain = f"removing {them} saves {how} {format_ns(saves)} ({format_share(share)})"
     if len(groups) == 1:
         return Verdict(f"{block}; {gain}: {_location(groups)}", level)
     first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
@@ -306,21 +308,20 @@ def _location(groups: pl.DataFrame) -> str:
 def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
     notes = []
     if not trace.device_indices:
-        notes.append("No device activity in this trace: empty time and what a sync waited for are unknown.")
+        notes.append("No device activity in this trace: GPU empty and what a sync waited for are unknown.")
     if not trace.steps.numbers.size:
         notes.append("No step markers: figures are for the whole window, not per step.")
     if table.counted.is_empty():
         return notes
     if trace.is_category("python_function").any():
         notes.append(
-            "Recorded with Python stacks, which slow the host down: without them it is late less often, and the device "
-            "idles less than here."
+            "Recorded with Python stacks, which slow the host: without them the device is idle less than shown here."
         )
     if not (table.counted["found"].is_in(["line", "function"])).any():
         notes.append("No Python frames and no sync warnings: places are named ranges or operators.")
     if table.sites.unjoined:
         notes.append(
-            f"{table.sites.unjoined} of {table.sites.seen} source lines the probe saw met no sync here."
+            f"{table.sites.unjoined} of {table.sites.seen} source lines seen by the probe match no sync here."
         )
     return notes
 
@@ -328,10 +329,10 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
 def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, word: str) -> list[Table]:
     stepped = bool(scope.step_count)
     figures = (
-        ("saves_ns", "saves", "What a step takes less without the syncs of this place"),
+        ("saves_ns", "saves", "How much shorter a step is without the syncs of this place"),
         ("empty_ns", f"{word} empty", "The device has nothing to do until the next launch arrives"),
-        ("refill_ns", f"{word} refill", "Further idle time of the device until the host is ahead again"),
-        ("blocked_ns", "host blocked", "Time of the host inside the blocking calls"),
+        ("refill_ns", f"{word} refill", "Further device idle time until the host is ahead again"),
+        ("blocked_ns", "host blocked", "Host time inside the blocking calls"),
     )
     # Without device activity nothing is known of what the device lost: no column of noughts.
     untold = set() if trace.device_indices else {"saves_ns", "empty_ns", "refill_ns"}
@@ -361,7 +362,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
             "called_from",
             "called from",
             "text",
-            "Innermost frame of the script's own code, where the wait is in a library.",
+            "Innermost frame of the script itself, if the wait is in a library.",
             hidden=not (table.frame["called_from"] != "").any(),
             elide="start",
         ),
@@ -406,8 +407,8 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
             "Calls that wait, by name",
             (
                 Column("call", "call", "text"),
-                Column("count", "n", "count", "Calls in the window, those listed apart included."),
-                Column("total_ns", "total", "ns", "Summed length."),
+                Column("count", "n", "count", "Calls in the window, including those listed apart."),
+                Column("total_ns", "total", "ns", "Total length."),
                 Column("longest_ns", "longest", "ns"),
             ),
             calls,
@@ -432,5 +433,5 @@ def _apart_note(apart: pl.DataFrame) -> str:
 
 
 ANALYSIS = Analysis(
-    NAME, TITLE, "Which line made the host wait for the device, and what did that cost?", run, order=10
+    NAME, TITLE, "Which line makes the host wait for the device, and what does it cost?", run, order=10
 )
