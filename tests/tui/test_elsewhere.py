@@ -29,7 +29,7 @@ async def test_a_tab_carries_what_its_analysis_saves() -> None:
         await until_shown(pilot, "saves about")
         await pilot.press("1")
         text = await until_shown(pilot, "removing them saves", "Syncs by place")
-        said = re.search(r"a step saves about [^(]+\(([\d.]+) %\)", text)
+        said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
         tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
         assert said is not None, text
         assert tab is not None, text

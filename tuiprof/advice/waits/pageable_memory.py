@@ -43,7 +43,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         to_device = row.kind.endswith("to device")
         likely, least, most = (_pinned(trace, evidence, copies, inside, part) for part in _OF_LINK)
         yield Finding(
-            f"{format_bytes(size)} {'are copied to' if to_device else 'are copied from'} the device {evidence.rhythm(row)}, "
+            f"{format_bytes(size)} are copied {'to' if to_device else 'from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.place(row),
             (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
