@@ -193,3 +193,68 @@ def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixtur
     else:
         assert "aggregation.py:93" in out.replace("\\", "")
         assert "faster" in out or format_ == "csv"
+
+
+def test_a_page_of_what_changed_and_all_of_it_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(NAIVE), str(FIXED)]) == 0
+    page = capsys.readouterr().out
+    assert len(page.splitlines()) < 50
+    assert "Operators by host time" not in page
+    assert "\nrules\n" not in page
+    assert main(["compare", str(NAIVE), str(FIXED), "-v", "--rules"]) == 0
+    full = capsys.readouterr().out
+    assert "Operators by host time" in full
+    assert "\nrules\n" in full
+    assert len(full.splitlines()) > 1.5 * len(page.splitlines())
+
+
+def test_what_a_step_was_freed_of_is_new_in_the_other_direction() -> None:
+    there, back = compare_targets(NAIVE, FIXED), compare_targets(FIXED, NAIVE)
+    (fixed,), (new,) = (report.table("proof").rows.to_dicts() for report in (there, back))
+    assert (fixed["change"], new["change"]) == ("fixed", "new")
+    assert fixed["finding"] == new["finding"] == "nan-check"
+    assert fixed["predicted_low_ns"] <= fixed["predicted_ns"] <= fixed["predicted_high_ns"]
+    assert new["predicted_low_ns"] <= new["predicted_ns"] <= new["predicted_high_ns"] < 0
+    assert "predicted −" in str(there.fact("proof"))
+    assert "predicted +" in str(back.fact("new_findings"))
+    assert [table.key for table in there.tables][:2] == ["metrics", "proof"], "nothing was measured beside it"
+
+
+def test_host_time_that_a_wait_hid_is_neither_new_nor_fixed(tmp_path: Path) -> None:
+    """Python that ran while nobody waited for it costs something once the wait before it has gone."""
+    waits, alone = (kineto_steps(tmp_path / f"{waits}.json", waits=waits) for waits in (True, False))
+    for before, after in ((waits, alone), (alone, waits)):
+        report = compare_targets(before, after)
+        assert not any("python-time" in str(fact.value) for fact in report.facts)
+
+
+def kineto_steps(path: Path, *, waits: bool) -> Path:
+    """A trace of five steps of a kernel of 1.3 ms, for which the host waits or not, or of 0.3 ms."""
+    events: list[dict[str, object]] = []
+    period, kernel_us = (1900, 1300) if waits else (1400, 300)
+    for n in range(5):
+        at = n * period
+        made = [
+            ("user_annotation", f"ProfilerStep#{n}", 1, at, period - 10, {}),
+            ("cpu_op", "aten::mm", 1, at + 10, 50, {}),
+            ("cuda_runtime", "cudaLaunchKernel", 1, at + 20, 20, {"correlation": n + 1}),
+            ("kernel", "gemm", 7, at + 200, kernel_us, {"device": 0, "stream": 7, "correlation": n + 1}),
+        ]
+        if waits:
+            made.append(("cuda_runtime", "cudaDeviceSynchronize", 1, at + 100, 1400, {"correlation": 90 + n}))
+        events += [
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": int(tid == 1),
+                "tid": tid,
+                "ts": ts,
+                "dur": dur,
+                "args": args,
+            }
+            for cat, name, tid, ts, dur, args in made
+        ]
+    properties = [{"id": 0, "name": "NVIDIA H200"}]
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}))
+    return path

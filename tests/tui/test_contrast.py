@@ -165,7 +165,7 @@ async def test_no_word_of_a_run_a_comparison_the_library_or_a_message_is_too_fai
     for start, shown in (
         (Start.live(made.session.path), "finished after"),
         (Start.library(), "Learn"),
-        (Start.compare(traces[0], traces[1]), "predicted"),
+        (Start.compare(traces[0], traces[1]), "What changed"),
     ):
         app = TuiprofApp(start)
         async with app.run_test(size=(120, 36), notifications=True) as pilot:

@@ -1,4 +1,4 @@
-"""What was predicted for findings that are dealt with, beside what that won."""
+"""What was predicted for findings that were fixed, or are new, beside what was measured."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tuiprof.advice import priorities
 from tuiprof.advice.shared.pricing import Priced, all_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Table, Trace
-from tuiprof.model.units import format_change, format_ns
+from tuiprof.model.units import format_change
 from tuiprof.whatif.calibration import Win
 
 KEY: Final = "proof"
 #: A finding of which less than this part is left counts as dealt with.
 _LEFT: Final = 0.3
+#: What may save nothing, and at best so little of the step, is not worth a line.
+_LEAST_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,31 @@ class Proof:
         Args:
             measured_ns: Step time before less that after, ns; None = not measured.
         """
-        low, high = format_ns(self.predicted.low_ns), format_change(-self.predicted.high_ns, "ns")
-        said = f"predicted {format_change(-self.predicted.ns, 'ns')} a step ({high} to −{low})"
+        return self._words(-1, measured_ns)
+
+    def words_if_new(self) -> str:
+        """Return the same where the later run has the findings and the earlier one has not: they cost so much."""
+        return self._words(1, None)
+
+    def _words(self, sign: int, measured_ns: float | None) -> str:
+        win = self.predicted
+        one, other = sorted((win.low_ns, win.high_ns), reverse=sign < 0)
+        low, high = (format_change(sign * ns, "ns") for ns in (one, other))
+        said = f"predicted {format_change(sign * win.ns, 'ns')} a step ({low} to {high})"
         if measured_ns is not None:
             said += f", measured {format_change(-measured_ns, 'ns')}"
         return f"{said}: {', '.join(dict.fromkeys(item.rule for item in self.findings))}"
 
 
-def prove(before: Trace, after: Trace) -> Proof | None:
-    """Return which findings of a run were dealt with in another; None where there is none, or none can be priced."""
+def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | None:
+    """Return which findings of a run another one does not have; None where there is none, or none can be priced.
+
+    Args:
+        before: The run that has them.
+        after: The other one.
+        waits_alone: Leave out what is not about waits. A wait is made or not; the host time that another finding is
+            about may be hidden behind a wait in one of the runs.
+    """
     step = replayed(before)
     if isinstance(step, str) or _kind(before) != _kind(after):
         return None  # what PyTorch does on a GPU is not dealt with because JAX or a CPU does it
@@ -61,11 +79,15 @@ def prove(before: Trace, after: Trace) -> Proof | None:
         for item in priorities(before).findings
         if item.win is not None
         and not item.finding.remainder
+        and (not waits_alone or (item.finding.edit is not None and len(item.finding.edit.waits)))
         and left.get(_identity(item), _Extent()).is_part_of(_extent(item, before), _LEFT)
     )
     if not gone:
         return None
-    return Proof(gone, step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most")))
+    win = step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most"))
+    if win.low_ns <= 0 and win.ns < _LEAST_SHARE * step.step_ns:
+        return None
+    return Proof(gone, win)
 
 
 def _kind(trace: Trace) -> tuple[str, bool]:
@@ -106,32 +128,60 @@ def _identity(item: Priced) -> tuple[str, str]:
     return item.rule, re.sub(r"\d+", "", item.finding.where)
 
 
-def proof_table(proof: Proof, measured_ns: float | None) -> Table:
-    """Return predicted and measured side by side."""
-    rows: list[tuple[str, str, float, float, float, float | None]] = [
-        (item.rule, item.finding.what, item.win.ns, item.win.low_ns, item.win.high_ns, None)
-        for item in proof.findings
-        if item.win is not None
-    ]
-    whole = proof.predicted
-    rows.append(("", "all together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
+def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | None) -> Table:
+    """Return predicted and measured side by side.
+
+    Args:
+        fixed: Findings of the earlier run alone.
+        new: Findings of the later run alone, which save less than nothing.
+        measured_ns: Step time before less that after, ns; None = not measured.
+    """
+    rows: list[tuple[str, str, str, float, float, float, float | None]] = []
+    wins: list[Win] = []
+    for change, proof in (("fixed", fixed), ("new", new)):
+        if proof is not None:
+            turn = (lambda win: win) if proof is fixed else _cost
+            wins.append(turn(proof.predicted))
+            for item in proof.findings:
+                if item.win is not None:
+                    win = turn(item.win)
+                    what = item.finding.what
+                    rows.append((change, item.rule, what, win.ns, win.low_ns, win.high_ns, None))
+    ns, low_ns, high_ns = (sum(getattr(win, key) for win in wins) for key in ("ns", "low_ns", "high_ns"))
+    if len(rows) > 1 or measured_ns is not None:
+        rows.append(("", "", "all together", ns, low_ns, high_ns, measured_ns))
     return Table(
         KEY,
-        "Fixes: predicted and measured",
+        "Fixed and new findings",
         (
+            Column("change", "", "text"),
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
-            Column("predicted_ns", "predicted", "ns", "Predicted from the earlier run, per step."),
+            Column(
+                "predicted_ns", "predicted", "ns", "Per step, predicted from the run that has the finding."
+            ),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
-            Column("measured_ns", "measured", "ns", "Step time before minus after."),
+            Column(
+                "measured_ns",
+                "measured",
+                "ns",
+                "Step time before minus after.",
+                hidden=measured_ns is None,
+            ),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
         prose=True,
     )
 
 
+def _cost(win: Win) -> Win:
+    """Return what the step takes more, as a saving."""
+    return Win(-win.ns, -win.high_ns, -win.low_ns)
+
+
 _SCHEMA: Final = {
+    "change": pl.String,
     "finding": pl.String,
     "what": pl.String,
     **dict.fromkeys(("predicted_ns", "predicted_low_ns", "predicted_high_ns", "measured_ns"), pl.Float64),

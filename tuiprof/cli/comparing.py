@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -16,6 +16,9 @@ from tuiprof.cli.fleet import executor, fleet_options, progress_of
 if TYPE_CHECKING:
     from tuiprof.comparison.trend import By
 
+#: Rows of a table on the page that `tuiprof compare` prints without `-v`.
+_ROWS: Final = 6
+
 
 @click.command(
     short_help="Show what changed between two runs, and how certain it is.",
@@ -26,13 +29,27 @@ if TYPE_CHECKING:
 @click.argument("before", shell_complete=completing.targets)
 @click.argument("after", shell_complete=completing.targets)
 @format_option()
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Also operators and launches, and longer tables (text, md)."
+)
+@click.option("--rules", is_flag=True, help="Also explain what counts as a change (text, md).")
 @click.option("--tui", is_flag=True, help="Show both side by side on a screen.")
 @click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
 def compare(
-    invocation: Invocation, before: str, after: str, format_: str, tui: bool, rank: int | None
+    invocation: Invocation,
+    before: str,
+    after: str,
+    format_: str,
+    verbose: bool,
+    rules: bool,
+    tui: bool,
+    rank: int | None,
 ) -> int:
-    """Show what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
+    """Show what changed from BEFORE to AFTER: step time, kernels, launches, syncs.
+
+    One page by default; `-v` has all tables.
+    """
     if tui:
         from tuiprof.tui.start import Start
 
@@ -56,10 +73,14 @@ def compare(
         report = replace(
             report, facts=tuple(fact for fact in report.facts if fact.key != "step_change_share")
         )
+    style = replace(stdout_style(), details=True)
     if format_ in ("text", "md"):  # a column of step times adds nothing to the chart
-        tables = tuple(table for table in tables if table.key != STEP_PAIR)
-    report = replace(report, tables=tables)
-    sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
+        left_out = {STEP_PAIR} if verbose else {STEP_PAIR, "operators", "launches"}
+        tables = tuple(table for table in tables if table.key not in left_out)
+        style = replace(style, rules=rules, rows=style.rows if verbose else _ROWS)
+    sys.stdout.write(render(replace(report, tables=tables), format_, style=style))
+    if format_ == "text" and not verbose:
+        sys.stdout.write("\nall tables: -v   what counts as a change: --rules\n")
     return 0
 
 

@@ -219,14 +219,26 @@ def compare_sides(before: Side, after: Side) -> Report:
         table, words = compare_scripts(before.session, after.session)
         facts.append(Fact(table.key, "in the script", words or None, "text"))
         tables.insert(-1, table)  # beside what else differs in the runs themselves
+    times = both_step_times(before, after)
     if before.trace is not None and after.trace is not None:
-        proof = prove(before.trace, after.trace)
-        if proof is not None:
-            won_ns = None if change is None else change.before_ns - change.after_ns
-            facts.append(Fact(PROOF, "dealt with", proof.words(won_ns), "text"))
-            tables.insert(0, proof_table(proof, won_ns))
-    tables.append(step_pair(*both_step_times(before, after)))
+        slower = _is_slower(times)
+        fixed = prove(before.trace, after.trace, waits_alone=slower)
+        new = prove(after.trace, before.trace, waits_alone=not slower)
+        won_ns = None if change is None else change.before_ns - change.after_ns
+        if fixed is not None:
+            facts.append(Fact(PROOF, "fixed", fixed.words(won_ns if new is None else None), "text"))
+        if new is not None:
+            facts.append(Fact("new_findings", "new", new.words_if_new(), "text"))
+        if fixed is not None or new is not None:
+            tables.insert(0 if won_ns is not None else 1, proof_table(fixed, new, won_ns))
+    tables.append(step_pair(*times))
     return replace(report, facts=tuple(facts), tables=tuple(tables))
+
+
+def _is_slower(times: tuple[Ints, Ints, str]) -> bool:
+    """Whether the later of two runs takes longer a step."""
+    before, after, _ = times
+    return bool(len(before) and len(after) and np.median(after) > np.median(before))
 
 
 def both_step_times(before: Side, after: Side) -> tuple[Ints, Ints, str]:

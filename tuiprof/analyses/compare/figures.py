@@ -88,6 +88,7 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
         pl.DataFrame(rows, schema={**words, **values, "within_noise": pl.Boolean}),
         empty="only one side has a trace",
         faint="within_noise",
+        whole=True,
     )
 
 
