@@ -11,7 +11,7 @@ import pytest
 from analyses.made import Made, site
 
 from tests import real_traces
-from tuiprof.advice import advise, available
+from tuiprof.advice import advise, available, priorities
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
@@ -372,6 +372,19 @@ def test_advice_is_an_analysis_like_any_other() -> None:
     assert isinstance(found, Report)
     assert found.table("findings").rows.equals(advice(trace).table("findings").rows)
     assert "measured on 4 steps" in render(found, "text")
+
+
+@pytest.mark.parametrize("name", ["planted-kinds", "planted-syncs", "metrics-naive"])
+def test_what_a_finding_says_is_filled_in(name: str) -> None:
+    trace = open_trace(shipped("traces") / f"{name}.pt.trace.json.gz")
+    found = priorities(trace)
+    texts = [
+        text
+        for item in (*found.findings, *found.small)
+        for text in (item.finding.what, item.finding.instead, item.finding.because)
+    ]
+    assert texts
+    assert not [text for text in texts if "{" in text]
 
 
 def test_every_proof_names_a_scenario_that_is_there() -> None:

@@ -295,6 +295,17 @@ def test_layouts_are_not_turned_round_any_more() -> None:
     assert finding(gpu_bound(*CONVOLUTIONS[1:]), "channels-last") is None
 
 
+def test_depthwise_convolutions_want_channels_last() -> None:
+    deep = (
+        "aten::_conv_depthwise2d",
+        "void at::native::conv_depthwise2d_forward_kernel_generic<c10::BFloat16>",
+        400,
+    )
+    row = found(gpu_bound(deep, ("aten::mm", "sm90_xmma_gemm_bf16", 100)), "channels-last")
+    assert "depthwise" in row["what"]
+    assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
+
+
 def test_group_norms_want_channels_first() -> None:
     grouped = (*CONVOLUTIONS[:2], ("aten::group_norm", "RowwiseMomentsCUDAKernel<float>", 100))
     row = found(gpu_bound(*grouped), "channels-last")

@@ -17,6 +17,10 @@ _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpos
 _NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
 #: The part of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
 _KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
+#: PyTorch's own depthwise convolutions. For channels last it takes cuDNN's (aten/src/ATen/native/Convolution.cpp,
+#: use_cudnn_depthwise). Measured on an H200, bf16 (docs/predictions.md); likely, least, most.
+_DEPTHWISE: Final = r"conv_depthwise2d_"
+_KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
 #: PyTorch's group norm makes its input channels first on a GPU (aten/src/ATen/native/group_norm.cpp), so that copies
 #: around it take the place of the layout kernels. Likely, least, most.
 _FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
@@ -27,28 +31,46 @@ LEAST_SHARE: Final = 0.01
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for kernels that turn layouts round."""
+    """Look for kernels that turn layouts round, and for depthwise convolutions in the slower one."""
     work = trace.device_work
-    turns, native = trace.named(_TURNS, work), trace.named(_NATIVE, work)
+    turns, native, depthwise = (trace.named(names, work) for names in (_TURNS, _NATIVE, _DEPTHWISE))
     lengths = trace.ends[work] - trace.starts[work]
-    share = float(lengths[turns].sum() / max(lengths.sum(), 1))
-    if share < LEAST_SHARE or evidence.is_jax:
+    shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
+    if max(shares) < LEAST_SHARE or evidence.is_jax:
         return
-    either = turns | native
+    touched = turns | native | depthwise
     first_only = bool(trace.named(_FIRST_ONLY).any())
     likely, least, most = (
-        Edit(work=work[either], keep=np.where(turns, turned, part)[either])
-        for turned, part in zip(
-            _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS, _KEEP_NATIVE, strict=True
+        Edit(work=work[touched], keep=np.select([turns, depthwise], [turned, deep], part)[touched])
+        for turned, part, deep in zip(
+            _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS,
+            _KEEP_NATIVE,
+            _KEEP_DEPTHWISE,
+            strict=True,
         )
     )
+    instead = "model.to(memory_format=torch.channels_last), and the same for its inputs"
+    if shares[1] > shares[0]:
+        largest = int(work[depthwise][np.argmax(lengths[depthwise])])
+        yield Finding(
+            f"{format_rough_share(shares[1])} of device time is depthwise convolutions in channels-first",
+            evidence.function_of(largest),
+            instead,
+            "medium",
+            "PyTorch uses cuDNN's depthwise kernels, which are faster, for channels-last alone",
+            likely,
+            least,
+            most,
+            event=largest,
+        )
+        return
     largest = int(work[turns][np.argmax(lengths[turns])])
-    part = format_rough_share(share)
+    part = format_rough_share(shares[0])
     yield Finding(
         f"{part} of device time converts tensors between channels-first and channels-last, "
         f"{evidence.how_often(int(turns.sum()))}",
         evidence.function_of(largest),
-        "model.to(memory_format=torch.channels_last), and the same for its inputs",
+        instead,
         "low" if first_only else "high",
         "layout kernels around convolutions, but group norm converts its input to channels-first itself"
         if first_only

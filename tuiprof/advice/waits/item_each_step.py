@@ -28,7 +28,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if "aggregation.py" in f"{row.where} {row.stack}":
             continue
         yield Finding(
-            "{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
+            f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
             f"{evidence.rhythm(row)}",
             evidence.place(row),
             "keep the value on the device and read it every N steps (sum on the device, one .item() "
