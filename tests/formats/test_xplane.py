@@ -225,7 +225,7 @@ def test_runs_that_do_not_fit_the_calls_are_not_guessed_at_and_it_is_said(
     trace = cpu_runs(tmp_path, calls, first_us)
     assert trace.dispatched is None
     kernels = report("kernels", trace)
-    assert any("in no step" in note for note in kernels.notes)
+    assert any("outside the steps" in note for note in kernels.notes)
     assert kernels.fact("self_ns_per_step") is None
 
 

@@ -33,8 +33,9 @@ def recorded(folder: Path, script: str = SCRIPT) -> Session:
 
 def test_a_change_of_the_environment_is_tried_in_turns_and_leaves_the_script_alone(tmp_path: Path) -> None:
     session, seen = recorded(tmp_path), []
-    tried = attempt(session, {"FAST": "1"}, 2, on_trial=seen.append, root=tmp_path / "sessions")
-    assert [trial.changed for trial in tried.trials] == [False, True, True, False]
+    # Three rounds: the interval of two pairs is so wide that a busy machine makes a factor of ten "undecided".
+    tried = attempt(session, {"FAST": "1"}, 3, on_trial=seen.append, root=tmp_path / "sessions")
+    assert [trial.changed for trial in tried.trials] == [False, True, True, False, False, True]
     assert seen == list(tried.trials)
     assert tried.word == "faster"
     assert tried.ratio is not None

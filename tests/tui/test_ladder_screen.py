@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown
+from on_screen import screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.common import Invocation, ladder_or_none
 from tuiprof.ladder.process import runner_of
@@ -148,8 +148,9 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     assert ladder_or_none(invocation, session.id) is None
     app = TuiprofApp(Start.ladder(ladder.path, sessions=start.sessions, scenarios=start.scenarios))
     async with app.run_test(size=(200, 40)) as pilot:
-        text = await until_shown(pilot, "ladder tiny", "baseline", "4.00× faster")
-        lines = text.splitlines()
+        await until_shown(pilot, "ladder tiny", "baseline", "4.00× faster", "●")
+        await workers_done(pilot)
+        lines = screen_text(app).splitlines()
         head = next(line for line in lines if "verdict" in line)
         slow, fast = (
             next(line for line in lines if line.lstrip(" ▸").startswith(name)) for name in ("slow", "fast")
