@@ -188,9 +188,10 @@ class Evidence:
             if steady and (not kinds or row.kind in kinds):
                 yield row
 
-    def rhythm(self, row: WaitPlace) -> str:
-        """Return how often a row happens, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
-        return times(row.per_step, row.count)
+    def rhythm(self, *rows: WaitPlace) -> str:
+        """Return how often rows happen, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
+        known = [row.per_step for row in rows if row.per_step is not None]
+        return times(sum(known) if known else None, sum(row.count for row in rows))
 
     def how_often(self, count: int) -> str:
         """Return how often something that was counted in the whole trace happens, for a sentence."""

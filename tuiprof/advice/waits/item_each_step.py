@@ -23,32 +23,44 @@ _HOW = {
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for `.item()`-like reads that happen in every step; those of metrics have a rule of their own."""
+    """Look for `.item()`-like reads that happen in every step; those of metrics have a rule of their own.
+
+    Reads of one function are one finding: without the first of them the next one waits instead.
+    """
+    functions: dict[object, list[WaitPlace]] = {}
     for row in evidence.waits(*READ_KINDS):
         if "aggregation.py" in f"{row.where} {row.stack}":
             continue
+        lines = (row.where.rpartition(":")[0], row.in_, row.called_from) if row.at_line else row.event
+        functions.setdefault((row.kind, lines), []).append(row)
+    for rows in functions.values():
+        row = rows[0]
+        others = sorted(int(other.where.rpartition(":")[2]) for other in rows[1:])
+        edit = Edit()
+        for each in rows:
+            edit = edit | evidence.without_reading(each)
         yield Finding(
             f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
-            f"{evidence.rhythm(row)}",
-            evidence.place(row),
+            f"{evidence.rhythm(*rows)}",
+            ", ".join((evidence.place(row), *(f":{line}" for line in others))),
             "keep the value on the device and read it every N steps (sum on the device, one .item() "
             "when logging), or copy it to pinned memory with non_blocking=True and read it a step "
             "later",
             "high" if row.at_line else "medium",
             f"{row.through} waits for the device",
-            evidence.without_reading(row),
-            most=_without_loop(evidence, row),
+            edit,
+            most=_without_loop(evidence, rows),
             proof="metrics:naive,no-nan-check" if row.kind == "bool" else "",
             event=row.event,
         )
 
 
-def _without_loop(evidence: Evidence, row: WaitPlace) -> Edit | None:
+def _without_loop(evidence: Evidence, rows: list[WaitPlace]) -> Edit | None:
     """Return the change in which many reads of a step become one, with all that is called between them."""
-    if (row.per_step or 0) < LOOP:
+    if sum(row.per_step or 0 for row in rows) < LOOP:
         return None
     calls = evidence.calls
-    inside = calls.inside(evidence.calls_of(row))
+    inside = calls.inside(np.concatenate([evidence.calls_of(row) for row in rows]))
     inside = inside[inside >= 0]
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for step in np.unique(calls.steps[inside]):

@@ -6,6 +6,7 @@ get, a backward node its own; so the nodes of an operator are those from its num
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -25,6 +26,8 @@ Mask = npt.NDArray[np.bool_]
 #: What copies and fills do, beside the categories of kernels.
 COPY = "copy"
 BACKWARD = "autograd::engine::evaluate_function: "
+#: Nodes that hand a gradient over to its weight, or add it to the one that is there.
+ACCUMULATE: Final = f"^{BACKWARD}torch::autograd::AccumulateGrad$"
 #: From one call to the next Python takes some µs, and some tens while it is profiled with stacks.
 _LONGEST_BETWEEN_NS: Final = 200_000
 
@@ -133,6 +136,22 @@ class Calls:
         inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
         return Edit(waits, host, trace.device_work[works], keep[works])
+
+    def backward_passes(self) -> Iterator[Ints]:
+        """Yield the nodes of each backward pass, as indices: those with no call that made a node between them."""
+        made = np.zeros(len(self.rows), dtype=bool)
+        made[self.forward[self.forward >= 0]] = True
+        either = np.flatnonzero(self.backward | made)
+        edges = np.flatnonzero(np.diff(self.backward[either])) + 1
+        for run in np.split(either, edges):
+            if len(run) and self.backward[run[0]]:
+                yield run
+
+    def within(self, pattern: str) -> Mask:
+        """Return which calls begin inside a host event whose name matches; such events do not overlap."""
+        trace = self.trace
+        around = np.flatnonzero(trace.named(pattern) & trace.on_host)
+        return _inside(trace, around, self.rows) >= 0
 
     def inside(self, rows: Ints) -> Ints:
         """Return the call that each of some host events lies in, as an index; -1 = none."""

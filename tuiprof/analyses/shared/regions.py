@@ -62,7 +62,7 @@ def find(calls: Calls) -> Regions:
     chains: list[Region] = []
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, ROWWISE)
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
-    forward = ~(calls.backward | _in_optimizer(calls))
+    forward = ~(calls.backward | calls.within(r"^Optimizer\.step#"))
     for mask in (pointwise, rowwise, light):
         mask &= forward  # what is neither ends a run, as it lies between
     pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
@@ -94,20 +94,6 @@ def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
     known = calls.call_of_work >= 0
     others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))
     result: Mask = (others == 0) & (calls.work_count > 0)
-    return result
-
-
-def _in_optimizer(calls: Calls) -> Mask:
-    """Return which calls an optimizer makes."""
-    trace = calls.trace
-    around = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
-    result = np.zeros(len(calls.rows), dtype=bool)
-    for track in np.unique(trace.track_codes[around]):
-        rows = around[trace.track_codes[around] == track]
-        mine = np.flatnonzero(calls.tracks == track)
-        starts = trace.starts[calls.rows[mine]]
-        at = np.searchsorted(trace.starts[rows], starts, side="right") - 1
-        result[mine] = (at >= 0) & (starts < trace.ends[rows[np.maximum(at, 0)]])
     return result
 
 

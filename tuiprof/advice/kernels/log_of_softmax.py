@@ -1,0 +1,53 @@
+"""A cross entropy written out: the logarithm of a softmax, each a pass over all classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+#: What may lie between the two: it keeps the logarithm finite, or costs nothing.
+_BETWEEN: Final = (
+    *("aten::add", "aten::add_", "aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clip"),
+    *("aten::view", "aten::reshape", "aten::flatten", "aten::transpose", "aten::squeeze", "aten::to"),
+)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for a logarithm of what a softmax has just computed."""
+    calls = evidence.calls
+    names = calls.names
+    saved = np.zeros(len(names), dtype=bool)
+    softmaxes = []
+    for first in np.flatnonzero(trace.named(r"^aten::_?softmax$", calls.rows)).tolist():
+        mine = first + 1 + np.flatnonzero(calls.tracks[first + 1 : first + 10] == calls.tracks[first])
+        after = next((index for index in mine.tolist() if names[index] not in _BETWEEN), first)
+        if names[after] == "aten::log":
+            saved[mine[mine <= after]] = True
+            softmaxes.append(first)
+    if not softmaxes:
+        return
+    saved = calls.with_backward(saved)
+    # The gradient of a softmax is a product and a sum over the classes, that of its logarithm the sum alone.
+    softmax = np.zeros(len(names), dtype=bool)
+    softmax[softmaxes] = True
+    gradient = calls.with_backward(softmax) & ~softmax
+    inside = (calls.call_of_work >= 0) & gradient[calls.call_of_work] & calls.works_of("elementwise")
+    extra = trace.device_work[inside]
+    yield Finding(
+        f"cross entropy is computed as the logarithm of a softmax, {evidence.how_often(len(softmaxes))}",
+        evidence.function_of(int(calls.rows[softmaxes[0]])),
+        "F.cross_entropy(logits, target), or F.log_softmax, which is also exact where a probability is near 0",
+        "high",
+        "softmax and log are separate passes over every class, forward and backward",
+        calls.edit(saved) | Edit(work=extra, keep=np.zeros(len(extra))),
+        event=int(calls.rows[softmaxes[0]]),
+    )
+
+
+RULE = AdviceRule("log-of-softmax", find)

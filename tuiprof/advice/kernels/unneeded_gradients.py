@@ -1,0 +1,95 @@
+"""Gradients of weights that no optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, Mask
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_rough_share
+
+#: What computes the gradient of a weight beside that of its input, each about half of its work: likely, and where
+#: freezing the weight helps least and most. Of other nodes too little is known.
+_WITH_WEIGHT: Final = ("gemm", "convolution")
+_KEEP: Final = (0.5, 0.7, 0.4)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for gradients that are added to older ones although the step has one backward pass alone.
+
+    The optimizer's own gradients are cleared before each backward pass. One that is still there belongs to a weight
+    that no optimizer knows, or to another one's, as the discriminator's does while the generator is trained. CUDA
+    graphs keep gradients where they are, and clear them in the graph.
+    """
+    calls = evidence.calls
+    steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
+    passes = list(calls.backward_passes())
+    accumulated = trace.named(ACCUMULATE, calls.rows)
+    added = accumulated & _adds(calls)
+    graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
+    if not steps or len(passes) > steps or graphs or not added.any():
+        return
+    unneeded = np.zeros(len(calls.rows), dtype=bool)
+    halved, unread = unneeded.copy(), unneeded.copy()
+    for nodes in passes:
+        read = nodes[(accumulated & ~added)[nodes]]
+        if not len(read):  # they are summed up over several steps
+            continue
+        unread[nodes[added[nodes]]] = True
+        unneeded[nodes[nodes > read[-1]]] = True
+        halved[_feeding(calls, nodes[nodes < read[-1]], added, accumulated)] = True
+    if not unread.any():
+        return
+    chosen = unneeded | halved | unread
+    likely, least, most = (
+        calls.edit(chosen, np.where(halved, 1.0, 0.0), np.where(halved, keep, 0.0)[calls.call_of_work])
+        for keep in _KEEP
+    )
+    made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
+    event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
+    share = int(unread.sum()) / max(int(accumulated.sum()), 1)
+    yield Finding(
+        f"{format_rough_share(share)} of the gradients belong to weights that the optimizer does not update",
+        evidence.function_of(event),
+        "weight.requires_grad_(False) for what is not trained (model.backbone.requires_grad_(False)), so that the "
+        "backward pass ends before it",
+        "high",
+        "they are added to gradients of earlier steps, which nothing has used or cleared",
+        likely,
+        least,
+        most,
+        event=event,
+    )
+
+
+def _adds(calls: Calls) -> Mask:
+    """Return which calls add in place."""
+    adding = np.flatnonzero(calls.trace.named(r"^aten::add_$"))
+    result = np.zeros(len(calls.rows), dtype=bool)
+    inside = calls.inside(adding)
+    result[inside[inside >= 0]] = True
+    return result
+
+
+def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> Ints:
+    """Return the nodes whose gradients of weights are all unread; what they hand over is accumulated right away."""
+    works = np.bincount(
+        calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)],
+        minlength=len(calls.rows),
+    )
+    heavy = np.append(np.flatnonzero(works[nodes] > 1), len(nodes))
+    found = []
+    for first, after in pairwise(heavy.tolist()):
+        handed = nodes[first:after][accumulated[nodes[first:after]]]
+        if len(handed) and added[handed].all():
+            found.append(nodes[first])
+    return np.array(found, dtype=np.int64)
+
+
+RULE = AdviceRule("unneeded-gradients", find)
