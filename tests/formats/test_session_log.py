@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tuiprof.formats.session_log import read_uncaptured
+from tuiprof.model.steps import WorkerRestarts
 
 
 def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
@@ -37,6 +38,21 @@ def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
     assert found is not None
     assert (found.busy_cores, found.idle_cores) == (1.75, 1.25)
     assert (found.steps, found.step_ns) == (15, 1_000_022.0)
+
+
+def test_workers_that_were_started_again_are_those_of_the_last_whole_line(tmp_path: Path) -> None:
+    trace = session(tmp_path, [])
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.restarts is None
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        for starts in (1, 2):
+            line = {"t": "workers", "at": 1, "n": 12 * starts, "workers": 8, "starts": starts}
+            log.write(json.dumps({**line, "ns": 100 * starts, "waited_ns": 10 * starts}) + "\n")
+        log.write('{"t": "workers", "at": 1, "n": 36, "wor')
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.restarts == WorkerRestarts(workers=8, starts=2, steps=24, ns=200, waited_ns=20)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _(bad: bool) -> Step:
     "vit-accuracy",
     "a second forward pass in every step to count right answers",
     "counted from the logits that the loss is made of",
-    "recomputed-forward",
+    "repeated-forward",
 )
 def _(bad: bool) -> Step:
     model = Vision(depth=8, width=384).cuda()
@@ -222,7 +222,7 @@ def epochs(workers: int, keep: bool) -> Callable[[], torch.Tensor]:
     "unet-epochs",
     "epochs of twelve batches, for each of which eight loader workers are started again",
     "persistent_workers=True",
-    "loader-workers",
+    "loader-restarts",
 )
 def _(bad: bool) -> Step:
     return image_step(UNet(), epochs(8, keep=not bad), target=lambda x: x)
@@ -328,6 +328,7 @@ def _(bad: bool) -> Step:
     "lm-softmax",
     "cross entropy as -log(softmax(x))[target] in float32",
     "F.cross_entropy",
+    "log-of-softmax",
     "elementwise-chain",
 )
 def _(bad: bool) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,30 @@ model(x).sum().backward(); optimizer.step()
     assert "torch" in done.of(records.Head)[0].versions
     assert not done.of(records.Note)
     assert not done.of(records.DeviceStep)
+
+
+def test_workers_that_a_loader_starts_again_are_timed(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+again, kept = DataLoader(data, 64, num_workers=2), DataLoader(data, 64, num_workers=2, persistent_workers=True)
+for _ in range(4): train(again)
+for _ in range(3): train(kept)
+for x, y in again: break
+"""
+    )
+    done = run(script)
+    assert (done.code, done.err) == (0, "")
+    starts = done.of(records.WorkersStarted)
+    assert [(start.n, start.workers, start.starts) for start in starts] == [
+        *((5, 2, 1), (10, 2, 2), (15, 2, 3)),
+        (35, 2, 4),
+    ], "neither the first start of a loader, nor workers that stay"
+    assert all(later.ns > start.ns > 0 for start, later in pairwise(starts))
+    assert all(later.waited_ns > start.waited_ns > 0 for start, later in pairwise(starts))
+    steps = done.of(records.Step)
+    data_ns = sum(steps[number].ph["data"] for number in (5, 10, 15))
+    assert starts[2].ns + starts[2].waited_ns <= data_ns, "it is a part of the wait for data"
 
 
 def test_explicit_steps_phases_and_a_capture_under_w_error(run: Callable[..., Run]) -> None:

@@ -154,7 +154,7 @@ def advise(trace: Trace, window: Window | None = None) -> Report:
         "Advice",
         _verdict(found, trace),
         tuple(_facts(found, trace, step)),
-        (_table(found, trace, step),),
+        (_table(found, trace),),
         _RULES,
         (*_notes(found, trace, step), *_missing(found)),
         window,
@@ -191,7 +191,7 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
         Fact(
             "step_ns",
             "step without the profiler" if stepped else "without the profiler",
-            step.step_ns,
+            found.step_ns or step.step_ns,
             "ns",
             "As the session measured it outside the capture, else as replayed.",
         )
@@ -251,6 +251,11 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append("Savings are for the step as captured, profiler overhead included.")
     else:
         notes.append("Profiler overhead is unknown: savings are for the step as captured.")
+    if found.step_ns is not None and found.step_ns > step.step_ns:
+        notes.append(
+            f"Shares are of {format_ns(found.step_ns)}, the mean step: rare long steps add "
+            f"{format_ns(found.step_ns - step.step_ns)} to the captured ones."
+        )
     if any(item.overlaps for item in found.findings):
         notes.append("Findings marked as overlapping save less once those above them are fixed.")
     if in_part(trace):
@@ -288,8 +293,7 @@ def _command(proof: str) -> str:
     return f"tuiprof ladder {ladder} --variants {variants}" if proof else ""
 
 
-def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
-    whole = None if isinstance(step, str) else step.step_ns
+def _table(found: Priorities, trace: Trace) -> Table:
     rows = pl.DataFrame(
         [
             {
@@ -297,7 +301,7 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
                 "wins_ns": item.win.ns if item.win else None,
                 "wins_low_ns": item.win.low_ns if item.win else None,
                 "wins_high_ns": item.win.high_ns if item.win else None,
-                "share": min(item.win.ns / whole, 1.0) if item.win and whole else None,
+                "share": item.share,
                 "what": item.finding.what,
                 "where": item.finding.where,
                 "instead": item.finding.instead,

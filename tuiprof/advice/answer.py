@@ -22,8 +22,9 @@ def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
     reports = [item for item in run_all(ANALYSES, trace, window) if isinstance(item, Report)]
     return replace(
         begun,
+        step_ns=found.step_ns if begun.step_ns is not None and found.step_ns is not None else begun.step_ns,
         together_ns=found.together.ns if found.together is not None and begun.step_ns is not None else None,
-        changes=tuple(_change(item, begun.step_ns) for item in found.findings),
+        changes=tuple(_change(item) for item in found.findings),
         lines=tuple(
             Line(report.analysis, report.title, report.verdict.level, report.verdict.sentence)
             for report in reports
@@ -32,7 +33,7 @@ def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
     )
 
 
-def _change(item: Priced, step_ns: float | None) -> Change:
+def _change(item: Priced) -> Change:
     finding, win = item.finding, item.win
     ladder, _, variants = finding.proof.partition(":")
     return Change(
@@ -45,7 +46,7 @@ def _change(item: Priced, step_ns: float | None) -> Change:
         win.ns if win else None,
         win.low_ns if win else None,
         win.high_ns if win else None,
-        min(win.ns / step_ns, 1.0) if win and step_ns else None,
+        item.share,
         item.overlaps,
         f"tuiprof ladder {ladder} --variants {variants}" if ladder else "",
     )

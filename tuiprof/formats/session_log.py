@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import numpy as np
 
-from tuiprof.model.steps import SampledLine, Uncaptured
+from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
 
 #: Fewer steps than this say little about the others.
 LEAST_STEPS: Final = 5
@@ -37,13 +37,13 @@ _DISTURBED: Final = 3
 #: What the device took for a step is logged later, within so many lines.
 _LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
-#: The samples of lines are written again and again; the last ones are within so many bytes of the end. Fewer samples
-#: than this say little.
+#: What is written again and again is within so many bytes of the end. Fewer samples of lines than this say little.
 _TAIL: Final = 1 << 18
 _LEAST_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")
 #: Measurements of the host that are read at most: the first minutes of a run.
 _MOST_SAMPLES: Final = 500
+_LineT = TypeVar("_LineT", bound=msgspec.Struct)
 _UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -67,6 +67,16 @@ class _Lines(msgspec.Struct):
     samples: _Whole
     top: list[tuple[str, _Whole, _Whole]]
     doing: list[str]
+
+
+class _Workers(msgspec.Struct):
+    """What a loader that starts its workers again took so far."""
+
+    n: _Whole
+    workers: _Whole
+    starts: _Whole
+    ns: _Whole
+    waited_ns: _Whole
 
 
 class _Host(msgspec.Struct):
@@ -127,6 +137,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         *_cores(log.parent / "recorder.jsonl"),
         host.bf16,
         _lines(log, meta.cwd),
+        _restarts(log),
     )
 
 
@@ -221,10 +232,7 @@ def _meta(meta: Path) -> _Meta:
 
 def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     """Return the lines at which the main thread was sampled, as the log has them last."""
-    with log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
-        written = [line for line in file.read().splitlines() if line.startswith(b'{"t": "lines"')]
-    found = next(filter(None, map(_decoded, reversed(written))), None)
+    found = _last(log, b'{"t": "lines"', _Lines)
     if found is None or found.samples < _LEAST_SAMPLES:
         return ()
     inside = cwd.rstrip("/") + "/"
@@ -234,12 +242,25 @@ def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     )
 
 
-def _decoded(line: bytes) -> _Lines | None:
-    """Return what a line says; None = it is damaged, or the one being written."""
-    try:
-        return msgspec.json.decode(line, type=_Lines)
-    except _UNDECODABLE:
+def _restarts(log: Path) -> WorkerRestarts | None:
+    """Return how loaders started their workers again, as the log has it last."""
+    found = _last(log, b'{"t": "workers"', _Workers)
+    if found is None or min(found.n, found.starts, found.ns) <= 0:
         return None
+    return WorkerRestarts(found.workers, found.starts, found.n, found.ns, max(found.waited_ns, 0))
+
+
+def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
+    """Return the last line near the end of a log that begins so and is whole; None = there is none."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        written = [line for line in file.read().splitlines() if line.startswith(beginning)]
+    for line in reversed(written):
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except _UNDECODABLE:  # damaged, or the one being written
+            continue
+    return None
 
 
 def _cores(log: Path) -> tuple[float | None, float | None]:

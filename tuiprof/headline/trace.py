@@ -63,7 +63,7 @@ def headline(trace: Trace) -> Headline:
     count = _number(syncs, "syncs_per_step") if isinstance(syncs, Report) and trace.device_indices else None
     step, found = replayed(trace), priorities(trace).findings
     if found and not isinstance(step, str):
-        line, level = _finding_line(found[0], step.step_ns)
+        line, level = _finding_line(found[0])
         return Headline(line, level, "advice", count)
     names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
     answers = [answer for name in names if isinstance(answer := run(name, trace), Report)]
@@ -78,14 +78,14 @@ def _number(answer: Report, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _finding_line(first: Priced, step_ns: float) -> tuple[str, str]:
+def _finding_line(first: Priced) -> tuple[str, str]:
     """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN …, aggregation.py:93`` and how bad it is."""
     from tuiprof.model.units import format_ns, format_rough_share
 
     where = f", {first.finding.where}" if first.finding.where else ""
     if first.win is None:
         return f"{first.finding.what}{where}", "bad"
-    share = first.win.ns / step_ns if step_ns else 0.0
+    share = first.share or 0.0
     level = "bad" if share >= _BAD_SHARE else "warn" if share >= _WARN_SHARE else "info"
     return (
         f"saves about {format_ns(first.win.ns)} ({format_rough_share(share)}): {first.finding.what}{where}",

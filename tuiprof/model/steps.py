@@ -253,6 +253,25 @@ class SampledLine:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRestarts:
+    """How often the loaders of a process started new workers where they had some before.
+
+    Attributes:
+        workers: How many the newest ones are.
+        starts: How often.
+        steps: In so many steps.
+        ns: What stopping the old ones and starting the new ones took of the thread that asks for batches, in all.
+        waited_ns: How long it waited for the first batch of each, in all.
+    """
+
+    workers: int
+    starts: int
+    steps: int
+    ns: int
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Uncaptured:
     """Steps of a run outside its captures, of the process that a trace is of.
 
@@ -273,6 +292,7 @@ class Uncaptured:
         bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
             it has none; None = not recorded.
         lines: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
+        restarts: How loaders started their workers again; None = they did not.
     """
 
     steps: int
@@ -286,3 +306,4 @@ class Uncaptured:
     idle_cores: float | None = None
     bf16: str | None = None
     lines: tuple[SampledLine, ...] = ()
+    restarts: WorkerRestarts | None = None

@@ -51,6 +51,8 @@ class Finding:
         edit: The likely change to the step; None = a mode or a setting that distorts every figure, to change first.
         least: The change where it helps least; None = as likely.
         most: The change where it helps most; None = as likely.
+        rare_ns: What goes besides in rare steps that need not be captured, in the mean of all steps, ns: likely, at
+            least and at most.
         remainder: It helps with whatever the other findings leave, so it is priced on top of them.
         proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
         event: Row of the typical event; None = none.
@@ -67,6 +69,7 @@ class Finding:
     edit: Edit | None
     least: Edit | None = None
     most: Edit | None = None
+    rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     remainder: bool = False
     proof: str = ""
     event: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -26,12 +26,14 @@ class Priced:
         rule: Name of its rule.
         finding: It.
         win: What the change wins a step; None = unknown.
+        share: The part of the step that this is, at most 1; None = unknown.
         overlaps: Together with the findings above it, it wins clearly less than by itself.
     """
 
     rule: str
     finding: Finding
     win: Win | None
+    share: float | None = None
     overlaps: bool = False
 
 
@@ -42,12 +44,14 @@ class Priorities:
     Attributes:
         findings: What distorts every figure first, then by what it wins.
         together: What all priced findings win together; None = unknown.
+        step_ns: A step without the profiler, with what findings win in rare steps; None = unknown.
         missing: Why a rule could not answer, by its name.
         small: Findings that win less than :data:`LEAST_SHARE` of the step, and so are not shown.
     """
 
     findings: tuple[Priced, ...]
     together: Win | None
+    step_ns: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     small: tuple[Priced, ...] = ()
 
@@ -62,18 +66,23 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
     priced = _price([item for item in edits if not item[1].remainder], step)
     others = all_of(priced)
     priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
+    step_ns = step.step_ns + sum(item.finding.rare_ns[0] for item in priced)
     result, before, edit = [], 0.0, Edit()
     for item in priced:
         edit = edit | (item.finding.edit or Edit())
         together_ns = step.likely_ns(edit)
         adds, before = together_ns - before, together_ns
-        result.append(
-            Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
-        )
-    together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most")) if priced else None
+        captured_ns = item.win.ns - item.finding.rare_ns[0] if item.win else 0.0
+        share = min(item.win.ns / step_ns, 1.0) if item.win and step_ns else None
+        result.append(replace(item, share=share, overlaps=adds < _ADDS * captured_ns))
+    together = None
+    if priced:
+        together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most"))
+        for item in priced:
+            together = _with_rare(together, item.finding)
     shown = {id(item.finding) for item in result}
     small = tuple(Priced(rule, finding, None) for rule, finding in edits if id(finding) not in shown)
-    return Priorities((*settings, *result), together, small=small)
+    return Priorities((*settings, *result), together, step_ns, small=small)
 
 
 def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
@@ -82,11 +91,19 @@ def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | No
     for rule, finding in found:
         if finding.edit is None:
             continue
-        likely = step.likely_ns(finding.edit, on=on)
-        if likely >= LEAST_SHARE * step.step_ns:
+        likely, rare = step.likely_ns(finding.edit, on=on), finding.rare_ns[0]
+        if likely + rare >= LEAST_SHARE * step.step_ns:
             win = step.win(finding.edit, finding.least, finding.most, on=on, likely_ns=likely)
-            worth.append(Priced(rule, finding, win))
+            worth.append(Priced(rule, finding, _with_rare(win, finding)))
     return _ordered(worth)
+
+
+def _with_rare(win: Win, finding: Finding) -> Win:
+    """Return a win together with what a finding wins in steps that need not be captured."""
+    if not any(finding.rare_ns):
+        return win
+    likely, least, most = finding.rare_ns
+    return Win(win.ns + likely, win.low_ns + least, win.high_ns + most)
 
 
 def _ordered(priced: list[Priced]) -> list[Priced]:

@@ -127,6 +127,26 @@ class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     ns: Whole = 0
 
 
+class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
+    """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids.
+
+    Attributes:
+        at: Monotonic ns.
+        n: Number of the step that runs.
+        workers: How many it started.
+        starts: How often loaders have done so in this process.
+        ns: What stopping the old ones and starting the new ones took so far of the thread that asks for batches, ns.
+        waited_ns: How long it waited for the first batch of each, so far, ns.
+    """
+
+    at: Whole
+    n: Whole
+    workers: Whole
+    starts: Whole
+    ns: Whole
+    waited_ns: Whole
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later.
 
@@ -377,6 +397,7 @@ Record = (
     | StepSource
     | LikelyStep
     | Lines
+    | WorkersStarted
     | DeviceStep
     | Memory
     | Uses

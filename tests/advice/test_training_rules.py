@@ -1,0 +1,221 @@
+"""Rules about how a training step is written, each on a tiny trace that has its cause and on one that nearly has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from analyses.made import BACKWARD, Made
+
+from tuiprof.advice import advise
+from tuiprof.model import Report, Trace
+from tuiprof.model.steps import Uncaptured, WorkerRestarts
+
+AUTOGRAD = "autograd::engine::evaluate_function"
+ACCUMULATE = f"{AUTOGRAD}: torch::autograd::AccumulateGrad"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
+SOFTMAX = "void cunn_SoftMaxForward<8>"
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
+
+
+class Steps:
+    """Steps of a device that its host is ahead of: each operator has one kernel or none."""
+
+    def __init__(self) -> None:
+        self.made = Made()
+        self._at, self._free, self._number = 0.0, 30.0, 0
+        self._begun = 0.0
+
+    def op(
+        self, name: str, kernels: tuple[tuple[str, float], ...] = (), inside: str = "", **columns: Any
+    ) -> Steps:
+        """Add an operator with what it launches, each with its µs, and one that lies inside of it."""
+        begin = self._at
+        self._at += 10 * max(len(kernels), 1)
+        self.made.op(name, begin, self._at - 1, **columns)
+        if inside:
+            self.made.op(inside, begin + 1, self._at - 2, track=columns.get("track", 0))
+        for index, (kernel, works) in enumerate(kernels):
+            self._number += 1
+            call = (begin + 10 * index + 2, begin + 10 * index + 4)
+            self.made.call("cudaLaunchKernel", *call, correlation=self._number, track=columns.get("track", 0))
+            self.made.kernel(kernel, self._free, self._free + works, self._number)
+            self._free += works
+        return self
+
+    def within(self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]]) -> Steps:
+        """Add a range with operators."""
+        begin = self._at
+        self._at += 1
+        for op, kernels in ops:
+            self.op(op, kernels)
+        self._at += 1
+        self.made.add("annotation", name, begin, self._at)
+        return self
+
+    def end(self) -> None:
+        """End a step."""
+        number = sum(row["name"].startswith("ProfilerStep") for row in self.made.rows)
+        self.made.step(number, self._begun, self._at)
+        self._begun = self._at
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        return self.made.trace()
+
+
+def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
+    report = advise(trace)
+    assert isinstance(report, Report)
+    assert not [note for note in report.notes if "failed" in note]
+    rows = [row for row in report.table("findings").rows.to_dicts() if row["rule"] == rule]
+    assert len(rows) <= 1
+    return rows[0] if rows else None
+
+
+def found(trace: Trace, rule: str) -> dict[str, Any]:
+    row = finding(trace, rule)
+    assert row is not None, rule
+    return row
+
+
+def classified(last: str = "aten::log") -> Trace:
+    """Steps that end in a softmax, a sum and another operator."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 900),), sequence=1)
+        steps.op("aten::softmax", ((SOFTMAX, 400),), sequence=2)
+        steps.op("aten::add", ((ELEMENTWISE, 300),), sequence=3)
+        steps.op(last, ((ELEMENTWISE, 300),), sequence=4)
+        steps.op(f"{AUTOGRAD}: LogBackward0", ((ELEMENTWISE, 350),), sequence=4, track=BACKWARD)
+        steps.op(
+            f"{AUTOGRAD}: SoftmaxBackward0", ((ELEMENTWISE, 350), (SOFTMAX, 500)), sequence=2, track=BACKWARD
+        )
+        steps.end()
+    return steps.trace()
+
+
+def test_the_logarithm_of_a_softmax_is_one_pass() -> None:
+    row = found(classified(), "log-of-softmax")
+    # The sum, the logarithm and its gradient, and the product in the gradient of the softmax, which itself stays.
+    assert row["wins_ns"] == pytest.approx((300 + 300 + 350 + 350) * 1000, rel=0.03)
+    assert "F.cross_entropy" in row["instead"]
+    assert finding(classified("aten::mul"), "log-of-softmax") is None
+
+
+def cleared(fills: bool, passes: int = 1) -> Trace:
+    """Steps whose gradients are added to those that zero_grad has left, in one or several backward passes."""
+    steps = Steps()
+    for _ in range(4):
+        for first in range(0, 6 * passes, 6):
+            for number in range(first, first + 6):
+                steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+            for number in reversed(range(first, first + 6)):
+                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 100),), sequence=number, track=BACKWARD)
+                steps.op(ACCUMULATE, ((ELEMENTWISE, 60),), inside="aten::add_", track=BACKWARD)
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        fill = (("aten::_foreach_zero_", ((ELEMENTWISE, 90),)),) if fills else ()
+        steps.within("Optimizer.zero_grad#AdamW.zero_grad", *fill)
+        steps.end()
+    return steps.trace()
+
+
+def test_gradients_that_are_set_to_zero_are_added_to() -> None:
+    row = found(cleared(fills=True), "zeroed-gradients")
+    assert row["wins_ns"] == pytest.approx((6 * 60 + 90) * 1000, rel=0.05)
+    assert finding(cleared(fills=False), "zeroed-gradients") is None
+
+
+def test_of_several_backward_passes_the_later_ones_have_to_add() -> None:
+    row = found(cleared(fills=True, passes=3), "zeroed-gradients")
+    assert row["wins_ns"] == pytest.approx((6 * 60 + 90) * 1000, rel=0.05)
+
+
+def trained(added: tuple[bool, ...], graphs: bool = False) -> Trace:
+    """Steps with six layers, of which the gradients of some are added to those of the step before."""
+    steps = Steps()
+    for _ in range(4):
+        for number in range(6):
+            steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+        for number in reversed(range(6)):
+            # The gradient of the input and that of the weight.
+            both = ((GEMM, 100), (GEMM, 100))
+            steps.op(f"{AUTOGRAD}: MmBackward0", both, sequence=number, track=BACKWARD)
+            add = added[number]
+            work = ((ELEMENTWISE, 20),) if add else ()
+            steps.op(ACCUMULATE, work, inside="aten::add_" if add else "aten::detach", track=BACKWARD)
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    if graphs:
+        steps.made.call("cudaGraphLaunch", 5, 6)
+    return steps.trace()
+
+
+def test_gradients_that_nothing_clears_are_not_needed() -> None:
+    # The first four layers are frozen in all but name: the backward pass need not go there at all.
+    row = found(trained((True,) * 4 + (False,) * 2), "unneeded-gradients")
+    assert row["wins_ns"] == pytest.approx(4 * 220_000, rel=0.03)
+    assert "67 %" in row["what"]
+
+
+def test_what_lies_behind_a_frozen_layer_still_needs_the_gradient_of_its_input() -> None:
+    row = found(trained((False, True, True, True, True, False)), "unneeded-gradients")
+    assert row["wins_ns"] == pytest.approx(4 * (100_000 + 20_000), rel=0.03)
+    assert row["wins_low_ns"] < 4 * 90_000 < row["wins_ns"] < row["wins_high_ns"]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [trained((False,) * 6), trained((True,) * 6), trained((True,) * 4 + (False,) * 2, graphs=True)],
+    ids=["all are cleared", "none is cleared", "CUDA graphs"],
+)
+def test_gradients_that_may_be_needed(trace: Trace) -> None:
+    assert finding(trace, "unneeded-gradients") is None
+
+
+def repeated(cast: bool, layers: int = 6) -> Trace:
+    """Steps with a second forward pass that no backward pass follows from, with weights cast anew or not."""
+    steps = Steps()
+    copy = ("void at::native::vectorized_elementwise_kernel<4, bfloat16_copy>", 10.0)
+    for _ in range(4):
+        for number in range(6):
+            steps.op("aten::linear", (copy, (GEMM, 100)), sequence=number)
+        for _ in range(layers):
+            steps.op("aten::linear", (copy, (GEMM, 100)) if cast else ((GEMM, 100),))
+        for number in reversed(range(6)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+def test_the_same_weights_run_twice() -> None:
+    row = found(repeated(cast=False), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    assert "every step" in row["what"]
+
+
+@pytest.mark.parametrize(
+    "trace", [repeated(cast=True), repeated(cast=False, layers=3)], ids=["other weights", "a few layers"]
+)
+def test_a_second_forward_pass_may_be_another_models(trace: Trace) -> None:
+    assert finding(trace, "repeated-forward") is None
+
+
+def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
+    trace = trained((False,) * 6)
+    length = float((trace.steps.ends - trace.steps.starts).mean())
+    trace.uncaptured = Uncaptured(40, length, length, length)
+    assert finding(trace, "loader-restarts") is None
+    # Ten times in 120 steps: 60 ms to stop and to start, and 20 ms until the first batch.
+    restarts = WorkerRestarts(8, 10, 120, 600_000_000, 200_000_000)
+    trace = trained((False,) * 6)
+    trace.uncaptured = Uncaptured(40, length, length, length, restarts=restarts)
+    row = found(trace, "loader-restarts")
+    assert row["wins_ns"] == pytest.approx((600e6 + 100e6) / 120)
+    assert row["wins_low_ns"] < 600e6 / 120 < 800e6 / 120 < row["wins_high_ns"]
+    report = advise(trace)
+    assert report.fact("step_ns") == pytest.approx(length + row["wins_ns"])
+    assert row["share"] == pytest.approx(row["wins_ns"] / (length + row["wins_ns"]))
+    assert "every 12 steps" in row["what"]
+    assert "60.0 ms" in row["what"]
+    assert any("mean step" in note for note in report.notes)

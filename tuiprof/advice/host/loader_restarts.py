@@ -1,0 +1,38 @@
+"""The loader's workers are started again for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.model.units import format_ns
+from tuiprof.whatif.calibration import NOISE_OF_WIN
+from tuiprof.whatif.edit import Edit
+
+#: An epoch also waits for its first batch. Workers that stay make it in less time than new ones, whose process has to
+#: begin first; this part of the wait goes, likely, at least and at most.
+_OF_WAIT: Final = (0.5, 0.0, 1.0)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for workers that a session saw started more than once by one loader."""
+    seen = trace.uncaptured.restarts if trace.uncaptured is not None else None
+    if seen is None or not evidence.stepped:
+        return
+    every = max(round(seen.steps / seen.starts), 1)
+    likely, least, most = ((seen.ns + part * seen.waited_ns) / seen.steps for part in _OF_WAIT)
+    yield Finding(
+        f"the loader starts its {seen.workers} workers again about every {every} steps, "
+        f"which takes {format_ns(seen.ns / seen.starts)} each time",
+        "",
+        "DataLoader(persistent_workers=True), which keeps them from one epoch to the next",
+        "high",
+        f"{seen.starts} starts of loader workers in {seen.steps} steps, timed by the session; in the mean of all steps",
+        Edit(),
+        rare_ns=(likely, (1 - NOISE_OF_WIN) * least, (1 + NOISE_OF_WIN) * most),
+    )
+
+
+RULE = AdviceRule("loader-restarts", find)
