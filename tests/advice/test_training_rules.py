@@ -219,3 +219,19 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     assert "every 12 steps" in row["what"]
     assert "60.0 ms" in row["what"]
     assert any("mean step" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("syncs", [0, 2])
+def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        for index in range(60):
+            begin, correlation = at + 100 + index * 12, correlation + 1
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+        for index in range(syncs):
+            made.call("cudaStreamSynchronize", at + 900 + 10 * index, at + 905 + 10 * index)
+    fix = found(made.trace(), "launch-bound")["instead"]
+    assert ("the step's 2 syncs" in fix) == bool(syncs)
+    assert "CUDA graphs" in fix

@@ -20,6 +20,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     report = evidence.report("kernel_launches")
     if report is None or report.fact("launch_bound") != "yes":
         return
+    syncs = evidence.figure("sync_events", "syncs_per_step") if evidence.report("sync_events") else None
     first = evidence.rows(LAUNCHING_OPERATORS)[0]
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
@@ -28,7 +29,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, or fewer and '
-        "larger kernels",
+        f"larger kernels{_before_graphs(round(syncs or 0))}",
         "medium",
         "host time in and between operators, minus what other findings save",
         likely,
@@ -40,4 +41,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-RULE = AdviceRule("launch-bound", find, needs=("kernel_launches",))
+def _before_graphs(syncs: int) -> str:
+    """Return what has to go before a whole step can be one CUDA graph."""
+    if not syncs:
+        return ""
+    return f"; remove the step's {syncs} sync{'s' if syncs > 1 else ''} first: a graph cannot wait for the device"
+
+
+RULE = AdviceRule("launch-bound", find, needs=("kernel_launches", "sync_events"), shown_by="kernel_launches")
