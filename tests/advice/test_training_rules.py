@@ -235,3 +235,32 @@ def test_what_launches_too_slowly_for_graphs_must_not_wait(syncs: int) -> None:
     fix = found(made.trace(), "launch-bound")["instead"]
     assert ("the step's 2 syncs" in fix) == bool(syncs)
     assert "CUDA graphs" in fix
+
+
+UNALIGNED = (
+    ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)", True),
+    (
+        "void cutlass::Kernel<cutlass_80_wmma_tensorop_f16_s161616gemm_f16_32x32_128x1_tn_align2>(Params)",
+        True,
+    ),
+    ("cutlass_75_tensorop_h1688gemm_128x64_tn_align1", True),
+    ("cutlass_80_tensorop_h16816gemm_64x64_32x6_tn_align4", True),
+    ("cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align1", True),
+    ("cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4", False),
+    ("cutlass_tensorop_s1688fprop_optimized_tf32_128x128_32x4_nhwc_align4", False),
+    ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_32x6_tn_align8", False),
+    ("cutlass_80_simt_sgemm_128x32_8x5_nn_align1", False),
+    ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", False),
+)
+
+
+@pytest.mark.parametrize(("kernel", "slow"), UNALIGNED)
+def test_kernels_that_load_less_than_16_bytes_at_once(kernel: str, slow: bool) -> None:
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((kernel, 400),)).op("aten::linear", ((GEMM, 600),)).end()
+    row = finding(steps.trace(), "unaligned-matmul")
+    assert (row is not None) == slow
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(0.35 * 400_000, rel=0.02), "it is not known to be a newer chip"
+        assert "40 %" in row["what"]

@@ -1,0 +1,57 @@
+"""Sizes of a matrix product that are not a multiple of 16 bytes keep it from the fast kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
+from tuiprof.whatif.edit import Edit
+
+#: CUTLASS kernels end in the elements that they load at once: 16 bytes are 8 elements of 16 bits, or 4 of TF32.
+_HALF: Final = re.compile(r"tensorop_.*(f16|h884|h1688|h16816).*_align[124]\b")
+_TF32: Final = re.compile(r"tensorop_(?!.*f16).*s1688.*_align[12]\b")
+#: From this share of the device's work on.
+LEAST_SHARE: Final = 0.01
+#: What is left of such a product: likely, where aligning it helps least, and most. Hopper's own tensor core
+#: instructions need 16 bytes, so that others fall back to Ampere's, at half their rate; a product of 9477 x 588 by 1152
+#: in bf16 took 131 us, and 37 us with 592 (https://github.com/m87-labs/kestrel/pull/143).
+_KEEP_NEWER: Final = (0.4, 0.8, 0.2)
+_KEEP_AMPERE: Final = (0.65, 0.95, 0.4)
+_NEWER: Final = re.compile(r"\b(GH?[12]00|H[12]0?0|H20|GB?[23]00|B[23]00)\b")
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for kernels of products that load less than 16 bytes at once."""
+    work = trace.device_work
+    slow = np.array([bool(_HALF.search(name) or _TF32.search(name)) for name in trace.names], dtype=bool)
+    rows = work[slow[trace.name_codes[work]]]
+    lengths = trace.lengths(rows)
+    share = float(lengths.sum() / max(trace.lengths(work).sum(), 1))
+    if share < LEAST_SHARE:
+        return
+    newer = bool(trace.info.devices) and _NEWER.search(trace.info.devices[0].name) is not None
+    likely, least, most = (
+        Edit(work=rows, keep=np.full(len(rows), keep)) for keep in (_KEEP_NEWER if newer else _KEEP_AMPERE)
+    )
+    longest = int(rows[np.argmax(lengths)])
+    yield Finding(
+        f"{format_rough_share(share)} of device time is matrix products whose sizes are not a multiple of 16 bytes",
+        evidence.function_of(longest) or short_name(trace.name(longest)),
+        "pad the sizes to multiples of 8 (16-bit types), better 64, such as a vocabulary of 50 257 to 50 304",
+        "high",
+        "names of the kernels say that they load fewer than 16 bytes at once (align1, align2, align4)",
+        likely,
+        least,
+        most,
+        event=longest,
+    )
+
+
+RULE = AdviceRule("unaligned-matmul", find)
