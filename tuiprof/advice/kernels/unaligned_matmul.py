@@ -24,6 +24,9 @@ LEAST_SHARE: Final = 0.01
 #: in bf16 took 131 us, and 37 us with 592 (https://github.com/m87-labs/kestrel/pull/143).
 _KEEP_NEWER: Final = (0.4, 0.8, 0.2)
 _KEEP_AMPERE: Final = (0.65, 0.95, 0.4)
+#: Of what loads one element at once there are only Turing's kernels, whose instructions do half of Ampere's.
+_TURING: Final = re.compile(r"cutlass_75_")
+_TURING_PART: Final = 0.6
 _NEWER: Final = re.compile(r"\b(GH?[12]00|H[12]0?0|H20|GB?[23]00|B[23]00)\b")
 
 
@@ -37,8 +40,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if share < LEAST_SHARE:
         return
     newer = bool(trace.info.devices) and _NEWER.search(trace.info.devices[0].name) is not None
+    turing = np.array([bool(_TURING.search(name)) for name in trace.names], dtype=bool)
+    part = np.where(turing[trace.name_codes[rows]], _TURING_PART, 1.0)
     likely, least, most = (
-        Edit(work=rows, keep=np.full(len(rows), keep)) for keep in (_KEEP_NEWER if newer else _KEEP_AMPERE)
+        Edit(work=rows, keep=keep * part) for keep in (_KEEP_NEWER if newer else _KEEP_AMPERE)
     )
     longest = int(rows[np.argmax(lengths)])
     yield Finding(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ACCUMULATE, Calls, Mask
+from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, Mask
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
@@ -18,6 +17,8 @@ from tuiprof.model.units import format_rough_share
 #: freezing the weight helps least and most. Of other nodes too little is known.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
+#: Nodes that only pass a gradient on from there to its weight.
+_HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -43,7 +44,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         unread[nodes[added[nodes]]] = True
         unneeded[nodes[nodes > read[-1]]] = True
-        halved[_feeding(calls, nodes[nodes < read[-1]], added, accumulated)] = True
+        feeding, handing = _feeding(calls, nodes[nodes < read[-1]], added, accumulated)
+        halved[feeding] = unneeded[handing] = True
     if not unread.any():
         return
     chosen = unneeded | halved | unread
@@ -77,19 +79,27 @@ def _adds(calls: Calls) -> Mask:
     return result
 
 
-def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> Ints:
-    """Return the nodes whose gradients of weights are all unread; what they hand over is accumulated right away."""
+def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple[Ints, Ints]:
+    """Return the nodes whose gradients of weights are all unread, and what only turns and casts these gradients.
+
+    The engine hands a gradient over as soon as it is there, so that all this follows the node that computes it.
+    """
     works = np.bincount(
         calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)],
         minlength=len(calls.rows),
     )
-    heavy = np.append(np.flatnonzero(works[nodes] > 1), len(nodes))
-    found = []
-    for first, after in pairwise(heavy.tolist()):
-        handed = nodes[first:after][accumulated[nodes[first:after]]]
-        if len(handed) and added[handed].all():
-            found.append(nodes[first])
-    return np.array(found, dtype=np.int64)
+    light = calls.trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON)})Backward", calls.rows) | accumulated
+    feeding, handing = [], []
+    for at in np.flatnonzero(works[nodes] > 1).tolist():
+        last = at + 1
+        while last < len(nodes) and light[nodes[last]]:
+            last += 1
+        after = nodes[at + 1 : last]
+        handed = np.flatnonzero(accumulated[after])
+        if len(handed) and added[after[handed]].all():
+            feeding.append(nodes[at])
+            handing += after[: handed[-1] + 1].tolist()
+    return np.array(feeding, dtype=np.int64), np.array(handing, dtype=np.int64)
 
 
 RULE = AdviceRule("unneeded-gradients", find)
