@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from analyses.made import BACKWARD, Made
 
-from tuiprof.advice import advise
-from tuiprof.model import Report, Trace
+from tuiprof.advice import advise, losses_of
+from tuiprof.model import Report, Trace, Window
 from tuiprof.model.steps import Uncaptured, WorkerRestarts
 
 AUTOGRAD = "autograd::engine::evaluate_function"
@@ -219,6 +219,9 @@ def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     assert "every 12 steps" in row["what"]
     assert "60.0 ms" in row["what"]
     assert any("mean step" in note for note in report.notes)
+    why = losses_of(trace, Window(), report.table("findings").rows["rule"].to_list().index("loader-restarts"))
+    assert isinstance(why, str)
+    assert "rare steps" in why
 
 
 @pytest.mark.parametrize("syncs", [0, 2])

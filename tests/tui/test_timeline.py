@@ -12,11 +12,12 @@ from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.canvas import label_cells
 from tuiprof.tui.timeline.lane_cells import paint, short_name
-from tuiprof.tui.timeline.lanes import Bars, idle_gap
+from tuiprof.tui.timeline.lanes import Bars, Lost, idle_gap
 from tuiprof.tui.timeline.readout import instant_words, offset_text
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.whatif.instants import Losses
 
 
 class TimelineApp(App[None]):
@@ -278,3 +279,10 @@ def test_a_frame_of_a_large_trace_agrees_with_counting() -> None:
 def test_queues_are_told_apart_by_their_lanes_at_120_columns() -> None:
     room = label_cells(120) - 2
     assert len({fit_text(label, room) for label in ("DMA Q14-E67", "DMA Q14-E68", "DMA Q14-E81")}) == 3
+
+
+def test_a_finding_that_loses_nothing_in_the_trace_draws_nothing() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    lost = Lost(Losses(nothing, nothing, np.empty(0), 100), bad=True)
+    assert lost.up_to(np.array([0, 50, 100])).tolist() == [0, 0, 0]
+    assert lost.between(0, 100) == 0

@@ -96,6 +96,8 @@ def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
     item = found[place]
     if item.finding.edit is None or item.win is None:
         return "this setting distorts every figure in the trace: change it first"
+    if item.win.ns <= item.finding.rare_ns[0]:
+        return "it is lost in rare steps, which this trace does not show"
     return item.finding.edit
 
 

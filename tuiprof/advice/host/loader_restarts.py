@@ -35,4 +35,4 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-RULE = AdviceRule("loader-restarts", find)
+RULE = AdviceRule("loader-restarts", find, shown_by="data_loading")

@@ -59,8 +59,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{format_rough_share(share)} of the gradients belong to weights that the optimizer does not update",
         evidence.function_of(event),
-        "weight.requires_grad_(False) for what is not trained (model.backbone.requires_grad_(False)), so that the "
-        "backward pass ends before it",
+        "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
         "high",
         "they are added to gradients of earlier steps, which nothing has used or cleared",
         likely,

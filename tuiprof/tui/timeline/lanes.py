@@ -135,7 +135,7 @@ class Lost:
 
     @cached_property
     def _knots(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-        if isinstance(self.losses, str):
+        if isinstance(self.losses, str) or not len(self.losses.ns):
             return np.zeros(1, dtype=np.int64), np.zeros(1)
         at = np.stack((self.losses.starts, self.losses.ends), axis=1).ravel()
         up_to = np.cumsum(self.losses.ns)
