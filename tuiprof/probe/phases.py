@@ -3,9 +3,9 @@
 On the thread that trains a part is only noted (see :mod:`.marks`); the arithmetic is done here, in the log's
 thread.
 
-``data`` is the time inside the DataLoader's ``next``; ``backward`` inside ``torch.autograd.backward``;
-``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it once, and without the models
-and backward passes of closures where it runs again and again. ``forward`` is the time
+``data`` is the time inside the DataLoader's ``next``, and while its workers are started; ``backward`` inside
+``torch.autograd.backward``; ``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it
+once, and without the models and backward passes of closures where it runs again and again. ``forward`` is the time
 inside the outermost call of a model (see :mod:`.module_hooks`), or, with Lightning, inside ``training_step``. A step in
 which no model is seen, as its functions are the script's own, has as ``forward`` what lies between the end of the data
 (or of the optimizer or backward before it, or the start of the step) and the start of backward, without the phases
