@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Raise when an entry of an older version would be misread.
 _LAYOUT = 3
 #: ``off`` = do not use the cache; a path = keep it there.
-PLACE_VARIABLE = "TUIPROF_TRACE_CACHE"
+FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Most bytes that all entries may take; the longest unused go first.
 LIMIT_VARIABLE = "TUIPROF_TRACE_CACHE_BYTES"
 _DEFAULT_LIMIT = 4 << 30
@@ -59,7 +59,7 @@ class _Entry(msgspec.Struct):
 
 def root() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
-    return directory(PLACE_VARIABLE, "traces")
+    return directory(FOLDER_VARIABLE, "traces")
 
 
 def directory(variable: str, name: str) -> Path | None:

@@ -44,7 +44,7 @@ def open_regular(path: Path) -> BinaryIO:
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - handed to the caller
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return file
 
 

@@ -48,7 +48,7 @@ class Backend:
     Attributes:
         name: Its name, for example ``"nvidia"``.
         open: Opens it for a process tree (root pid, or None for the machine alone).
-        order: Place among the panels; lower comes first.
+        order: Position among the panels; lower comes first.
     """
 
     name: str

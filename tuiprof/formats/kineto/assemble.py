@@ -141,10 +141,10 @@ def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
     stats.repaired += unended
     if unbegun:
         stats.remarks.append(
-            Remark("unbegun", f"{unbegun} end events have no begin and are left out", level="warn")
+            Remark("unbegun", f"{unbegun} end events without a begin event are skipped", level="warn")
         )
     if unended:
-        text = f"{unended} begin events have no end: they last to the end of the trace"
+        text = f"{unended} begin events without an end event last to the end of the trace"
         stats.remarks.append(Remark("unended", text, level="warn"))
 
 

@@ -44,8 +44,8 @@ def read(source: Source) -> Trace:
             ]
     if not reports:
         raise TraceError(
-            f"{source.path} holds no report of neuron-monitor that can be read",
-            "record with `neuron-monitor > FILE`: one JSON document a report",
+            f"{source.path} contains no readable report of neuron-monitor",
+            "record with `neuron-monitor > FILE`: one JSON document per report",
         )
     columns = {
         "ts": pl.Int64,
