@@ -209,7 +209,7 @@ class Capturer:
             self._write(window, last, why)
 
     def _write(self, window: _Window, last: int, why: str) -> None:
-        """Bring the trace to its place (in a thread)."""
+        """Move the trace to its final path (in a thread)."""
         request = window.request
         try:
             path = window.profiler.finish()
@@ -251,7 +251,7 @@ class Capturer:
         self.disturbing = self.ending = False
 
     def finish(self) -> None:
-        """Serve or refuse everything that is left, because the script ends."""
+        """Complete or refuse all remaining requests, as the script ends."""
         self.ending = True
         n = self._steps.n
         window = self._window
@@ -266,7 +266,7 @@ class Capturer:
                 self._fail(window, CaptureError(wanted))
         for request in self._queue:
             if not n:
-                why = "no step was found in the script"
+                why = "no steps were detected in the script"
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:
@@ -285,14 +285,14 @@ class Capturer:
 
 
 def _nobody_listens(identity: str, written: bool) -> None:
-    """Stand in for who hears that a capture is over."""
+    """Default callback for the end of a capture: does nothing."""
 
 
 def _too_late(first: int, n: int) -> str:
-    """Say that a requested step is over."""
+    """Return why a requested step can no longer be captured."""
     if first == 0:
-        return "step 0 cannot be captured: that there are steps is known when the first one ends"
-    return f"step {first} is already past (step {n} begins now)"
+        return "step 0 cannot be captured, as steps are detected when the first one ends"
+    return f"step {first} has already run (step {n} begins now)"
 
 
 def reason(error: BaseException) -> str:

@@ -68,7 +68,7 @@ def _work() -> None:
             return
         if loaded is not None:
             other = getattr(loaded, "attached_to", "") or os.environ.get("TUIPROF_SESSION", "")
-            _answer({"error": "it is recorded already", "session": other})
+            _answer({"error": "it is already recorded", "session": other})
             return
         sys.dont_write_bytecode = True  # the folder may belong to somebody else
         try:

@@ -130,7 +130,7 @@ def _imported(name: str, module: Any) -> None:
 
         if raised_by_signal_handler(error):
             raise
-        sys.stderr.write(f"tuiprof: no steps from {name}: {error!r}\n")
+        sys.stderr.write(f"tuiprof: steps cannot be detected with {name}: {error!r}\n")
 
 
 def watch() -> None:

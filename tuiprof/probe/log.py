@@ -134,7 +134,7 @@ class Log:
         except OSError as error:
             self.close()
             with suppress(OSError, ValueError):  # stderr is closed or on the same full disk
-                sys.stderr.write(f"tuiprof: recording stopped, the script goes on: {error}\n")
+                sys.stderr.write(f"tuiprof: recording stopped, the script keeps running: {error}\n")
 
     def close(self) -> None:
         """Close the file; later lines are dropped."""

@@ -119,7 +119,7 @@ class Requests:
                 fields = loads(file.read())
             wanted = {key: str(fields.get(key) or "") for key in ("at", "function", "by")}
             if sum(map(bool, wanted.values())) != 1 or (wanted["at"] and not _LINE.search(wanted["at"])):
-                raise ValueError("it names none, or several")
+                raise ValueError("exactly one of at, function and by is required")
         except (OSError, ValueError, AttributeError) as error:
             return Change(problem=f"the request control/{name} cannot be read: {error}")
         return Change(**wanted)
@@ -146,6 +146,6 @@ class Requests:
             return Request(id=identity, problem=f"the request control/{name} cannot be read: {error}")
         if request.steps < 1:
             return Request(
-                id=request.id, problem=f"{request.steps} steps were asked for; at least 1 is needed"
+                id=request.id, problem=f"{request.steps} steps were requested; at least 1 is required"
             )
         return request

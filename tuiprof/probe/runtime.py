@@ -30,7 +30,7 @@ from .triggers import Triggers
 
 
 class Hook:
-    """A place where the framework or the script calls us; its first exception switches it off for good.
+    """A function of the probe that the framework or the script calls; its first exception disables it permanently.
 
     Args:
         name: What the user would call it.
@@ -132,7 +132,7 @@ class Runtime:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+            self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
         if hooks == "frameworks.torch_hooks":
             self.black_box.watch_torch(self, module)
 
@@ -155,7 +155,7 @@ class Runtime:
             try:
                 self._poll()
             except Exception as error:
-                self.note("bad", f"the script is not watched before its first step: {error!r}")
+                self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return
 
     def record(self) -> None:
@@ -200,7 +200,7 @@ class Runtime:
                     self.log.open(f"rank{rank or 0}", rank or 0, world, versions(), process_name(), job())
             except OSError as error:
                 self.log.close()
-                sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
+                sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
                 return
         self.capture.writer = self.log.writer
         self._poll()  # a capture that was asked for at launch may begin at step 1

@@ -360,9 +360,9 @@ class Steps:
                 self._say_source(t, 0)
                 return True
             withdrawn = self.n
-            text = f"steps are counted by {SOURCES[source]} from now on"
+            text = f"steps are now counted by {SOURCES[source]}"
             if withdrawn:
-                text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn"
+                text += f"; {withdrawn} counted by {SOURCES[before]} before are withdrawn"
                 self._withdraw()
             self.out.append((NOTE, t, "info", text))
         self._say_source(t, withdrawn)
@@ -384,7 +384,7 @@ class Steps:
         """Let this source alone count from now on, from 0 (on the thread that steps, or while none does).
 
         Args:
-            source: What ends a step; it is said where once it does.
+            source: What ends a step; its source line is recorded once it does.
             t: Now, monotonic ns; step 0 begins.
         """
         before, withdrawn = self.source, self.n
@@ -398,8 +398,8 @@ class Steps:
         self._set_due(0)
         self.marks.append((SOURCE, t, SOURCES[source], "", withdrawn, 0, 0))
         self.marks.append((BEGIN, t))
-        text = f"asked for: steps are counted by {SOURCES[source]} from now on"
-        text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn" if withdrawn else ""
+        text = f"as requested, steps are now counted by {SOURCES[source]}"
+        text += f"; {withdrawn} counted by {SOURCES[before]} before are withdrawn" if withdrawn else ""
         self.out.append((NOTE, t, "info", text))
 
     def _say_source(self, t: int, withdrawn: int) -> None:
@@ -558,8 +558,7 @@ class Steps:
         at, counted = (os.path.basename(_line_of(one)) for one in (sites, self._sites))
         if how == ELSEWHERE:
             self._warn(
-                f"the optimizer at {at} steps in a loop of its own, apart from the one at {counted}: its steps are "
-                "counted too"
+                f"the optimizer at {at} steps in a separate loop from the one at {counted}; its steps are counted too"
             )
             return True
         if self._longest_row < 2:  # as many steps of the one as of the other, as far as is known
@@ -574,19 +573,19 @@ class Steps:
             return True
         if how == AROUND:
             self._warn(
-                f"another optimizer steps in the loop around, at {at}: if the steps counted are parts of its steps, "
-                f"--step-at {at} counts those"
+                f"another optimizer steps in the enclosing loop, at {at}: if the counted steps are parts of its steps, "
+                f"use --step-at {at}"
             )
         else:
             self._in_turns = self._counting_anew = True
             self._warn(
-                f"two optimizers step in loops beside each other, at {counted} and {at}: "
-                f"a step is one turn of both. --step-at FILE:LINE counts something else"
+                f"two optimizers step in adjacent loops, at {counted} and {at}: a step is one run of both loops. "
+                "To count another line: --step-at FILE:LINE"
             )
         return False
 
     def _warn(self, text: str) -> None:
-        """Tell the user something, once."""
+        """Record a warning, once."""
         if text not in self._said:
             self._said.add(text)
             self.out.append((NOTE, monotonic_ns(), "warn", text))
@@ -624,7 +623,7 @@ class Steps:
 def _line_of(sites: list[Site]) -> str:
     """Return ``file:line`` of the innermost call, for a sentence."""
     if not sites:
-        return "a line outside of the script"
+        return "a line outside the script"
     code, at, _ = sites[-1]
     line = code.co_firstlineno
     for offset, number in dis.findlinestarts(code):
@@ -634,7 +633,7 @@ def _line_of(sites: list[Site]) -> str:
 
 
 class Phase:
-    """A part of a step that the script times itself; one object a name, used again and again."""
+    """A part of a step that the script times itself; one reused object per name."""
 
     __slots__ = ("_again", "_began", "_name", "_note", "_steps")
 

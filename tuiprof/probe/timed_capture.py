@@ -74,7 +74,7 @@ class TimedCaptures:
             self._do(self._stop)
 
     def _ask_by_itself(self, now: int) -> None:
-        """Ask for a capture where no step was seen for long."""
+        """Request a capture if no step was detected for a long time."""
         runtime = self._runtime
         if runtime.steps.source != NONE or runtime.steps.floor:
             self._own_asked = runtime.steps.source != NONE
@@ -82,14 +82,14 @@ class TimedCaptures:
         if now - self._born < AFTER_S * _SECOND or not self._works or not runtime.sampler.in_script(_SHARE):
             return
         self._own_asked = True
-        runtime.note("info", f"no step has been seen for {AFTER_S:g} s")
+        runtime.note("info", f"no step has been detected for {AFTER_S:g} s")
         if not self._queue and runtime.capture.wanted:
-            cause = f"no step was seen for {AFTER_S:g} s"
+            cause = f"no step was detected for {AFTER_S:g} s"
             self.offer(Request(OWN, seconds=SECONDS, after_s=0.0, cause=cause))
 
     @property
     def _works(self) -> bool:
-        """Whether a framework has something to do in this process."""
+        """Whether a framework is in use in this process."""
         return self._runtime.steps.torch_works or self._runtime.capture.uses_jax
 
     # -- on the main thread ---------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class TimedCaptures:
             self._write(request, profiler)
 
     def _write(self, request: Request, profiler: Any) -> None:
-        """Bring the trace to its place (in a thread)."""
+        """Move the trace to its final path (in a thread)."""
         n = self._runtime.steps.n
         steps = {"first": self._first, "last": n - 1} if n > self._first else {}
         try:

@@ -78,7 +78,7 @@ class BlackBox:
         stalled = None if disturbed else self._stall.found()
         if stalled is not None:
             since, median = stalled
-            cause = f"no step for {since / 1e9:.0f} s, where the median step takes {_in_words(median)}"
+            cause = f"no step for {since / 1e9:.0f} s; the median step takes {_in_words(median)}"
             self._ask_all(f"{_STALL}{writer}-{n}", cause, writer, n)
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -144,7 +144,7 @@ class BlackBox:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._note("warn", f"the black box does not look after PyTorch: {error!r}")
+            self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
 
     def ending(self, n: int) -> None:
         """Keep where the exception came from that ends the script."""

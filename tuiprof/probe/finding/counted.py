@@ -1,4 +1,4 @@
-"""Stands in a function's place, and calls back each time it has returned."""
+"""A wrapper of a function that calls back each time it has returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def counted(function: Any, end: Callable[[], None]) -> Any:
-    """Return what is called in a function's place, and calls ``end`` each time it has returned."""
+    """Return a wrapper of a function that calls ``end`` each time it has returned."""
     return _wrapped(function, end) if isinstance(function, type(_wrapped)) else _Counted(function, end)
 
 

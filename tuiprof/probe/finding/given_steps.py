@@ -82,7 +82,7 @@ class _Given:
             return None
         if self._function:
             found = _count_function(tree, self._function.split("."))
-            what = f"--step-function: {path} defines no {self._function} on its top level"
+            what = f"--step-function: {path} does not define {self._function} at its top level"
         else:
             found = _count_line(tree, self._line)
             what = f"--step-at: there is no statement at line {self._line} of {path}"
@@ -127,7 +127,7 @@ class _Given:
             self._end()
 
     def counted(self, function: Any) -> Any:
-        """Return what is called in a function's place."""
+        """Return the wrapper that replaces a function."""
         return counted(function, self._end)
 
     def _end(self) -> None:
@@ -221,7 +221,7 @@ def _command() -> list[str]:
 
 
 def _call(name: str, like: ast.stmt, *arguments: ast.expr) -> ast.Expr:
-    """Return a call as a statement, at the place of another one."""
+    """Return a call as a statement, at the source location of another one."""
     call = ast.Expr(ast.Call(ast.Name(name, ast.Load()), list(arguments), []))
     for node in ast.walk(call):
         ast.copy_location(node, like)

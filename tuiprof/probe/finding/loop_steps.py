@@ -97,14 +97,14 @@ class LoopSteps:
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
-            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
-            "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
+            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, detected {found_s:.0f} s after "
+            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
         )
         if loop.over_epochs:
             self._runtime.note(
                 "warn",
-                f"each step is an epoch, by the name of the variable at {os.path.basename(steps.loop_at)}: its batches "
-                "go through one call, as lax.scan does, or through a loop that takes little of its time",
+                f"each step is an epoch, judging by the variable name at {os.path.basename(steps.loop_at)}: its "
+                "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
 
@@ -155,8 +155,8 @@ class LoopSteps:
         inner = os.path.basename(_where(parts))
         self._runtime.note(
             "warn",
-            f"each step is a run of the loop at {inner}, which is left after {_MOST_PARTS} iterations or fewer: they "
-            f"seem to be parts of a step. If they are steps (an epoch of few batches), --step-at {inner} counts them",
+            f"each step is one run of the loop at {inner}, which ends after at most {_MOST_PARTS} iterations: these "
+            f"are probably parts of a step. If they are steps (an epoch of a few batches), use --step-at {inner}",
         )
         self._watch(loops, begun=True)
 

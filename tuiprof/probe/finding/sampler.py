@@ -3,8 +3,8 @@
 Sampled is the main thread, and once there are steps the thread that makes them.
 
 A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
-the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the places
-where it lets go of the interpreter: calls that wait or compute outside of Python, and any place after five
+the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the lines
+where it lets go of the interpreter: calls that wait or compute outside of Python, and any line after five
 milliseconds.
 """
 

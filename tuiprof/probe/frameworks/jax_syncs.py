@@ -51,7 +51,7 @@ class JaxSyncWatch(SiteWatch):
             self._put(owner, name, self._timed(original, what, skip))
 
     def _put(self, owner: Any, name: str, wrapper: Any) -> None:
-        """Put a wrapper in its place, unless this version of JAX does not let it."""
+        """Install a wrapper, unless this version of JAX does not allow it."""
         with contextlib.suppress(TypeError, AttributeError):
             self._replace(owner, name, wrapper)
 

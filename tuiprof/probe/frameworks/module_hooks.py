@@ -98,7 +98,7 @@ class Models:
         own = vars(kind).get("__call__")
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            # What a tracer puts in the place of nn.Module's is found each time anew.
+            # A tracer replaces nn.Module's: looked up each time.
             call = owner.__call__ if own is None else own
             if compiling() or inside[0]:
                 return call(self, *args, **kwargs)

@@ -164,7 +164,7 @@ class TorchProfiler:
         if not self._torch.autograd._profiler_enabled():
             # There is no result then, and to export it would crash.
             raise CaptureError(
-                "PyTorch has lost its profiler: the steps are made inside calls from C++, or in several threads"
+                "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
         cupti = self._profilers.cupti
         if cupti is None or not self._on_device or self._capturer.ending:
@@ -178,7 +178,7 @@ class TorchProfiler:
         self._break_device_chain()
 
     def finish(self) -> str:
-        """Compress the trace and put it in its place, the lines of host waits before it.
+        """Compress the trace and move it to its final path, after the lines of host waits.
 
         Returns:
             Path relative to the session.

@@ -271,8 +271,8 @@ class TorchDevice:
                     continue
                 self._told.add(index)
                 properties = self._cuda.get_device_properties(index)
-                place = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
-                pci = "" if -1 in place else "{:04x}:{:02x}:{:02x}".format(*place)
+                address = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+                pci = "" if -1 in address else "{:04x}:{:02x}:{:02x}".format(*address)
                 found.append((index, str(getattr(properties, "uuid", "")), pci))
         except Exception:
             self._names_hook.failed()

@@ -28,18 +28,18 @@ def visible_to_c(name: str, value: str) -> Iterator[None]:
         ValueError: This C library has no ``environ``.
     """
     library = ctypes.CDLL(None)
-    place = ctypes.c_void_p.in_dll(library, "environ")
+    variable = ctypes.c_void_p.in_dll(library, "environ")
     text = ctypes.create_string_buffer(f"{name}={value}".encode())
-    before = place.value
+    before = variable.value
     entries = _entries(before)
     array = (ctypes.c_void_p * (len(entries) + 2))(ctypes.addressof(text), *entries, None)
     _READ.append((text, array))
-    place.value = ours = ctypes.addressof(array)
+    variable.value = ours = ctypes.addressof(array)
     try:
         yield
     finally:
-        if place.value == ours and _entries(ours)[1:] == entries == _entries(before):
-            place.value = before
+        if variable.value == ours and _entries(ours)[1:] == entries == _entries(before):
+            variable.value = before
         else:  # the script has set a variable of its own meanwhile: keep the array that holds it
             library.unsetenv(name.encode())
             _IN_USE.append((text, array))

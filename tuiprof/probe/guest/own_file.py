@@ -66,7 +66,7 @@ class _Held:
             raise ClosedByScript(*error.args) from error
         if _identity(fd) != self._identity:
             os.close(fd)
-            raise ClosedByScript(f"{self._path} is another file now")
+            raise ClosedByScript(f"{self._path} was replaced by another file")
         self._fd = fd
 
 
