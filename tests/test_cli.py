@@ -166,7 +166,7 @@ def test_the_report_of_a_recording_leaves_out_gpus_that_are_not_the_runs(tmp_pat
         table for table in json.loads(done.stdout)["reports"][0]["tables"] if table["key"] == "devices"
     ]
     assert {row["device"] for row in table["rows"]} == {"host", "gpu1"}
-    assert table["note"].endswith("not this run's, left out: gpu0")
+    assert table["note"].endswith("not used by this run, left out: gpu0")
 
 
 def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         (("record", "--capture", "x@y", "metrics:naive"), 2, "5@20"),
         (("list", "--sessions", "here"), 2, "tuiprof --sessions … list …"),
         (("record", "--", "pythn", "x.py"), 5, "did you mean"),
-        (("record", "--python", "/bin/ls", "metrics:naive"), 5, "/bin/ls is no Python interpreter"),
+        (("record", "--python", "/bin/ls", "metrics:naive"), 5, "/bin/ls is not a Python interpreter"),
         (("record", "--", "python", "missing.py"), 5, "missing.py"),
         (("report", "nothing-here.json"), 2, "nothing-here.json"),
         (("attach",), 2, "no session"),

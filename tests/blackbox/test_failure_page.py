@@ -184,11 +184,13 @@ def test_alerts_of_the_black_box(tmp_path: Path) -> None:
     fold = load(session)
     soon, late = 20_000 * MS, 31_000 * MS
     texts = [alert.text for alert in alerts(fold, fold.lead, soon)]
-    assert "rank0 got no 3.00 GiB on device 1 at step 18" in texts
+    assert "rank0 could not allocate 3.00 GiB on device 1 at step 18" in texts
     assert "loss is NaN since step 17, 170 ms into the run" in texts
     assert not [text for text in texts if text.startswith("no step")]
     texts = [alert.text for alert in alerts(fold, fold.lead, late)]
-    assert "no step for 30.8 s, where the median step takes 10.0 ms: stacks show where it waits" in texts
+    assert (
+        "no step for 30.8 s; the median step takes 10.0 ms; the stacks show where the process waits" in texts
+    )
 
 
 def test_stacks_that_were_kept_are_shown_after_the_end(

@@ -49,7 +49,12 @@ def asked(session: Session) -> Report:
 def _without_steps(session: Session) -> tuple[list[Process], list[str]]:
     """Read the script itself from outside: it has made no step yet, and a probe listens from the first one on."""
     who = processes(session)
-    if who is None or who.script is None or who.place != process.place() or not process.alive(who.script):
+    if (
+        who is None
+        or who.script is None
+        or who.pid_namespace != process.pid_namespace()
+        or not process.alive(who.script)
+    ):
         return [], ["the script has made no step yet, and runs on another machine or in another container"]
     read, why = _from_outside(who.script.pid, "the script", children=True)
     return read, ["the script has made no step yet: its processes are read from outside", *why]

@@ -179,7 +179,7 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 
         if rest and not (rest.isdecimal() and int(rest)):
             raise UsageProblem(
-                f"--on {on}: {rest!r} is no number of processes", "for example --on processes:4"
+                f"--on {on}: {rest!r} is not a number of processes", "for example --on processes:4"
             )
         workers = int(rest) if rest else affordable(max((file.size for file in files), default=0))
         yield Processes(max(1, min(workers, len(files))))

@@ -92,7 +92,7 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
     """Return the folder in which the ranks of a job lie.
 
     Raises:
-        TraceError: It holds no trace.
+        TraceError: It contains no trace.
         UsageProblem: It holds one rank.
     """
     from tuiprof.errors import UsageProblem

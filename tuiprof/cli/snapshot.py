@@ -106,7 +106,7 @@ def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     if session is not None:
         traces = session.traces()
         if not traces:
-            raise UsageProblem(f"{session.id} holds no trace", "record one: tuiprof record --capture 5 …")
+            raise UsageProblem(f"{session.id} contains no trace", "record one: tuiprof record --capture 5 …")
         return Start.trace(traces[-1])
     if screen == "live":
         raise UsageProblem(f"{target} is no session", "name a session: tuiprof list")

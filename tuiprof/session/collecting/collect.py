@@ -58,11 +58,13 @@ class Copy:
             before is None or (before.host, before.folder) != (remote.host, folder) or self.path.is_symlink()
         ):
             raise SessionError(
-                f"{self.path} is no copy of {remote.host}:{folder}",
+                f"{self.path} is not a copy of {remote.host}:{folder}",
                 "move it, or collect into another --sessions",
             )
         if before is not None and before.goes_on and before.collector != process.identify(os.getpid()):
-            raise SessionError(f"{self.path} is being collected already", "one collector is enough")
+            raise SessionError(
+                f"{self.path} is already being collected", "a session can have only one collector"
+            )
         try:
             for name in ("", "log", "control", "traces"):
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,7 +93,9 @@ class Copy:
         own = None if ended else process.identify(os.getpid())
         write_collected(
             self.path,
-            Collected(self.remote.host, self.folder, reached_ns, every_s, problem, own, process.place()),
+            Collected(
+                self.remote.host, self.folder, reached_ns, every_s, problem, own, process.pid_namespace()
+            ),
         )
 
     def _send_requests(self) -> None:
@@ -199,7 +203,7 @@ class Collector:
                     self.error = error
                     return
                 if str(error) != problem:
-                    self._say(f"{error}; asked again every {max(self._every_s, _AGAIN_S):g} s")
+                    self._say(f"{error}; retrying every {max(self._every_s, _AGAIN_S):g} s")
                 problem = str(error)
             except TuiprofError as error:  # nothing that time mends
                 self.error = error
@@ -234,7 +238,7 @@ class Collector:
                 try:
                     if copy.copy_files():
                         self._say(
-                            f"{remote.host}: {copy.path.name} is over, {format_bytes(_size(copy.path))}"
+                            f"{remote.host}: {copy.path.name} has ended, {format_bytes(_size(copy.path))}"
                         )
                 except Unreached:
                     continue  # the thread of the logs says so
