@@ -82,11 +82,11 @@ def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--capture-slower", "1x"], "more than once the median (1.5x)"),
-        (["--capture-slower", "fast"], "neither a time (40ms, 2s)"),
-        (["--capture-every", "9", "--capture-budget", "plenty"], "no size; for example 500MB"),
-        (["--capture-budget", "1GB"], "is for --capture-slower and --capture-every"),
-        (["--no-capture", "--capture-slower", "40ms"], "contradicts"),
+        (["--capture-slower", "1x"], "multiple of the median above 1 (1.5x)"),
+        (["--capture-slower", "fast"], "is not a time (40ms, 2s)"),
+        (["--capture-every", "9", "--capture-budget", "plenty"], "not a size; for example 500MB"),
+        (["--capture-budget", "1GB"], "requires --capture-slower or --capture-every"),
+        (["--no-capture", "--capture-slower", "40ms"], "cannot be used with"),
     ],
 )
 def test_capture_options_that_make_no_sense(

@@ -80,7 +80,7 @@ def script(shell: str, cli: click.Command) -> str:
 
     register()
     kind = get_completion_class(shell)
-    assert kind is not None, f"click knows no completion for {shell}"
+    assert kind is not None, f"no completion for {shell}"
     return kind(cli, {}, "tuiprof", "_TUIPROF_COMPLETE").source()
 
 

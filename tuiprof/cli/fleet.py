@@ -173,7 +173,7 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 
     where, _, rest = (on or "").partition(":")
     if on is not None and dask_workers is not None and where != "ssh":
-        raise UsageProblem("--on and --dask-workers contradict each other", "leave one of them out")
+        raise UsageProblem("--on and --dask-workers cannot be used together", "omit one of them")
     if where in ("", "processes") and dask_workers is None:
         from tuiprof.fleet.processes import Processes, affordable
 
@@ -186,7 +186,7 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
         return
     if where not in ("", "dask", "ssh"):
         raise UsageProblem(
-            f"--on {on} is not known", "it is processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
+            f"--on {on} is unknown", "use processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
         )
     from tuiprof.fleet.dask_ import Dask
 

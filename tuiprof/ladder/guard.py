@@ -39,10 +39,10 @@ def must_be_own(ladder: LadderRun) -> None:
     if folder.st_uid != os.geteuid():
         why = "its folder belongs to another user"
     elif folder.st_ino != ladder.meta.inode:
-        why = "it was not begun in this folder, so somebody else may have made it"
+        why = "it was not started in this folder, so it may come from somebody else"
     else:
         return
-    remedy = f"look at what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
+    remedy = f"check what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
     raise SessionError(f"{ladder.id}: {why}", remedy)
 
 
@@ -86,17 +86,15 @@ def differences(meta: LadderMeta, facts: Facts) -> list[str]:
     then = meta.sources or {script.name: meta.digest}  # an earlier tuiprof looked at the script alone
     if not meta.sources:
         now = {script.name: now[script.name]}
-    said = [f"{script.parent / name} is gone" for name in then if name not in now]
-    said += [f"{script.parent / name} is new" for name in now if name not in then]
+    said = [f"{script.parent / name} was removed" for name in then if name not in now]
+    said += [f"{script.parent / name} was added" for name in now if name not in then]
     said += [
-        f"{script.parent / name} is not what it was"
-        for name in then
-        if name in now and now[name] != then[name]
+        f"{script.parent / name} has changed" for name in then if name in now and now[name] != then[name]
     ]
     for name, version in meta.software.items():
         have = _version(name, facts)
         if have != version:
-            said.append(f"{name} was {version or 'not there'} and is {have or 'not there'}")
+            said.append(f"{name} was {version or 'missing'} and is {have or 'missing'}")
     return said
 
 

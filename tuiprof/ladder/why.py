@@ -20,10 +20,10 @@ from tuiprof.model import Report, Trace
 from tuiprof.model.characters import shell_word
 
 WHY_RULE: Final = (
-    "What differs between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
-    "launches a step; device time by kind of kernel; without device activity, operators by self time. Times count from "
-    f"{DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} points. "
-    "Captured steps are slowed down by the profiler and are not among the timed ones."
+    "Differences between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
+    "launches a step; device time by kind of kernel; without device activity, operators by self time. Times are listed "
+    f"from {DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} "
+    "percentage points. Captured steps are slowed down by the profiler and are not timed."
 )
 
 

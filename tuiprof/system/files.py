@@ -108,7 +108,7 @@ def write_inside(folder: Path, name: str, data: bytes) -> None:
         SessionError: It cannot be written, or the folder is a link.
     """
     if folder.is_symlink():
-        raise SessionError(f"{folder} is a link: nothing is written there", "put a folder in its place")
+        raise SessionError(f"{folder} is a link: nothing is written there", "replace it with a folder")
     write_atomic(folder / name, data)
 
 

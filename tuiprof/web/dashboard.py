@@ -136,7 +136,7 @@ class Dashboard:
             async with asyncio.timeout(_TO_TAKE_S):
                 await to.drain()
         except TimeoutError as error:
-            raise ConnectionError("the dashboard takes nothing any more") from error
+            raise ConnectionError("the dashboard no longer accepts input") from error
         except (OSError, RuntimeError):  # it is over, as the reading side will notice
             pass
 

@@ -95,8 +95,8 @@ class DashboardServer:
             len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()
         ):
             raise UsageProblem(
-                f"a token needs {_LEAST_TOKEN} characters or more, ASCII and printable",
-                "leave --token out: a random one is made",
+                f"a token needs at least {_LEAST_TOKEN} printable ASCII characters",
+                "omit --token to use a random one",
             )
         self.host, self.port = host, port
         self.token = token or secrets.token_urlsafe(24)
@@ -120,7 +120,7 @@ class DashboardServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let nobody through without the token, nor under a foreign name, nor from another site's page."""
         if not self._named_rightly(request):
-            raise web.HTTPForbidden(text="tuiprof: this server is not known by that name\n")
+            raise web.HTTPForbidden(text="tuiprof: unknown host name\n")
         given = request.query.get("token")
         if given is not None:
             if not self._is_token(given):
