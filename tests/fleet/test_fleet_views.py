@@ -32,14 +32,14 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(folder: Path, summaries: Path) -> Fleet:
     with pytest.MonkeyPatch.context() as here:
-        here.setenv(cache.PLACE_VARIABLE, str(summaries))
+        here.setenv(cache.FOLDER_VARIABLE, str(summaries))
         return Fleet(gather(files_in(folder), Processes(2)))
 
 
 @pytest.fixture(autouse=True)
 def one_cache(summaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tests here read the same files."""
-    monkeypatch.setenv(cache.PLACE_VARIABLE, str(summaries))
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(summaries))
 
 
 @pytest.fixture

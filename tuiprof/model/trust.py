@@ -109,7 +109,7 @@ def _reading(trace: Trace) -> list[Remark]:
         remarks.append(
             Remark(
                 "truncated",
-                "the file ends in the middle of an event: what follows is missing",
+                "the file ends in the middle of an event: later events are missing",
                 "let the profiler finish writing before copying the file",
                 "bad",
             )

@@ -16,7 +16,7 @@ from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
-from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
+from tuiprof.analyses.syncs import WAIT_LOCATIONS, WaitLocation
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
@@ -176,19 +176,19 @@ class Evidence:
 
     # -- waits ---------------------------------------------------------------------------------------------
 
-    def waits(self, *kinds: str) -> Iterable[WaitPlace]:
+    def waits(self, *kinds: str) -> Iterable[WaitLocation]:
         """Yield the places where the host waits for one of some reasons in steady state, the most expensive first.
 
         Args:
             *kinds: Why it waits; none = for whatever reason.
         """
-        for row in self.rows(WAIT_PLACES):
+        for row in self.rows(WAIT_LOCATIONS):
             # In most steps, or many times where there are no steps.
             steady = row.count >= 5 if row.per_step is None else row.per_step >= 0.9
             if steady and (not kinds or row.kind in kinds):
                 yield row
 
-    def rhythm(self, row: WaitPlace) -> str:
+    def rhythm(self, row: WaitLocation) -> str:
         """Return how often a row happens, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
         return times(row.per_step, row.count)
 
@@ -196,7 +196,7 @@ class Evidence:
         """Return how often something that was counted in the whole trace happens, for a sentence."""
         return times(count / self.step_count if self.stepped else None, count)
 
-    def place(self, row: WaitPlace) -> str:
+    def place(self, row: WaitLocation) -> str:
         """Return where a wait is, for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
         return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
 
@@ -224,22 +224,22 @@ class Evidence:
         where, _, caller = spot
         return _called_from(caller, where)
 
-    def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
+    def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
         return _waits_by_place(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
 
-    def calls_of(self, row: WaitPlace) -> Ints:
+    def calls_of(self, row: WaitLocation) -> Ints:
         """Return the calls that wait at a place, as rows of the trace."""
         return self._waits_of(row)["event"].to_numpy()
 
-    def without_waiting(self, row: WaitPlace) -> Edit:
+    def without_waiting(self, row: WaitLocation) -> Edit:
         """Return the change in which the calls of a place do not wait, and cost the host nothing."""
         return _wait_table.without(self.trace, self._waits_of(row))
 
-    def without_reading(self, row: WaitPlace) -> Edit:
+    def without_reading(self, row: WaitLocation) -> Edit:
         """Return the change in which the operators that wait at a place are not called at all."""
         return self.without_operators(self.operators_of(row))
 
-    def operators_of(self, row: WaitPlace) -> Ints:
+    def operators_of(self, row: WaitLocation) -> Ints:
         """Return the operators that wait at a place: the outermost ``aten::`` one around each call, else the call."""
         trace = self.trace
         rows = self.calls_of(row)

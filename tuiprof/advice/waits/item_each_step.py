@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.waits.kinds import READ_KINDS
-from tuiprof.analyses.syncs import WaitPlace
+from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
@@ -43,7 +43,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _without_loop(evidence: Evidence, row: WaitPlace) -> Edit | None:
+def _without_loop(evidence: Evidence, row: WaitLocation) -> Edit | None:
     """Return the change in which many reads of a step become one, with all that is called between them."""
     if (row.per_step or 0) < LOOP:
         return None

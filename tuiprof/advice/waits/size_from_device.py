@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits.kinds import SIZE_KINDS
-from tuiprof.analyses.syncs import WaitPlace
+from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 
 Mask = npt.NDArray[np.bool_]
@@ -22,7 +22,7 @@ _KEEP_HOST = 0.3
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for nonzero, boolean masks, unique and repeat_interleave in the step, each with its backward."""
     calls = evidence.calls
-    places: dict[frozenset[str], list[WaitPlace]] = {}
+    places: dict[frozenset[str], list[WaitLocation]] = {}
     makers: dict[frozenset[str], Mask] = {}
     for row in evidence.waits(*SIZE_KINDS):
         inside = calls.inside(evidence.calls_of(row))
