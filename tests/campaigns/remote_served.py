@@ -34,7 +34,7 @@ from tests.terminals import in_terminal
 from tests.waiting import came
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled
-from tuiprof.formats.remote import LIMIT_VARIABLE, PATIENCE_VARIABLE, FOLDER_VARIABLE, fetch
+from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, PATIENCE_VARIABLE, fetch
 from tuiprof.resources import shipped
 
 PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve`, makes tuiprof hang, leak or outlive."
