@@ -1,4 +1,4 @@
-"""Which rank holds the others up, and by how much."""
+"""Which rank delays the others, and by how much."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
 
 
 def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
-    """Tell what held the memory.
+    """Return what held the memory.
 
     Raises:
         TraceError: It cannot be read, or is no snapshot.

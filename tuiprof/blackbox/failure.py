@@ -29,7 +29,7 @@ _ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warn
 
 
 def failure_report(session: Session, fold: Fold, status: Status) -> Report | None:
-    """Tell how a run ended; None where it did not fail."""
+    """Return how a run ended; None if it did not fail."""
     if status.state not in ("failed", "interrupted"):
         return None
     first = _first_to_fail(fold)
@@ -46,7 +46,7 @@ def failure_report(session: Session, fold: Fold, status: Status) -> Report | Non
 
 
 def _first_to_fail(fold: Fold) -> WriterState | None:
-    """Return the process that ended first with an error: the others fail because it is gone."""
+    """Return the process that failed first: the others usually fail because of it."""
     failed = [rank for rank in fold.ranks if rank.end is not None and rank.end.code]
     return min(failed, key=lambda rank: rank.end.at + rank.offset_ns if rank.end else 0, default=None)
 

@@ -174,7 +174,7 @@ def stacks_report(
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Tell where threads are."""
+    """Return where threads are."""
     groups = group(processes)
     mains = [one for one in groups if one.main] or groups[:1]
     said = "; ".join(f"{one.who} in {one.sentence}" for one in mains[:6])

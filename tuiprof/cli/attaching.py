@@ -1,4 +1,4 @@
-"""Verbs for runs that go on already, here or on other hosts: attach, detach, collect."""
+"""Commands for running sessions, here or on other hosts: attach, detach, collect."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
 
 
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
-    """Return the folder of the measured ladder a user means; None where it is none, or a session is meant."""
+    """Return the folder of the measured ladder a user means; None if it is not a ladder, or a session is meant."""
     from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
     from tuiprof.ladder.state import find_ladder

@@ -1,4 +1,4 @@
-"""What the shell completes beside verbs and options: scenarios, sessions, analyses, and files."""
+"""Shell completion besides commands and options: scenarios, sessions, analyses and files."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 
 
 def _trusted(measured: LadderRun) -> None:
-    """Let the user look at the commands of a ladder that somebody else may have made before any of them is run."""
+    """Show the commands of a ladder that may come from somebody else, before any of them is run."""
     from tuiprof.errors import SessionError
     from tuiprof.ladder.guard import must_be_own
 
@@ -264,7 +264,7 @@ def _write(answer: Report, fmt: str, output: Path | None, *, charts: bool) -> No
 
 
 def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
-    """Say what can be done next."""
+    """Print what can be done next."""
     from tuiprof.model.characters import shell_word
 
     if stopped:

@@ -151,7 +151,7 @@ def open_side(
 
 
 def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str] | Trace) -> Report:
-    """Say what changed between two runs: step time, kernels, launches, syncs.
+    """Compare two runs: step time, kernels, launches, syncs.
 
     Returns:
         The report; differences are after minus before, so negative is faster.

@@ -1,4 +1,4 @@
-"""Keeps summaries in the user's cache directory, so that a gathering that broke off goes on where it stopped.
+"""Keeps summaries in the user's cache directory, so that an interrupted report resumes where it stopped.
 
 An entry is named after the version of tuiprof and the content of the file: its size, time of change, and a digest of
 its first and last 64 KiB. A digest of all of it would cost about as much as reading the trace; a change in the middle
@@ -64,7 +64,7 @@ def entry_of(path: Path) -> Path | None:
 
 
 def find(entry: Path, file: File) -> Summary | None:
-    """Return the summary that is kept of a file; None = there is none."""
+    """Return the cached summary of a file; None = there is none."""
     import polars as pl
 
     from tuiprof.fleet.summary import TABLES, Summary, decode

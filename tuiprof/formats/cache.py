@@ -110,7 +110,7 @@ def find(
 
 
 def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
-    """Write a trace to the cache in a thread, so that nobody waits for it; None when there is nothing to do."""
+    """Write a trace to the cache in a background thread; None if there is nothing to do."""
     entry = _path_of(source)
     if entry is None or source.size < WORTH_KEEPING or entry.exists():
         return None
@@ -178,7 +178,7 @@ def _stats(saved: dict[str, Any]) -> ReadStats:
 
 
 def _path_of(source: Source) -> Path | None:
-    """Return where the entry of a file lies; None when there is no cache or the file is gone."""
+    """Return the path of a file's entry; None if there is no cache or the file was removed."""
     folder = root()
     if folder is None:
         return None

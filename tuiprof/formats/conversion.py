@@ -23,7 +23,7 @@ def possible(path: Path) -> Conversion | None:
 
 
 def refuse(path: Path) -> None:
-    """Say what to run for a raw capture.
+    """Return the command to run for a raw capture.
 
     Raises:
         TraceError: It is a raw capture; the remedy is the command that converts it.

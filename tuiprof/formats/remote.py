@@ -247,7 +247,7 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _beside(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the file with source lines that the probe wrote beside a trace, where there is one."""
+    """Return the file with source lines that the probe wrote next to a trace, if it exists."""
     name = str(info["name"])
     folder, slash, own = name.partition("?")[0].rpartition("/")
     try:

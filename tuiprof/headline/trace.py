@@ -122,7 +122,7 @@ def _read(kept: Path) -> Headline | None:
 
 @contextlib.contextmanager
 def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Wait while another thread or process works out the same; go on where there is no lock, or it hangs."""
+    """Wait while another thread or process computes the same; continue without a lock, or if that hangs."""
     lock = kept.with_suffix(".lock")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What must hold for a stopped ladder to go on: that it is the user's own, and that code and software are the same.
+"""Conditions for resuming a ladder: it belongs to the user, and code and software are unchanged.
 
 The code is the script, its header, the modules beside it that it imports (and those that these import), and the folder
 of its name with sources in other languages. The software is Python and the packages that its variants name; the GPUs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def must_be_own(ladder: LadderRun) -> None:
-    """Refuse a ladder that may come from somebody else, since its file says which commands are run.
+    """Refuse a ladder that may come from somebody else, as its file contains the commands to run.
 
     Raises:
         SessionError: Its folder is another user's, or it was not begun in this folder, but copied there.
@@ -76,7 +76,7 @@ def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[
 
 
 def differences(meta: LadderMeta, facts: Facts) -> list[str]:
-    """Say what is not as it was when a ladder was planned, each in a clause; none = all is.
+    """Return what has changed since a ladder was planned, a clause each; empty = nothing.
 
     Raises:
         SessionError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""Measuring a ladder in a process of its own, which goes on when whoever started it leaves."""
+"""Measuring a ladder in its own process, which outlives the one that started it."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def run(
 def _next(
     meta: LadderMeta, live: Sequence[Trial], checks_at_once: int, alone: Collection[Slot]
 ) -> list[Slot]:
-    """Return what may be started now: checks beside checks but for some, anything else alone."""
+    """Return what may be started now: most checks run concurrently, anything else alone."""
     taken = {_slot(trial) for trial in live}
     slots = [slot for slot in pending(meta) if slot not in taken]
     if any(trial.kind != "check" for trial in live):

@@ -215,7 +215,7 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
 
 
 def _uneven(trials: Iterable[Figures]) -> str:
-    """Say so where the median hides what most of the time went to."""
+    """Return a note if the median hides most of the time."""
     means = [
         figures.batch / figures.samples_per_s * 1e9 / figures.median_ns
         for figures in trials

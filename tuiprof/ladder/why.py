@@ -153,7 +153,7 @@ def problems(seen_of: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[s
 
 
 def same_work(seen_of: Mapping[str, Seen]) -> list[str]:
-    """Say which variants ran the same kernels, as often and as long: what differs between them is not on the device.
+    """Return which variants ran the same kernels, as often and as long: they do not differ on the device.
 
     That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
     does not tell two variants apart hands one of them the other's.

@@ -84,7 +84,7 @@ class Trust:
 
     @property
     def text(self) -> str:
-        """All remarks with what to do about them, for a report that nobody can expand."""
+        """All remarks with their remedies, for static reports."""
         if not self.remarks:
             return self.line
         return "trust: " + " · ".join(f"{r.text} ({r.remedy})" if r.remedy else r.text for r in self.remarks)

@@ -229,7 +229,7 @@ class Capturer:
         self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
-        """Give up the window that is open, because somebody else needs the profiler."""
+        """Cancel the open window, as the script needs the profiler."""
         if self._window is not None:
             self._fail(self._window, CaptureError(why))
 

@@ -45,7 +45,7 @@ class Hook:
         self._runtime = runtime
 
     def failed(self) -> None:
-        """Switch off and note the exception that is being handled, unless it is the script's own: that goes on."""
+        """Switch off and note the exception that is being handled, unless it is the script's own, which propagates."""
         error = sys.exc_info()[1]
         if error is not None and raised_by_signal_handler(error):
             raise error
@@ -119,7 +119,7 @@ class Runtime:
         return Hook(name, self)
 
     def note(self, level: str, text: str) -> None:
-        """Tell the user something once."""
+        """Record a note, once."""
         if text not in self._told:
             self._told.add(text)
             self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
@@ -172,7 +172,7 @@ class Runtime:
     # -- the script's own marks -----------------------------------------------------------------------------
 
     def step(self, metrics: dict[str, Any]) -> None:
-        """End a step, as told by the script."""
+        """End a step, called by the script."""
         hook = self._explicit
         if hook.on:
             try:
@@ -260,7 +260,7 @@ class Runtime:
             self.steps.call_at_next_end(self.log.start)
 
     def _after_fork_in_child(self) -> None:
-        """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
+        """Reset after a fork: a child that trains gets its own log, a data-loading child records nothing."""
         if self.has_left:
             return
         self.log.forget()
@@ -307,7 +307,7 @@ class Runtime:
             sys.stderr.write(f"tuiprof: the end of the log is missing: {problem!r}\n")
 
     def _exit_without_steps(self) -> None:
-        """Say why there is nothing, in a process that looks like the script itself.
+        """Explain why nothing was recorded, in a process that looks like the script itself.
 
         Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this speaks
         only where there is something to say and no process of the run has recorded a step.

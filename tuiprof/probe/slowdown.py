@@ -53,7 +53,7 @@ class Slowdown:
         return self.after_ns / self.before_ns - 1
 
     def __str__(self) -> str:
-        """Say it as one clause."""
+        """Return one clause."""
         return (
             f"steps are {1 + self.share:.2f}× slower since the capture of steps {self.first} to {self.last} "
             f"({self.before_ns / 1e6:.3g} → {self.after_ns / 1e6:.3g} ms)"

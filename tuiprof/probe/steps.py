@@ -90,7 +90,7 @@ def _no_call() -> int:
 
 
 def _nobody() -> None:
-    """Stand in for the weak reference to an optimizer where there is none."""
+    """Replacement for the weak reference to an optimizer if there is none."""
 
 
 class Steps:

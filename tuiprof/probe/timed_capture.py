@@ -1,4 +1,4 @@
-"""Captures by the clock, for scripts whose steps nobody knows: ``--capture 3s@20s``, and one made by itself.
+"""Timed captures, for scripts without detected steps: ``--capture 3s@20s``, and an automatic one.
 
 The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). A main
 thread that does not come back to Python for a second, because all of the training is one call, has that done by another
@@ -201,7 +201,7 @@ class _Call:
         self._over.wait(seconds)
 
     def run(self) -> None:
-        """Call it, unless somebody else does."""
+        """Call it, unless another thread is calling it."""
         if self._taken.acquire(blocking=False):
             try:
                 self._function()

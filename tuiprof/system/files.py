@@ -113,7 +113,7 @@ def write_inside(folder: Path, name: str, data: bytes) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file and the folder it lies in are this user's, so that nobody else decides what it says."""
+    """Return whether a file and its folder belong to this user, so that no other user controls its contents."""
     try:
         return all(os.lstat(each).st_uid == os.geteuid() for each in (path, path.parent))
     except OSError:

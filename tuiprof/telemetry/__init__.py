@@ -17,7 +17,7 @@ from tuiprof.plugins import discover
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Hardware that is not here, and why: never an empty panel.
+    """Missing hardware, and why: never an empty panel.
 
     Attributes:
         reason: For example ``"no NVIDIA driver (libnvidia-ml.so.1 not found)"``.

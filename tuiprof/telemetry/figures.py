@@ -155,7 +155,7 @@ _ALL: Final = (
 )
 FIGURES: Final[dict[str, Figure]] = {item.key: item for item in _ALL}
 
-#: What a panel of each kind of device shows first, most telling first; keys a sample lacks are passed over.
+#: The first figures of each kind of device in a panel, in order; keys that a sample lacks are skipped.
 HEADLINE: Final[dict[str, tuple[str, ...]]] = {
     "host": ("util", "tree_cpu", "tree_rss_bytes", "mem_used_bytes", "loaders", "loaders_idle"),
     "nvidia": ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz"),

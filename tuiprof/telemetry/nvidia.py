@@ -237,7 +237,7 @@ def _gpus(nvml: Any) -> list[_Gpu]:
 
 
 def throttle_words(reasons: int) -> str:
-    """Return in words why the clock is not higher.
+    """Return the reason why the clock is not higher.
 
     Returns:
         For example ``"power cap"``; ``"none"`` when nothing holds it down, ``"idle"`` without work.

@@ -104,7 +104,7 @@ class Dashboard:
             heard.cancel()
 
     async def take(self, message: str) -> str | None:
-        """Pass on a message of the page; what is none is not heeded.
+        """Forward a message of the page; anything else is ignored.
 
         Returns:
             What to answer; None = nothing.

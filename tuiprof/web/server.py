@@ -118,7 +118,7 @@ class DashboardServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let nobody through without the token, nor under a foreign name, nor from another site's page."""
+        """Reject requests without the token, under another host name, or from another site's page."""
         if not self._named_rightly(request):
             raise web.HTTPForbidden(text="tuiprof: unknown host name\n")
         given = request.query.get("token")
@@ -139,7 +139,7 @@ class DashboardServer:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
     def _named_rightly(self, request: web.Request) -> bool:
-        """Whether the browser means this server: a name of somebody else's may point to this machine, too."""
+        """Whether the request names this server: a foreign host name may resolve to this machine, too."""
         origin = request.headers.get("Origin")
         try:
             name = urlsplit(f"//{request.host}").hostname or ""

@@ -1,4 +1,4 @@
-"""What a change wins for the job: a rank that waits for others wins nothing by being quicker."""
+"""What a change saves the job: making a rank faster that waits for others saves nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RULES = (
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Say what the findings of the advice win for the job."""
+    """Return what the findings of the advice save the job."""
     if sum(map(len, fleet.groups)) < 2:
         return Unavailable(NAME, "no collectives were matched, so it is unknown what the ranks wait for")
     job = fleet.job

@@ -150,7 +150,7 @@ def _short(label: str) -> str:
 
 
 def _units(fleet: Fleet) -> list[tuple[str, float]]:
-    """Return hosts and ranks that are late, the latest first; ranks of a late host are not named beside it."""
+    """Return hosts and ranks that are late, the latest first; ranks of a late host are not named separately."""
     late = fleet.held.late
     units = []
     for host in fleet.late_hosts:

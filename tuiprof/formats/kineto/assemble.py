@@ -76,7 +76,7 @@ def assemble(
 
 
 def _xla_marks(spans: Columns, category: npt.NDArray[np.uint8], origin: int) -> pl.DataFrame | None:
-    """Tell launches and step marks of XLA's profilers, which write no category; return the steps."""
+    """Identify launches and step marks of XLA's profilers, which write no category; return the steps."""
     unsaid = category == words.CODE["other"]
     correlation = spans.numbers.get("correlation")
     if correlation is not None:
@@ -181,7 +181,7 @@ def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
 def _places(
     spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16], Ints]:
-    """Tell category, device and stream of every span; -1 = none."""
+    """Return category, device and stream of every span; -1 = none."""
     other = words.CODE["other"]
     by_word = [words.category(word) for word in gathered.cats]
     lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)

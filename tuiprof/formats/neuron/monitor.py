@@ -122,7 +122,7 @@ class _Lines:
 
 
 def _reports(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the reports in documents: they themselves, or what they hold where somebody numbered the reports."""
+    """Yield the reports in documents: they themselves, or their contents if the reports are numbered."""
     for document in found:
         if _GROUPS & document.keys():
             yield document

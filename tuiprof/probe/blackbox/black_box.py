@@ -1,4 +1,4 @@
-"""What is kept for the time when a run goes wrong: stacks, collectives, numbers that are none, memory that ran out.
+"""The black box: stacks, collectives, NaN and infinite values, and out-of-memory errors, recorded when a run fails.
 
 All of it is asked for or looked after in the log's thread, except :mod:`.nan_watch` (asked for with ``--watch-nan``)
 and :mod:`.out_of_memory` (which runs when an allocation has failed). ``control/black-box.json`` says what is wanted.
@@ -82,7 +82,7 @@ class BlackBox:
             self._ask_all(f"{_STALL}{writer}-{n}", cause, writer, n)
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """Return a request; None = it is older than this process, or gone."""
+        """Return a request; None = it is older than this process, or was removed."""
         try:
             with open(os.path.join(self._control, f"stacks-{name}.json"), encoding="utf-8") as file:
                 fields = loads(file.read())
@@ -120,7 +120,7 @@ class BlackBox:
     # -- on the thread that trains --------------------------------------------------------------------------
 
     def not_finite(self, what: str, n: int, value: str) -> None:
-        """Note a number that is none, once a name.
+        """Record a NaN or infinite value, once per name.
 
         Args:
             what: Whose: ``metric loss``, ``gradient of layer.weight``.
@@ -159,7 +159,7 @@ class BlackBox:
 
 
 def _options(control: str) -> dict[str, Any]:
-    """Return what is wanted of the black box; nothing where nobody said so."""
+    """Return the enabled checks of the black box."""
     try:
         with open(os.path.join(control, OPTIONS), encoding="utf-8") as file:
             found = loads(file.read())

@@ -147,7 +147,7 @@ class _Given:
             hook[0].failed()
 
     def _note(self, text: str) -> None:
-        """Say what is wrong, in the log and at once."""
+        """Report an error, in the log and on stderr."""
         from ..runtime import RUNTIME
 
         RUNTIME.note("bad", text)
@@ -188,7 +188,7 @@ class _Main:
 
 
 def _as_script(variables: dict[str, Any]) -> None:
-    """Let a module look like a script that Python runs."""
+    """Set up a module like a script that Python runs."""
     variables.update(
         __spec__=None, __package__=None, __loader__=SourceFileLoader("__main__", variables["__file__"])
     )

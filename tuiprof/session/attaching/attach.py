@@ -160,7 +160,7 @@ def _enter(session: Session, pid: int) -> enter.Answer:
 
 
 def detach(session: Session) -> None:
-    """Leave the process of a session, which goes on as if nobody had come, and wait until that is done.
+    """Detach from the process of a session, which continues as before, and wait until that is done.
 
     Raises:
         SessionError: It was not, or it is over.

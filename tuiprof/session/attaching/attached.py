@@ -114,7 +114,7 @@ class _Signals:
 
 
 def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
-    """Have the probe take itself out."""
+    """Have the probe remove itself."""
     try:
         answer = enter.send(who.pid, session.control, "leave")
     except TuiprofError as error:

@@ -149,7 +149,7 @@ def check(pid: int) -> tuple[int, int]:
 
 
 def send(pid: int, control: Path, what: str) -> Answer:
-    """Have a process load the probe (``enter``) or let it go (``leave``), and wait for its answer.
+    """Have a process load the probe (``enter``) or remove it (``leave``), and wait for its answer.
 
     Args:
         pid: The process.

@@ -87,7 +87,7 @@ class Copy:
         return ended
 
     def tell(self, every_s: float, problem: str = "", *, ended: bool = False) -> None:
-        """Say in the copy that it is collected, or why it is not."""
+        """Store in the copy that it is collected, or why it is not."""
         before = read_collected(self.path)
         reached_ns = before.unix_ns if before is not None and problem else time.time_ns()
         own = None if ended else process.identify(os.getpid())
@@ -214,7 +214,7 @@ class Collector:
             self._stopped.wait(max(self._every_s, _AGAIN_S) if problem else self._every_s)
 
     def _find(self, remote: Remote) -> None:
-        """Take up the sessions of a host's newest run."""
+        """Start collecting the sessions of a host's newest run."""
         copies = self.copies[remote.host]
         known = {copy.folder for copy in copies}
         for folder in remote.sessions(self._name):

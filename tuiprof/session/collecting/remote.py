@@ -123,7 +123,7 @@ class Remote:
         return re.sub(r"[^A-Za-z0-9_-]+", "-", self.host.rpartition("@")[2]).strip("-")[:40] or "host"
 
     def check(self) -> None:
-        """Look whether what it needs here is installed.
+        """Check that the required programs are installed here.
 
         Raises:
             UsageProblem: It is not.

@@ -203,7 +203,7 @@ class StacksState:
 
     @property
     def cause(self) -> str:
-        """Why they were taken without anybody asking; empty = somebody asked."""
+        """Why they were taken automatically; empty = they were requested."""
         return next((record.cause for record in self.by_writer.values() if record.cause), "")
 
 
@@ -311,13 +311,13 @@ class Fold:
 
     @property
     def end(self) -> End | None:
-        """How the run ended, by the recorder; None = it goes on, or the recorder died."""
+        """How the run ended, from the recorder; None = it is running, or the recorder died."""
         recorder = self.writers.get(RECORDER)
         return recorder.end if recorder else None
 
     @property
     def recorder_share(self) -> float | None:
-        """CPU share (1 = one core) that the recorder takes; None = not told yet."""
+        """CPU share (1 = one core) of the recorder; None = unknown yet."""
         recorder = self.writers.get(RECORDER)
         return recorder.cost_share if recorder else None
 

@@ -215,7 +215,7 @@ class LogFile:
 
 
 def _data_after(path: Path, position: int) -> int:
-    """Return where the next bytes are that take room on the disk, at most the end; nobody wrote what lies before."""
+    """Return the offset of the next allocated bytes of a sparse file, at most the end."""
     try:
         with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
             try:
@@ -325,7 +325,7 @@ class LogReader:
             file.close()
 
     def _find(self) -> None:
-        """Take up files that have appeared."""
+        """Start following files that have appeared."""
         for log in self.session.logs():
             if log.writer not in self._files:
                 file = self._files[log.writer] = LogFile(log.path)

@@ -62,7 +62,7 @@ class LogWriter:
             return self._flush()
 
     def give_up_readings(self) -> None:
-        """Give up what waits and is not said in words, so that the last lines fit into little space."""
+        """Drop waiting readings, so that the last lines fit into little space."""
         with self._lock:
             first, others = list(self._waiting)[:1], list(self._waiting)[1:]  # the first may be half written
             kept = [line for line in others if line.startswith(_WORDS)]

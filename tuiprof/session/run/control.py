@@ -236,7 +236,7 @@ def read_stop(session: Session) -> StopRequest | None:
 
 
 def running_parts(session: Session) -> list[Session]:
-    """Return the parts of a run that go on, one per host.
+    """Return the running parts of a run, one per host.
 
     Raises:
         SessionError: The run is over.

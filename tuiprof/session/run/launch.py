@@ -230,7 +230,7 @@ def _name(spec: LaunchSpec) -> str:
 
 @contextlib.contextmanager
 def _piped_in(wanted: bool) -> Iterator[int | None]:
-    """Give the descriptor of a pipe, socket or file that is this process's standard input; None where it is none."""
+    """Return the descriptor of this process's standard input if it is a pipe, socket or file, else None."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:  # it was started without one

@@ -1,4 +1,4 @@
-"""Copies of session folders that ``tuiprof collect`` brings here from another host, and who goes on bringing them."""
+"""Copies of session folders that ``tuiprof collect`` makes of another host's, and their collector."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Collected(msgspec.Struct, frozen=True):
 
     @property
     def goes_on(self) -> bool:
-        """Whether somebody collects; of a collector on another machine, whether it did lately."""
+        """Whether a collector is running; for one on another machine, whether it copied recently."""
         if self.collector is None:
             return False
         if self.pid_namespace != process.pid_namespace():
@@ -73,7 +73,7 @@ def unreached(session: Session) -> str:
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
-    """Say who collects a session folder.
+    """Store who collects a session folder.
 
     Raises:
         SessionError: It cannot be written.
