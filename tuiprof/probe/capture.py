@@ -18,7 +18,7 @@ from .steps import ANNOTATION, CAPTURE, SYNC, Steps
 
 
 class CaptureError(Exception):
-    """A capture cannot be made; the text says why and what to do."""
+    """A capture cannot be made; the text gives the reason and the remedy."""
 
 
 class _Window:
@@ -74,7 +74,7 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
-        self._held = -1  # the last step before which it was not settled what a step is
+        self._held = -1  # the last step before the source of steps was settled
         self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Capturer:
     # -- at a step boundary, on the thread that steps -------------------------------------------------------
 
     def boundary(self, n: int) -> None:
-        """Do what is due between two steps."""
+        """Run the actions that are due between two steps."""
         if not is_of_python(get_ident()) or self.must_wait():
             # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
             # is being captured.
@@ -121,7 +121,7 @@ class Capturer:
                 self._steps.attend(self)
 
     def _choose(self, n: int) -> _Window | None:
-        """Return the window to open for the request that is due next, if one is."""
+        """Return the window for the next request that is due, or None."""
         if not self._steps.settled:
             self._held = n
             return None
@@ -154,7 +154,7 @@ class Capturer:
 
     @property
     def starts_on_any_thread(self) -> bool:
-        """Whether the profiler may be started and stopped beside the main thread while that computes."""
+        """Whether the profiler may be started and stopped in another thread while the main thread computes."""
         return self.uses_jax and not jax_on_gpu()
 
     def make_profiler(self, request: Request) -> Any:
@@ -243,7 +243,7 @@ class Capturer:
         self._threads = []
 
     def after_fork(self) -> None:
-        """Forget what the parent is doing."""
+        """Reset the parent's state after a fork."""
         self._queue = []
         self._window = self.timed = None
         self._held = -1

@@ -76,7 +76,7 @@ class Requests:
                 return [], None
             self._changed = changed
             names = sorted(os.listdir(self._folder))
-        except OSError:  # no folder: nobody can ask for anything
+        except OSError:  # no folder: no requests
             return [], None
         found: list[Request] = []
         for name in names:
@@ -92,7 +92,7 @@ class Requests:
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
     def _triggers(self, names: list[str]) -> list[Trigger] | None:
-        """Return what is armed; None = the same as before."""
+        """Return the armed triggers; None = unchanged."""
         texts: dict[str, str] = {}
         for name in names:
             try:
@@ -125,7 +125,7 @@ class Requests:
         return Change(**wanted)
 
     def _read(self, name: str) -> Request:
-        """Return one request; what is wrong with it is in ``problem``."""
+        """Return one request; an error is in ``problem``."""
         identity = name[len("capture-") : -len(".json")]
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:

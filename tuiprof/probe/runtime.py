@@ -98,7 +98,7 @@ class Runtime:
             )
 
     def _new_triggers(self) -> Triggers:
-        """Return what watches the steps for slow ones."""
+        """Return the watcher for slow steps."""
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
         self.log.on_steps = self._steps_ended
@@ -106,7 +106,7 @@ class Runtime:
         return triggers
 
     def _new_black_box(self) -> BlackBox:
-        """Return what keeps what is needed when the run goes wrong."""
+        """Return the black box."""
         return BlackBox(self.session, lambda: self.steps.out, self.note)
 
     def _steps_ended(self, steps: list[Any]) -> None:
@@ -164,7 +164,7 @@ class Runtime:
             self._first_step()
 
     def _look(self) -> None:
-        """See where the script is, and whether that says what its steps are."""
+        """Sample the script, and check whether the samples identify its steps."""
         self.sampler.sample()
         self.loops.look()
         self.timed.look()
@@ -212,7 +212,7 @@ class Runtime:
             util.Finalize(None, self._exit, exitpriority=100)
 
     def _poll(self) -> None:
-        """Hand new requests to the capturer, and see what the script does."""
+        """Pass new requests to the capturer, and sample the script."""
         with self._polling:  # at the first step two threads do this
             requests, triggers = self.requests.new()
             if triggers is not None:
@@ -285,7 +285,7 @@ class Runtime:
         self._paused = self._ended = False
 
     def _exit(self) -> None:
-        """Finish what is going on and write the last line."""
+        """Finish open captures and write the last line."""
         if self._ended:
             return
         self._ended = True

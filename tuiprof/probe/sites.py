@@ -35,7 +35,7 @@ class SiteWatch:
             self._undo.pop()()
 
     def write(self, path: str) -> None:
-        """Write one line a wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``; ``dur_ns`` if known.
+        """Write one line per wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``; ``dur_ns`` if known.
 
         Args:
             path: The file, which must not exist.

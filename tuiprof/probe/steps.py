@@ -76,7 +76,9 @@ _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
 _MOST_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
-_MOST_IN_TURN = 16  # steps of an optimizer in a loop beside that of another one that may be parts of a step
+_MOST_IN_TURN = (
+    16  # steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
+)
 _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
 _NEVER = 1 << 62
@@ -85,7 +87,7 @@ NO_CALL = -1
 
 
 def _no_call() -> int:
-    """Stand in for the framework's word on what is running, where there is no framework."""
+    """Replacement for the framework's state if there is no framework."""
     return NO_CALL
 
 
@@ -242,7 +244,7 @@ class Steps:
             self._end(source, t, metrics)
 
     def _put_off(self, call: int, source: int, t: int, metrics: dict[str, Any] | None) -> None:
-        """Let the step end when the call has returned; what ends it several times in one call ends it once."""
+        """End the step when the call has returned; several ends in one call count once."""
         before = self.put_off
         if before is not None and before[0] == call:
             metrics = {**before[3], **metrics} if before[3] and metrics else metrics or before[3]
@@ -266,7 +268,7 @@ class Steps:
         self._end(source, t, metrics)
 
     def _end_what_was_put_off(self) -> None:
-        """End a step of whose call nobody saw the return, at the time when it was put off, and do no more."""
+        """End a postponed step whose call was never seen to return, at the time when it was postponed."""
         waiting, self.put_off = self.put_off, None
         if waiting is not None:
             _, source, t, metrics = waiting
@@ -321,7 +323,7 @@ class Steps:
         self._set_due(0)
 
     def call_at_next_end(self, function: Callable[[], None]) -> None:
-        """Call a function at the end of the step that is running."""
+        """Call a function at the end of the running step."""
         self.at_next_end = function
         self._set_due(0)
 
@@ -412,7 +414,7 @@ class Steps:
             self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn, missed, missed_ns))
 
     def _withdraw(self) -> None:
-        """Count from 0 again: what was counted were no steps."""
+        """Count from 0 again: the counted events were not steps."""
         self.n = 0
         if self.device is not None:
             self.device.drop_pending()
@@ -422,7 +424,7 @@ class Steps:
 
     @property
     def settled(self) -> bool:
-        """Whether what ends a step will hardly change any more: a capture can begin."""
+        """Whether the source of steps is settled, so that a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
         if self.loop_on_trial:

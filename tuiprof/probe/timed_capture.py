@@ -53,7 +53,7 @@ class TimedCaptures:
         self._queue.append(request)
 
     def look(self) -> None:
-        """Do what is due."""
+        """Run the actions that are due."""
         now = monotonic_ns()
         if not self._own_asked:
             self._ask_by_itself(now)
@@ -100,7 +100,7 @@ class TimedCaptures:
             self._call = None
 
     def _busy(self) -> bool:
-        """Whether no profiler can be started or stopped just now; it is tried again."""
+        """Whether no profiler can be started or stopped at the moment; retried later."""
         runtime = self._runtime
         return runtime.steps.call() != NO_CALL or runtime.capture.must_wait() or runtime.capture.disturbing
 
@@ -123,7 +123,7 @@ class TimedCaptures:
         self._tell(request, "started")
 
     def _again(self, request: Request | None) -> None:
-        """Put a request back: it is not possible just now."""
+        """Put a request back, as it is not possible at the moment."""
         if request is not None and self._profiler is None:
             self._queue.insert(0, request)
             self._request = None
@@ -159,7 +159,7 @@ class TimedCaptures:
         self._tell(request, "written", path=path, ns=0, **steps)
 
     def finish(self) -> None:
-        """Serve or refuse what is left, because the script ends (on the main thread)."""
+        """Complete or refuse the remaining requests, as the script ends (on the main thread)."""
         call = self._call
         if call is not None:
             call.run()  # unless another thread does just now
@@ -183,7 +183,7 @@ class TimedCaptures:
 
 
 class _Call:
-    """A function that is called once, by whoever comes first."""
+    """A function that is called only once, by the first caller."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function

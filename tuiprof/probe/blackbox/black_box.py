@@ -23,11 +23,9 @@ from .stacks import frames_of_error, threads_now
 from .stall import StallWatch
 
 OPTIONS = "black-box.json"  # in control/
-_STALL = "stall-"  # what requests made here are called
-_OLD_S = 60.0  # requests from before this process began to listen are nobody's any more
-_QUIET_NS = (
-    2_000_000_000  # without a step for so long nothing is in a hurry that reading the Flight Recorder delays
-)
+_STALL = "stall-"  # ids of requests made here
+_OLD_S = 60.0  # requests older than this process are ignored
+_QUIET_NS = 2_000_000_000  # after so long without a step, reading the Flight Recorder delays nothing
 
 
 class BlackBox:
@@ -104,7 +102,7 @@ class BlackBox:
             self._answer(name, writer, n, cause)
 
     def _answer(self, name: str, writer: str, n: int, cause: str) -> None:
-        """Write where every thread of this process is, and what collectives it has entered."""
+        """Write the stacks of all threads of this process, and the collectives that it has entered."""
         quiet = self._stall.since_ns() > _QUIET_NS
         self.write("stacks", id=name, n=n, cause=cause, threads=threads_now())
         if quiet:

@@ -62,7 +62,7 @@ class OutOfMemoryWatch:
             self._runtime.note("warn", f"no snapshot will be written if memory runs out: {error!r}")
 
     def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
-        """Take down what held the memory; called by the allocator, which raises afterwards."""
+        """Write a snapshot of the memory; called by the allocator, which raises afterwards."""
         try:
             if self._runtime.has_left or self._records >= _MOST_RECORDS:
                 return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}
 #: Prefix of a refusal; the command that requested the change matches it.
 REFUSED = "what a step is cannot be changed: "
-#: A change waits so long for the end of the running step, ns; without one nothing steps.
+#: A change waits so long for the end of the running step, ns; then no source is counting.
 _PATIENCE_NS = 3_000_000_000
 
 
@@ -89,13 +89,13 @@ class ChangedSteps:
             self._now()
 
     def release(self) -> None:
-        """Count what was asked for no more."""
+        """Stop counting the requested line or function."""
         for undo in (self._undo_before, self._undo):
             while undo:
                 undo.pop()()
 
     def _set_aside(self) -> None:
-        """Let what counts now do so until what was asked for is reached; what never was is given up."""
+        """Keep the present source until the requested one is reached; an earlier request that was not is dropped."""
         self._generation += 1
         while self._undo_before and self._undo:
             self._undo.pop()()
@@ -191,7 +191,7 @@ class ChangedSteps:
             monitoring.set_local_events(tool, code, event)
 
     def _ended(self) -> Callable[[], None]:
-        """Return what is called where a step ends: the first call begins step 0."""
+        """Return the function to call at the end of a step: its first call begins step 0."""
         steps, hook, clock = self._runtime.steps, self._hook, monotonic_ns
         begun, generation = False, self._generation
 

@@ -13,7 +13,7 @@ def counted(function: Any, end: Callable[[], None]) -> Any:
 
 
 class _Counted:
-    """A callable that is no Python function, such as a jitted one: itself, but that its calls are counted."""
+    """Wraps a callable that is not a Python function, such as a jitted one, and counts its calls."""
 
     def __init__(self, function: Any, end: Callable[[], None]) -> None:
         self.__wrapped__ = function

@@ -43,7 +43,7 @@ class Profilers:
 
 
 def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
-    """See when the script profiles itself; only one profiler can run, and then it is the script's."""
+    """Detect when the script profiles itself: only one profiler can run, and the script's has priority."""
     state = Profilers(Cupti(torch) if getattr(torch.version, "cuda", None) else None)
     profile = torch.autograd.profiler.profile
     begin = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
@@ -193,7 +193,7 @@ class TorchProfiler:
         return os.path.relpath(trace, self._session)
 
     def abort(self) -> None:
-        """Leave the profiler as it was before; what was recorded is dropped."""
+        """Restore the profiler to its previous state; the recorded data is dropped."""
         self._steps.range = None
         self._garbage.stop()
         if self._syncs is not None:
@@ -215,7 +215,7 @@ class TorchProfiler:
             self._profilers.own = False
 
     def _break_device_chain(self) -> None:
-        """Keep starting and stopping out of the device time of a step."""
+        """Exclude starting and stopping from the device time of a step."""
         if self._steps.device is not None:
             self._steps.device.break_chain()
 

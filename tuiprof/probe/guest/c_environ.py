@@ -22,7 +22,7 @@ _IN_USE: list[Any] = []
 
 @contextlib.contextmanager
 def visible_to_c(name: str, value: str) -> Iterator[None]:
-    """Let ``getenv`` find a variable that is not set.
+    """Make ``getenv`` find a variable that is not set.
 
     Raises:
         ValueError: This C library has no ``environ``.
