@@ -51,7 +51,9 @@ def test_a_comparison_with_a_crowded_run_is_not_sure(tmp_path: Path) -> None:
     report = compare_targets("before", "crowded", root=tmp_path)
     assert "not sure: other programs kept the machine busy" in report.verdict.sentence
     assert report.verdict.level == "info"
-    assert any(note.startswith("crowded: other programs kept the machine busy: 100 %") for note in report.notes)
+    assert any(
+        note.startswith("crowded: other programs kept the machine busy: 100 %") for note in report.notes
+    )
 
 
 def test_a_script_that_failed_after_some_steps_is_quoted(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def _unavailable(trace: Trace) -> Unavailable:
         return no_device(
             trace,
             NAME,
-            "nothing runs beside the host, so the host never waits for a device",
+            "no work runs asynchronously, so the host never waits for a device",
             "see `kernels` (operators by self time), `steps` and `data_loading`",
         )
     return Unavailable(
