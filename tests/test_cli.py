@@ -82,11 +82,11 @@ def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--capture-slower", "1x"], "more than once the median (1.5x)"),
-        (["--capture-slower", "fast"], "neither a time (40ms, 2s)"),
-        (["--capture-every", "9", "--capture-budget", "plenty"], "no size; for example 500MB"),
-        (["--capture-budget", "1GB"], "is for --capture-slower and --capture-every"),
-        (["--no-capture", "--capture-slower", "40ms"], "contradicts"),
+        (["--capture-slower", "1x"], "multiple of the median above 1 (1.5x)"),
+        (["--capture-slower", "fast"], "is not a time (40ms, 2s)"),
+        (["--capture-every", "9", "--capture-budget", "plenty"], "not a size; for example 500MB"),
+        (["--capture-budget", "1GB"], "requires --capture-slower or --capture-every"),
+        (["--no-capture", "--capture-slower", "40ms"], "cannot be used with"),
     ],
 )
 def test_capture_options_that_make_no_sense(
@@ -166,7 +166,7 @@ def test_the_report_of_a_recording_leaves_out_gpus_that_are_not_the_runs(tmp_pat
         table for table in json.loads(done.stdout)["reports"][0]["tables"] if table["key"] == "devices"
     ]
     assert {row["device"] for row in table["rows"]} == {"host", "gpu1"}
-    assert table["note"].endswith("not this run's, left out: gpu0")
+    assert table["note"].endswith("not used by this run, left out: gpu0")
 
 
 def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         (("record", "--capture", "x@y", "metrics:naive"), 2, "5@20"),
         (("list", "--sessions", "here"), 2, "tuiprof --sessions … list …"),
         (("record", "--", "pythn", "x.py"), 5, "did you mean"),
-        (("record", "--python", "/bin/ls", "metrics:naive"), 5, "/bin/ls is no Python interpreter"),
+        (("record", "--python", "/bin/ls", "metrics:naive"), 5, "/bin/ls is not a Python interpreter"),
         (("record", "--", "python", "missing.py"), 5, "missing.py"),
         (("report", "nothing-here.json"), 2, "nothing-here.json"),
         (("attach",), 2, "no session"),

@@ -80,7 +80,7 @@ def test_a_setting_is_listed_with_its_variable_and_tried(tmp_path: Path) -> None
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "launch-blocking", "--trials", "2")
     assert tried.returncode == 0, tried.stderr
     assert "launch-blocking: faster" in tried.stdout
-    assert "what the script logs is the same with it" in tried.stdout
+    assert "the logged metrics are the same with the fix" in tried.stdout
     assert tried.stderr.count("a step") == 4, "a line a trial"
     assert (tmp_path / "train.py").read_text() == SCRIPT
 
@@ -118,8 +118,8 @@ def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> No
     assert re.search("loader-workers: (faster|undecided)", tried.stdout), (
         "undecided where other programs take the cores"
     )
-    assert "switched: DataLoader(num_workers=" in tried.stdout
-    assert "what the script logs is the same with it" in tried.stdout
+    assert "applied: DataLoader(num_workers=" in tried.stdout
+    assert "the logged metrics are the same with the fix" in tried.stdout
     assert (tmp_path / "train.py").read_text() == LOADED
 
 
@@ -128,4 +128,4 @@ def test_a_switch_that_meets_nothing_is_told(tmp_path: Path) -> None:
     session = recorded_with(tmp_path, script, loading_trace())
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
     assert tried.returncode == 1
-    assert "nothing was switched" in tried.stdout
+    assert "not applied: the script creates nothing" in tried.stdout

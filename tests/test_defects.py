@@ -175,7 +175,7 @@ def test_a_format_that_cannot_be_loaded_is_named_with_the_file(
 
     _unload(monkeypatch, xplane)
     assert len(open_trace(SAMPLE, cache=False))
-    with pytest.raises(TraceError, match=r"a format that is unavailable \(xplane: it cannot be loaded"):
+    with pytest.raises(TraceError, match=r"its format is unavailable \(xplane: it cannot be loaded"):
         open_trace(shipped("traces") / "jax-async.xplane.pb.gz")
     assert kineto.FORMAT.name in formats.available()
 

@@ -48,7 +48,7 @@ def test_text_and_json(here: doctor.Report) -> None:
     text = doctor.present(here, verbose=True)
     assert all(table.title in text for table in here.tables)
     short = doctor.present(here)
-    assert "What scenarios lack" not in short
+    assert "Missing requirements of scenarios" not in short
     assert "tuiprof doctor LADDER" in short
     document = json.loads(render(here, "json"))
     assert json.dumps(document).count("nvidia") >= 1

@@ -134,7 +134,7 @@ def test_what_ci_reads(sessions: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_place_without_runs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trend", str(tmp_path)]) == 3
-    assert "holds no trace" in capsys.readouterr().err
+    assert "contains no trace" in capsys.readouterr().err
 
 
 def test_the_action_runs_as_github_would(sessions: Path, tmp_path: Path) -> None:

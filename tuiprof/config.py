@@ -18,7 +18,7 @@ from tuiprof.errors import UsageProblem
 
 
 def config_path() -> Path:
-    """Return where the configuration is, whether or not it exists: TUIPROF_CONFIG, else the platform's place."""
+    """Return where the configuration is, whether or not it exists: TUIPROF_CONFIG, else the platform's directory."""
     if named := os.environ.get("TUIPROF_CONFIG"):
         return Path(named).expanduser()
     import platformdirs
@@ -70,4 +70,4 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"{path} is not TOML: {error}", "mend it") from error
+        raise UsageProblem(f"{path} is not TOML: {error}", "fix the file") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 #: What to do about a defect of tuiprof, or of what somebody added to it.
-REPORT_IT = "please report this line, with the file if you can; everything else still answers"
+REPORT_IT = "please report this line, with the file if you can; everything else still works"
 
 
 class TuiprofError(Exception):
@@ -39,10 +39,10 @@ class TuiprofError(Exception):
 
 def describe(error: BaseException) -> str:
     """Return what a defect raised, and where: ``ZeroDivisionError: division by zero (kernels.py:123)``."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f" ({os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno})" if frame else ""
     said = " ".join(str(error).split())[:300]
     return type(error).__name__ + (f": {said}" if said else "") + where
 

@@ -15,7 +15,7 @@ from analyses.test_ranks import rank_trace, together
 from tuiprof import advice, analyses, plugins
 from tuiprof.advice import AdviceRule, Evidence, Finding, advise
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.syncs import WAIT_PLACES
+from tuiprof.analyses.syncs import WAIT_LOCATIONS
 from tuiprof.model import Column, Fact, Report, RowsOf, Table, Trace, Unavailable, Verdict, Window
 
 Find = Callable[[Trace, Evidence], Iterable[Finding]]
@@ -163,7 +163,7 @@ def _table(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _column(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    evidence.rows(RowsOf("sync_events", WAIT_PLACES.key, Sample))
+    evidence.rows(RowsOf("sync_events", WAIT_LOCATIONS.key, Sample))
     yield finding("never")
 
 

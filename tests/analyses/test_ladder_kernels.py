@@ -1,4 +1,4 @@
-"""Kernels beside the chip's limits, and the parts of a step, in a ladder's report."""
+"""Kernels and the chip's limits, and the parts of a step, in a ladder's report."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_unknown_chip_has_rates_and_no_shares(tmp_path: Path) -> None:
     assert (row["bandwidth"], row["arithmetic_rate"]) == ("0.4", "1")
     assert row["arithmetic_share"] is None
     drawn = render(answer, style=Style(width=100, rows=None, details=False))
-    assert "without shares: cpu" in drawn
+    assert "so no shares: cpu" in drawn
     assert "% of peak" not in drawn
 
 

@@ -110,7 +110,7 @@ def test_steps_are_compared_by_what_they_launched_and_waited_for() -> None:
         made.step(number, at, at + 20).launch("k", (at + 1, at + 2), (at + 5, at + 23), number)
         made.call("cudaStreamSynchronize", at + 15, at + 18, correlation=50 + number)
     trace = made.trace()
-    # Two whole steps, and the end of one in which there is a sync that belongs to no whole step.
+    # Two whole steps, and the end of one in which there is a sync that belongs to no complete step.
     part = Window(34_000, 80_000)
     found = compare(trace, trace, part, part)
     for table in ("kernels", "syncs"):

@@ -63,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[File]:
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.PLACE_VARIABLE, "off")
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
 
 
 def timed(call: Callable[[], object]) -> tuple[float, object]:

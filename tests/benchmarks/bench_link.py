@@ -115,7 +115,7 @@ def test_keys_over_a_slow_link(run: Path, tmp_path: Path, size: tuple[int, int])
     times = [("tab 4", "4"), ("tab 1", "1"), ("zoom in", "+"), ("zoom out", "-"), ("next sync", "n")]
     screens = {
         "library": (dashboard("--sessions", tmp_path / "s"), "metrics", moves),
-        "trace": (dashboard("open", TRACE), "Syncs by place", [*times, moves[0], *esc_help]),
+        "trace": (dashboard("open", TRACE), "Syncs by location", [*times, moves[0], *esc_help]),
         "live": (dashboard("open", run), "median", [("zoom", "z"), ("log", "l"), ("pause", " "), *esc_help]),
     }
     print(f"\n{columns}×{lines}")

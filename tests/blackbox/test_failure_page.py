@@ -121,7 +121,7 @@ def test_the_page_of_a_failed_run(tmp_path: Path) -> None:
     assert "rank1 failed 100 ms later: RuntimeError: peer" in said
     assert "capture c1 of steps 18 to 22 was being recorded when the run ended" in said
     assert "gradient of head.weight was inf in step 17" in said
-    assert f"device 0 had no {format_bytes(3 << 30)} left in step 20" in said
+    assert f"device 0 could not allocate {format_bytes(3 << 30)} in step 20" in said
 
 
 def test_the_report_of_the_session_has_the_page_and_the_snapshot(
@@ -151,8 +151,8 @@ def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:
     _log(session, "recorder", {"t": "end", "at": 400 * MS, "signal": 9}, rank=None)
     report = failure_report(session, read_fold(session), session.status())
     assert report is not None
-    assert "in step 3: a signal ended it (SIGKILL)" in report.verdict.sentence
-    assert any("rank0 ended without a word" in note for note in report.notes)
+    assert "in step 3: ended by a signal (SIGKILL)" in report.verdict.sentence
+    assert any("rank0 ended without a final record" in note for note in report.notes)
 
 
 def test_a_run_that_finished_has_no_such_page(tmp_path: Path) -> None:
@@ -184,11 +184,13 @@ def test_alerts_of_the_black_box(tmp_path: Path) -> None:
     fold = load(session)
     soon, late = 20_000 * MS, 31_000 * MS
     texts = [alert.text for alert in alerts(fold, fold.lead, soon)]
-    assert "rank0 got no 3.00 GiB on device 1 at step 18" in texts
+    assert "rank0 could not allocate 3.00 GiB on device 1 at step 18" in texts
     assert "loss is NaN since step 17, 170 ms into the run" in texts
     assert not [text for text in texts if text.startswith("no step")]
     texts = [alert.text for alert in alerts(fold, fold.lead, late)]
-    assert "no step for 30.8 s, where the median step takes 10.0 ms: stacks show where it waits" in texts
+    assert (
+        "no step for 30.8 s; the median step takes 10.0 ms; the stacks show where the process waits" in texts
+    )
 
 
 def test_stacks_that_were_kept_are_shown_after_the_end(
@@ -196,7 +198,7 @@ def test_stacks_that_were_kept_are_shown_after_the_end(
 ) -> None:
     session = _session(tmp_path)
     assert main(["stacks", str(session.path)]) == 4
-    assert "no stacks were kept" in capsys.readouterr().err
+    assert "no stacks were recorded" in capsys.readouterr().err
     thread = {"frames": [["/home/u/train.py", 9, "wait"]], "main": True}
     _log(
         session,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuiprof.blackbox.stacks import Process, group, place, stacks_report
+from tuiprof.blackbox.stacks import Process, group, location, stacks_report
 from tuiprof.report import Style, render
 from tuiprof.session.log.records import Thread
 
@@ -41,10 +41,10 @@ def _processes() -> list[Process]:
 
 
 def test_a_place_is_the_innermost_line_of_the_user_and_what_it_called() -> None:
-    assert place(_REDUCE) == ("all_reduce", "…/home/u/train.py:81", "train")
-    assert place(_LOADER) == ("loader next", "…/home/u/train.py:77", "train")
-    assert place(_HELPER) == ("", "…/lib/python3.11/threading.py:320", "wait")
-    assert place([]) == ("", "no Python frame", "")
+    assert location(_REDUCE) == ("all_reduce", "…/home/u/train.py:81", "train")
+    assert location(_LOADER) == ("loader next", "…/home/u/train.py:77", "train")
+    assert location(_HELPER) == ("", "…/lib/python3.11/threading.py:320", "wait")
+    assert location([]) == ("", "no Python frame", "")
 
 
 def test_ranks_that_are_alike_are_one_group() -> None:

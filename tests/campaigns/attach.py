@@ -279,7 +279,7 @@ def _turn(child: subprocess.Popen[str], folder: Path, entered: list[float]) -> l
     said = [] if answer.optimizers == 1 else [f"{answer.optimizers} optimizers were found instead of 1"]
     if steps < _MOST_STEPS:
         said.append(f"{steps} steps were recorded within {_LIMIT_S:.0f} s")
-    if str(session.status()) != "finished (detached, the process goes on)":
+    if str(session.status()) != "finished (detached, the process keeps running)":
         said.append(f"the session is {session.status()}")
     left = json.loads((session.control / f"leave-{child.pid}.json").read_text())
     if left.get("left") != []:

@@ -500,10 +500,10 @@ def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
         who = process.identify(victim.pid)
         assert who is not None
         gone = process.ProcessId(who.pid, "0")
-        named = process.Processes(gone, who, process.place())
+        named = process.Processes(gone, who, process.pid_namespace())
         (session.control / "process.json").write_bytes(msgspec.json.encode(named))
         (made.ladder / "control" / "runner.json").write_bytes(
-            msgspec.json.encode(Runner(who, process.place()))
+            msgspec.json.encode(Runner(who, process.pid_namespace()))
         )
         for path in (session.path, session.control, session.control / "process.json", made.ladder,
                      made.ladder / "control", made.ladder / "control" / "runner.json"):  # fmt: skip

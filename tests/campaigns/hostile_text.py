@@ -235,7 +235,7 @@ _CHECKS: Final[dict[str, Callable[[str], list[str]]]] = {
 
 def _pasted(err: str, made: Made) -> list[str]:
     """Let a shell take the commands that are offered to be pasted; they must be one command each."""
-    offered = "\n".join(re.findall(r"(?:see it again|see a trace|see it|go on): +(tuiprof .*)", err))
+    offered = "\n".join(re.findall(r"(?:show it again|see a trace|see it|resume): +(tuiprof .*)", err))
     if not offered:
         return []
     counted = 'tuiprof() { [ -e "${@: -1}" ] || echo "no such file: $*"; }\n'

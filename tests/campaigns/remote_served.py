@@ -34,7 +34,7 @@ from tests.terminals import in_terminal
 from tests.waiting import came
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled
-from tuiprof.formats.remote import LIMIT_VARIABLE, PATIENCE_VARIABLE, PLACE_VARIABLE, fetch
+from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, PATIENCE_VARIABLE, fetch
 from tuiprof.resources import shipped
 
 PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve`, makes tuiprof hang, leak or outlive."
@@ -48,7 +48,7 @@ _OUTLIVES_S: Final = 5.0
 def run(options: Options) -> Outcome:
     """Read from servers that lie, and visit ours in every way that is not meant."""
     outcome = Outcome()
-    names = {PLACE_VARIABLE: str(options.folder / "cache"), LIMIT_VARIABLE: str(_LIMIT), PATIENCE_VARIABLE: "1",
+    names = {FOLDER_VARIABLE: str(options.folder / "cache"), LIMIT_VARIABLE: str(_LIMIT), PATIENCE_VARIABLE: "1",
              "TUIPROF_CONFIG": os.devnull}  # fmt: skip
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The workers are started afterwards, with the same environment."""
-    monkeypatch.setenv(cache.PLACE_VARIABLE, str(tmp_path / "summaries"))
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "summaries"))
     return tmp_path / "summaries"
 
 

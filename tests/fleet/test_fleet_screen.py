@@ -111,7 +111,7 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
 async def test_from_all_ranks_to_the_trace_of_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
-    monkeypatch.setenv(cache.PLACE_VARIABLE, str(tmp_path / "summaries"))
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "summaries"))
     ranks = tmp_path / "job"
     ranks.mkdir()
     for path in sorted(folder.iterdir())[:3]:

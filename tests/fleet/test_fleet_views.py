@@ -32,14 +32,14 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(folder: Path, summaries: Path) -> Fleet:
     with pytest.MonkeyPatch.context() as here:
-        here.setenv(cache.PLACE_VARIABLE, str(summaries))
+        here.setenv(cache.FOLDER_VARIABLE, str(summaries))
         return Fleet(gather(files_in(folder), Processes(2)))
 
 
 @pytest.fixture(autouse=True)
 def one_cache(summaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tests here read the same files."""
-    monkeypatch.setenv(cache.PLACE_VARIABLE, str(summaries))
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(summaries))
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_folder_of_ranks_is_read_as_a_job(folder: Path, capsys: pytest.Capture
     assert main(["report", str(folder), "--rank", "2"]) == 0
     assert "comes" not in capsys.readouterr().out
     assert main(["report", str(folder), "heat", "--rank", "2"]) == 2
-    assert "--rank is for the report of one trace" in capsys.readouterr().err
+    assert "--rank is only for the report of a single trace" in capsys.readouterr().err
 
 
 def test_several_targets_are_one_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from tuiprof.fleet.task import Batch, File, batches
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "summaries"
-    monkeypatch.setenv(cache.PLACE_VARIABLE, str(place))
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(place))
     return place
 
 
@@ -41,7 +41,7 @@ def four(folder: Path) -> list[File]:
 @pytest.fixture(scope="module")
 def parts(folder: Path) -> list[Summary]:
     with pytest.MonkeyPatch.context() as without:
-        without.setenv(cache.PLACE_VARIABLE, "off")
+        without.setenv(cache.FOLDER_VARIABLE, "off")
         return [task.run((file,)) for file in four(folder)]
 
 
@@ -151,7 +151,7 @@ def test_the_cache_keeps_to_its_limit(folder: Path, own_cache: Path, monkeypatch
 
 
 def test_nothing_is_kept_where_the_user_forbids_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.PLACE_VARIABLE, "off")
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
     assert cache.entry_of(Path(four(folder)[0].path)) is None
 
 
@@ -220,5 +220,5 @@ class TestDask:
         from tuiprof.fleet import dask_
 
         monkeypatch.setattr(dask_, "_PATIENCE_S", 0.2)
-        with pytest.raises(TuiprofError, match="no Dask scheduler answers"):
+        with pytest.raises(TuiprofError, match="no Dask scheduler responds"):
             dask_.Dask("tcp://127.0.0.1:9")

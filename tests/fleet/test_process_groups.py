@@ -27,7 +27,7 @@ TENSOR, DATA = 0, 1
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.PLACE_VARIABLE, "off")
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
 
 
 def job_of(sample: Sample, folder: Path, late: dict[int, tuple[int, int]]) -> Fleet:

@@ -165,7 +165,7 @@ def test_a_thousand_other_files_are_not_all_opened(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(directory, "sniff", lambda path: (looked.append(path), sniff(path))[1])
     for number in range(1000):
         (tmp_path / f"annotation{number}.json").write_text('{"boxes": []}')
-    with pytest.raises(TraceError, match=r"holds no trace \(800 of 1000 files without a telling name"):
+    with pytest.raises(TraceError, match=r"contains no trace \(800 of 1000 files not named like a trace"):
         open_set(tmp_path)
     assert len(looked) == 200
 
@@ -174,7 +174,7 @@ def test_folders_that_lead_in_a_circle_and_that_may_not_be_read(tmp_path: Path) 
     write(tmp_path / "run" / "rank0.json")
     (tmp_path / "run" / "again").symlink_to(tmp_path, target_is_directory=True)
     assert shape(tmp_path) == [(0, "rank0.json", "name")]
-    with pytest.raises(TraceError, match="holds no trace"):
+    with pytest.raises(TraceError, match="contains no trace"):
         open_set(write(tmp_path / "empty" / "note.txt").parent)
 
 
@@ -218,6 +218,6 @@ def test_a_pipe_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     os.mkfifo(pipe)
     for verb in (["report"], ["open"], ["check", "--max", "syncs_per_step=0"]):
         assert main([*verb, str(pipe)]) == 3
-        assert "is no regular file" in capsys.readouterr().err
+        assert "is not a regular file" in capsys.readouterr().err
     write(tmp_path / "rank0.json")
     assert shape(tmp_path) == [(0, "rank0.json", "name")]  # and it is passed over in a directory

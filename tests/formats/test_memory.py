@@ -65,22 +65,26 @@ def test_a_small_compressed_xplane_asks_for_little() -> None:
         (
             "a.json.gz",
             (b'{"traceEvents":[', (b" ", 2048), EVENT + b"]}"),
-            "more than 64 MiB without the end of an event",
+            "no event ends within 64 MiB",
         ),
-        ("b.json.gz", ((b" ", 2048), b"[" + EVENT + b"]"), "nothing but space"),
-        ("c.json.gz", (b'{"traceEvents":[{"ph":"X","name":"', (b"n", 1024), b'"}]}'), "more than 64 MiB"),
+        ("b.json.gz", ((b" ", 2048), b"[" + EVENT + b"]"), "only whitespace"),
+        (
+            "c.json.gz",
+            (b'{"traceEvents":[{"ph":"X","name":"', (b"n", 1024), b'"}]}'),
+            "no event ends within 64 MiB",
+        ),
         (
             "d.json.gz",
             (b'{"traceName":"', (b"n", 1024), b'","traceEvents":[]}'),
             "no list of events in its first 64 MiB",
         ),
-        ("e.json.gz", (b'{"instruction":[', (b" ", 2048), b"]}"), "holds more than 536,870,912 bytes"),
+        ("e.json.gz", (b'{"instruction":[', (b" ", 2048), b"]}"), "is larger than 536,870,912 bytes"),
         (
             "f.xplane.pb.gz",
             (b"\n\x80\x80\x80\x80\x08\x12\x09/host:CPU", (b"\0", 2048)),
-            "holds more than 536,870,912",
+            "is larger than 536,870,912",
         ),
-        ("g.json.gz", (b'{"neuron_runtime_data":[', (b" ", 2048)), "no report of neuron-monitor"),
+        ("g.json.gz", (b'{"neuron_runtime_data":[', (b" ", 2048)), "no readable report of neuron-monitor"),
     ],
 )
 def test_bombs_are_refused_with_the_limit_named(
@@ -106,7 +110,7 @@ def test_what_came_before_an_endless_event_is_kept(tmp_path: Path, plain: bool) 
     trace = open_trace(path, workers=0)
     assert len(trace) == 2
     assert trace.stats.truncated
-    assert "more than 64 MiB" in trace.trust.line
+    assert "no event ends within 64 MiB" in trace.trust.line
     assert trace.raw_event(1)
 
 
@@ -136,7 +140,7 @@ def test_one_variable_replaces_both_limits(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(TraceError, match="TUIPROF_MAX_INFLATED_BYTES"):
         open_trace(profile, limit=4000)
     monkeypatch.setenv("TUIPROF_MAX_INFLATED_BYTES", "4000")
-    with pytest.raises(TraceError, match="holds more than 4,000 bytes"):
+    with pytest.raises(TraceError, match="is larger than 4,000 bytes"):
         open_trace(profile)
     assert open_source(profile).limit == 4000
 
@@ -147,5 +151,5 @@ def test_reading_stops_while_there_is_memory_left(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(reader, "_LOOK_EVERY", 1000)
     assert len(open_trace(path, workers=0)) == 40_000
     monkeypatch.setattr(reader, "available_bytes", lambda: 1 << 20)
-    with pytest.raises(TraceError, match="more events than there is memory for"):
+    with pytest.raises(TraceError, match="does not fit into memory"):
         open_trace(path, workers=0)

@@ -176,7 +176,7 @@ def test_damaged_and_missing_tables(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is a damaged Parquet"):
         open_trace(folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TraceError, match="holds no trace"):
+    with pytest.raises(TraceError, match="contains no trace"):
         open_trace(tmp_path / "empty")
 
 
@@ -455,7 +455,7 @@ def test_compressed_and_damaged_recordings(tmp_path: Path) -> None:
     assert broken.stats.truncated
     assert 1000 < broken.stats.events < 9000
     path.write_text('{"other": 1}\n{"neuron_runtime_data": nonsense}\n')
-    with pytest.raises(TraceError, match="holds no report of neuron-monitor"):
+    with pytest.raises(TraceError, match="contains no readable report of neuron-monitor"):
         open_trace(path)
 
 

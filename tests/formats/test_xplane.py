@@ -185,7 +185,7 @@ def test_steps_that_are_counted_anew_are_all_there(tmp_path: Path) -> None:
     trace = open_trace(path)
     assert trace.steps.numbers.tolist() == [0, 1, 2, 0, 1, 2]
     assert trace.steps.starts.tolist() == [at * 10 * MS // 1000 for at in range(6)]
-    assert "3 of 6 steps have the number of an earlier one" in trace.trust.text
+    assert "3 of 6 steps repeat an earlier number" in trace.trust.text
 
 
 def cpu_runs(tmp_path: Path, calls: int, first_us: int = 100) -> Trace:

@@ -18,7 +18,7 @@ from tuiprof.formats.xplane.protobuf import PADDING, Buffer
 
 
 def test_a_file_that_went_through_a_text_tool() -> None:
-    with pytest.raises(TraceError, match="treats it as text") as caught:
+    with pytest.raises(TraceError, match="processed as text") as caught:
         open_trace(real_traces.path("odd/odd-xplane-mangled-utf8-replaced.xplane.pb"))
     assert caught.value.remedy
 

@@ -47,7 +47,9 @@ def test_marks_of_pytorchs_optimizer(tmp_path: Path) -> None:
     events = [host("Optimizer.step#AdamW.step", 1000 * n + 900, 50, "user_annotation") for n in range(6)]
     events += [host("aten::mm", 1000 * n + 100, 300) for n in range(6)]
     trace = trace_of(tmp_path, events)
-    assert trace.steps.numbers.tolist() == list(range(5)), "what comes before the first mark is no whole step"
+    assert trace.steps.numbers.tolist() == list(range(5)), (
+        "what comes before the first mark is no complete step"
+    )
     assert (trace.steps.ends - trace.steps.starts).tolist() == [1_000_000] * 5
     assert "AdamW" in trace.steps.read_from
     assert "AdamW" in trace.trust.text

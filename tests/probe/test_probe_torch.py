@@ -251,7 +251,7 @@ train(DataLoader(data, batch_size=64))
     assert (optimizer.what, optimizer.withdrawn) == ("optimizer steps", 8)
     assert optimizer.where.startswith(str(done.session.parent / "script.py:"))
     (note,) = done.of(records.Note)
-    assert "8 counted until then" in note.text
+    assert "8 counted by batches of a DataLoader before" in note.text
     assert done.captures("a")[-1].state == "written"
 
 
@@ -305,7 +305,7 @@ print(os.listdir(log))
     assert writer.startswith("probe-")
     failed = asked.of(records.Capture, writer)[-1]
     assert failed.state == "failed"
-    assert failed.why == "no step was found in the script"
+    assert failed.why == "no steps were detected in the script"
 
 
 def test_hooks_that_break_do_not_break_training(run_forked: Callable[..., Run]) -> None:

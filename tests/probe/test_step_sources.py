@@ -451,4 +451,4 @@ def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(
     assert len(done.of(records.Step)) > 12 * 200, "they are steps still"
     (note,) = [note for note in done.of(records.Note) if "another optimizer" in note.text]
     assert note.level == "warn"
-    assert note.text.endswith("script.py:11 counts those"), note.text
+    assert note.text.endswith("use --step-at script.py:11"), note.text

@@ -171,7 +171,7 @@ def test_a_place_keeps_its_line_when_the_table_is_narrow(cells: int) -> None:
     report = Report("x", "X", Verdict("v"), tables=(Table("t", "T", columns, pl.DataFrame([row])),))
     text = render(report, "text", style=Style(width=cells))
     assert "/aggregation.py:93" in text
-    assert ("not shown for want of room" in text) == (cells < 200)
+    assert ("columns left out for lack of width" in text) == (cells < 200)
     assert max(width(line) for line in text.splitlines()) <= cells
 
 

@@ -71,7 +71,7 @@ def test_a_steady_run_raises_none(session: Session) -> None:
 def test_a_collapse_of_utilisation_is_told_with_both_figures(session: Session) -> None:
     steps(session, 150)
     readings(session, "gpu0", "util", [0.9] * 250 + [0.3] * 50)
-    assert said(session)["utilisation collapse"] == "GPU 0 fell from 90.0 % to 30.0 % busy"
+    assert said(session)["utilisation collapse"] == "GPU 0 is 30.0 % busy, down from 90.0 %"
 
 
 def test_a_slow_start_is_no_collapse(session: Session) -> None:
@@ -89,13 +89,13 @@ def test_what_idled_while_the_script_imported_is_not_idle(session: Session) -> N
 def test_a_device_with_too_little_to_do_is_told(session: Session) -> None:
     steps(session, 30, after_s=10)
     readings(session, "gpu0", "util", [0.0] * 20 + [0.4] * 60)
-    assert said(session)["idle device"].startswith("GPU 0 works 40.0 % of the time")
+    assert said(session)["idle device"].startswith("GPU 0 is busy 40.0 % of the time")
 
 
 def test_on_a_cpu_the_host_can_collapse(session: Session) -> None:
     steps(session, 150)
     readings(session, "host", "tree_cpu", [7.5] * 250 + [1.0] * 50)
-    assert "host fell from" in said(session)["utilisation collapse"]
+    assert "host is " in said(session)["utilisation collapse"]
 
 
 def test_memory_that_never_comes_down_creeps(session: Session) -> None:
@@ -119,7 +119,9 @@ def test_memory_that_goes_up_and_down_does_not_creep(session: Session) -> None:
 
 def test_steps_that_wait_for_data_are_told(session: Session) -> None:
     steps(session, 20, data=40_000_000, forward=50_000_000)
-    assert said(session)["loader starvation"].startswith("40.0 % of a step waits for data (40.0 ms)")
+    assert said(session)["loader starvation"].startswith(
+        "40.0 % of the step is spent waiting for data (40.0 ms)"
+    )
 
 
 def test_a_loss_that_is_no_number_is_the_worst(session: Session) -> None:
@@ -134,7 +136,7 @@ def test_a_loss_that_is_no_number_is_the_worst(session: Session) -> None:
 def test_reasons_for_low_clocks_are_passed_on(session: Session) -> None:
     steps(session, 20)
     readings(session, "gpu0", "util", [0.9] * 40, throttle="thermal slowdown")
-    assert said(session)["throttling"] == "GPU 0 holds its clocks back: thermal slowdown"
+    assert said(session)["throttling"] == "GPU 0 reduces its clocks: thermal slowdown"
 
 
 def ranks(session: Session, durations: list[int], own: list[int]) -> list[bool]:

@@ -93,7 +93,7 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
     assert (session.meta.name, session.meta.attached) == ("train", [trains.pid])
     _until_stepping(session.path)
     assert session.status().state == "running"
-    with pytest.raises(SessionError, match="it is recorded already") as second:
+    with pytest.raises(SessionError, match="it is already recorded") as second:
         attach([trains.pid], root=tmp_path / "sessions")
     assert session.id in second.value.remedy
     assert [path.name for path in session_dirs(tmp_path / "sessions")] == [session.id]
@@ -101,7 +101,7 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
     request_capture(session, 2)
     until(session.traces, "the capture")
     detach(session)
-    assert str(session.status()) == "finished (detached, the process goes on)"
+    assert str(session.status()) == "finished (detached, the process keeps running)"
     lead = read_fold(session).lead
     assert lead is not None
     assert {"forward", "backward", "optimizer"} <= set(lead.steps.phases)
@@ -144,7 +144,7 @@ def test_what_cannot_be_entered_is_said(tmp_path: Path, capsys: pytest.CaptureFi
         root = str(tmp_path / "sessions")
         assert main(["--sessions", root, "attach", "--pid", str(other.pid)]) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert f"process {other.pid} runs no CPython that tuiprof knows: " in said
+    assert f"process {other.pid} does not run a CPython that tuiprof supports: " in said
     assert main(["--sessions", root, "attach", "--pid", str(1 << 22)]) == 4
     assert "there is no process" in capsys.readouterr().err
     assert main(["--sessions", root, "attach", "--pid", "x"]) == 2

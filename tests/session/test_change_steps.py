@@ -102,7 +102,7 @@ def test_another_source_a_function_and_back(session: Session) -> None:
     assert "optimizer steps" in steps("--by", "optimizer")
     until_steps(session, 2)
     notes = [note.text for note in read_fold(session).notes]
-    assert any("counted until then by optimizer steps are withdrawn" in text for text in notes), notes
+    assert any("counted by optimizer steps before are withdrawn" in text for text in notes), notes
 
 
 LINES = """
@@ -128,9 +128,7 @@ def test_a_line(python: Path | None, folder: Path) -> None:
         assert "named line or function at train.py:7" in steps("--at", "train.py:7")
         until_steps(session, 40)
         inner = read_fold(session).lead
-        assert "no code that the script has loaded begins a line at train.py:10" in steps(
-            "--at", "train.py:10"
-        )
+        assert "no code loaded by the script starts a line at train.py:10" in steps("--at", "train.py:10")
         assert "train.py:9" in steps("--at", "train.py:9")
         until_steps(session, 10)
         outer = read_fold(session).lead
@@ -147,7 +145,7 @@ def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session)
     said = steps("--at", "train.py:3000")
     assert "--at: train.py has" in said
     if sys.version_info < (3, 12):
-        assert "needs Python 3.12" in steps("--at", "train.py:10")
+        assert "requires Python 3.12" in steps("--at", "train.py:10")
     assert "optimizer steps at train.py:12" in steps()
     with pytest.raises(UsageProblem):
         change_request(session, at="train.py:10", by="backward")

@@ -163,7 +163,7 @@ def test_a_host_that_is_not_reached_holds_up_nobody_and_is_taken_up_again(hosts:
     assert "node2: ssh: connect to host node2 port 22: Connection refused" in said
     assert "node2: reached again" in said
     states = host_states(run, load(run))
-    assert all("nobody goes on: tuiprof collect" in host.lost for host in states)
+    assert all("no collector is running: tuiprof collect" in host.lost for host in states)
     with pytest.raises(SessionError, match="is over"):
         request_capture(run, 3, 50)
 
@@ -238,7 +238,7 @@ def test_a_copy_never_takes_the_place_of_something_else(hosts: Path) -> None:
     (mine / "session.json").write_text("mine")
     done = collect(hosts, "node1", "--once")
     assert done.returncode == SessionError.exit_code
-    assert "is no copy of node1" in done.stderr
+    assert "is not a copy of node1" in done.stderr
     assert (mine / "session.json").read_text() == "mine"
 
 
@@ -267,16 +267,16 @@ def test_the_processes_of_a_copy_are_never_taken_for_ones_of_this_machine(tmp_pa
     session = part(tmp_path, "node1", [0], ended=False)
     own = process.identify(os.getpid())
     assert own is not None
-    who = process.Processes(own, own, process.place())
+    who = process.Processes(own, own, process.pid_namespace())
     (session.control / "process.json").write_bytes(msgspec.json.encode(who))
     assert session.status().state == "running"
     started = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         target = process.identify(started.pid)
         assert target is not None
-        who = process.Processes(process.ProcessId(1, "dead"), target, process.place())
+        who = process.Processes(process.ProcessId(1, "dead"), target, process.pid_namespace())
         (session.control / "process.json").write_bytes(msgspec.json.encode(who))
-        copied = Collected("node1", "/x", every_s=1.0, collector=own, place=process.place())
+        copied = Collected("node1", "/x", every_s=1.0, collector=own, pid_namespace=process.pid_namespace())
         write_collected(session.path, copied)
         request_stop(session, firm=True)
         assert (session.control / "stop.json").exists()
@@ -294,8 +294,8 @@ def test_missing_programs_are_said(hosts: Path, tmp_path: Path) -> None:
         command(hosts, "node1"), capture_output=True, text=True, timeout=60, check=False, env=environment
     )
     assert done.returncode == 2
-    assert re.search(r"there is no rsync here\n.*apt install rsync", done.stderr), done.stderr
-    with pytest.raises(UsageProblem, match="there is no ssh-of-nobody here"):
+    assert re.search(r"rsync is not installed\n.*apt install rsync", done.stderr), done.stderr
+    with pytest.raises(UsageProblem, match="ssh-of-nobody is not installed"):
         Remote.parse("node1", "ssh-of-nobody").check()
 
 
@@ -319,8 +319,12 @@ def test_ports_and_keys_are_options_of_the_users_ssh() -> None:
             "@@@@@\nWARNING\nme@node1: Permission denied (publickey).",
             "node1 refuses: me@node1: Permission denied",
         ),
-        (255, "mux_client: read from master failed: Broken pipe", "node1: the connection broke off"),
-        (127, "sh: 1: rsync: not found\nrsync: connection unexpectedly closed", "there is no rsync on node1"),
+        (255, "mux_client: read from master failed: Broken pipe", "node1: the connection was lost"),
+        (
+            127,
+            "sh: 1: rsync: not found\nrsync: connection unexpectedly closed",
+            "rsync is not installed on node1",
+        ),
         (11, "rsync: [receiver] write failed: No space left on device (28)\nrsync error: x", "No space left"),
         (
             12,

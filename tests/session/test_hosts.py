@@ -75,7 +75,7 @@ def test_a_host_is_known_before_its_first_step(tmp_path: Path) -> None:
     fold = load(run)
     waiting = host_states(run, fold)[1]
     since = f"{second.started.astimezone():%H:%M:%S}"
-    assert waiting.waits == f"8 ranks expected, no step yet, since {since}"
+    assert waiting.waits == f"8 ranks expected, no steps yet, started {since}"
     assert host_states(run, fold)[0].waits == ""
     row = summarise(run).table("hosts").rows.row(1, named=True)
     assert (row["host"], row["state"], row["waits"], row["steps"]) == (
@@ -154,7 +154,7 @@ def test_of_runs_one_after_the_other_those_that_began_together_belong_together(t
         assert [host.session.path for host in run_of(first).others] == [second.path]
     assert find_session(tmp_path, "last~1").path == firsts[1].path
     assert [summary.id for summary in list_sessions(tmp_path)] == [it.id for it in reversed(firsts)]
-    with pytest.raises(UsageProblem, match="holds 3"):
+    with pytest.raises(UsageProblem, match="contains 3"):
         find_session(tmp_path, "last~3")
 
 
@@ -200,7 +200,7 @@ def test_ranks_that_do_not_wait_for_one_another_say_nothing_of_clocks(tmp_path: 
     [host] = run_of(first).others
     assert host.clock.spread_ns is None
     assert host.shift_ns == 90 * S
-    assert "wall clocks are taken" in str(host.clock)
+    assert "wall clocks are not corrected" in str(host.clock)
 
 
 def test_clocks_are_compared_by_the_beginning_where_a_host_ended_early(tmp_path: Path) -> None:

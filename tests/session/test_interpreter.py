@@ -68,9 +68,9 @@ def test_no_such_interpreter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("printf 'no \\033[31mgood\\n' >&2; exit 3", r"has: no \[31mgood"),
+        ("printf 'no \\033[31mgood\\n' >&2; exit 3", r"inspected: no \[31mgood"),
         ("exit 0", "exit status 0"),
-        ("echo 'tuiprof-facts:{\"version\": 1}'", "makes no sense"),
+        ("echo 'tuiprof-facts:{\"version\": 1}'", "invalid answer"),
     ],
 )
 def test_an_interpreter_that_gives_no_answer(tmp_path: Path, body: str, message: str) -> None:

@@ -31,7 +31,7 @@ def test_tags_and_notes_are_kept_apart_from_what_was_recorded(tmp_path: Path) ->
 def test_what_is_no_tag_or_note_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     set_tags(session.path, "kept")
-    with pytest.raises(UsageProblem, match="no tag"):
+    with pytest.raises(UsageProblem, match="is not a valid tag"):
         set_tags(session.path, "a/b")
     with pytest.raises(UsageProblem):
         add_note(session.path, "  ")
@@ -42,6 +42,6 @@ def test_a_damaged_file_hides_nothing_else(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     (session.path / LABELS_FILE).write_text("{")
     assert read_labels(session.path) == Labels()
-    with pytest.raises(SessionError, match="is damaged — mend it"):
+    with pytest.raises(SessionError, match="is damaged — repair it"):
         add_note(session.path, "would take the place of what can still be mended")
     assert (session.path / LABELS_FILE).read_text() == "{"

@@ -60,9 +60,7 @@ def test_what_a_shipped_ladder_shares_with_others_is_watched() -> None:
 def test_a_change_in_any_of_them_is_named(folder: Path, tmp_path: Path, name: str) -> None:
     ladder = create(tmp_path, planned(folder))
     (folder / name).write_text(FILES[name] + "\n", encoding="utf-8")
-    with pytest.raises(
-        SessionError, match=f"{name} is not what it was, since {ladder.id} was begun"
-    ) as caught:
+    with pytest.raises(SessionError, match=f"{name} has changed, since {ladder.id} was started") as caught:
         list(run(LadderRun(ladder.path)))
     assert "tuiprof ladder toy" in caught.value.remedy
 
@@ -73,7 +71,7 @@ def test_files_that_come_and_go_are_named(folder: Path) -> None:
     (folder / "toy/other.cu").write_text("", encoding="utf-8")
     (folder / "unused.py").write_text("changed = True\n", encoding="utf-8")
     said = differences(meta, facts(sys.executable))
-    assert said == [f"{folder / 'helpers/clock.py'} is gone", f"{folder / 'toy/other.cu'} is new"]
+    assert said == [f"{folder / 'helpers/clock.py'} was removed", f"{folder / 'toy/other.cu'} was added"]
 
 
 def test_other_software_and_another_gpu_are_named(folder: Path) -> None:
@@ -84,7 +82,7 @@ def test_other_software_and_another_gpu_are_named(folder: Path) -> None:
     said = differences(meta, msgspec.structs.replace(have, distributions=newer, version="3.99.0"))
     assert said == [
         f"python was {have.version} and is 3.99.0",
-        "GPU was NVIDIA H200 and is not there",
+        "GPU was NVIDIA H200 and is missing",
         f"pytest was {pytest.__version__} and is 99.0",
     ]
 
@@ -94,4 +92,4 @@ def test_a_ladder_of_an_earlier_tuiprof_is_held_to_its_script_alone(folder: Path
     (folder / "extra.py").write_text("changed = True\n", encoding="utf-8")
     assert differences(meta, facts(sys.executable)) == []
     (folder / "toy.py").write_text("changed = True\n", encoding="utf-8")
-    assert differences(meta, facts(sys.executable)) == [f"{folder / 'toy.py'} is not what it was"]
+    assert differences(meta, facts(sys.executable)) == [f"{folder / 'toy.py'} has changed"]

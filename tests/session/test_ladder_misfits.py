@@ -62,7 +62,7 @@ def test_each_is_told_for_what_it_is_and_the_others_go_on(misfits: Path) -> None
     assert not pending(ladder.meta)
     assert last["good"].state == "done"
     assert last["nan-loss"].state == "wrong"
-    assert last["nan-loss"].why == "loss is not that of good (the difference is not a number)"
+    assert last["nan-loss"].why == "loss differs from good (the difference is not a number)"
     assert last["nan-time"].state == "failed"
     assert last["nan-time"].why.startswith("nothing to time")
     figures = last["some-nan"].figures
@@ -73,7 +73,7 @@ def test_each_is_told_for_what_it_is_and_the_others_go_on(misfits: Path) -> None
     assert figures.ranges_ns == {"rest": 1e6}
     assert figures.kernel is not None
     assert figures.kernel.times_ns == {"host": 3e6}
-    assert (last["endless"].state, last["endless"].why) == ("failed", "not over after 3 s")
+    assert (last["endless"].state, last["endless"].why) == ("failed", "not finished after 3 s")
     assert (last["killed"].state, last["killed"].why) == ("failed", "SIGKILL")
     assert "memory" in last["killed"].remedy
 

@@ -99,11 +99,11 @@ def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
     assert (session.control / f"capture-{DEFAULT_CAPTURE.id}.json").exists()
     fold = load(session)
     assert len(fold.devices["host"].t_ns) >= 1
-    assert "no probe recorded anything" in _notes(session)
+    assert "the probe recorded nothing" in _notes(session)
     assert (session.control / "supervisor.log").read_text() == ""
     until(lambda: _ended(session), "end of the supervisor")
     stop_unless_over(session)  # it is what was wanted
-    with pytest.raises(SessionError, match=r"is over: failed \(exit 3\)"):
+    with pytest.raises(SessionError, match=r"has ended: failed \(exit 3\)"):
         request_stop(session)
 
 
@@ -266,7 +266,7 @@ def test_what_a_script_leaves_behind_is_left_in_peace(run: Run) -> None:
     assert wait(session, 20) == Status("finished", 0)
     child = int(session.stdout.read_text())
     assert psutil.Process(child).name() == "sleep"
-    assert f"left processes behind, which go on: sleep ({child})" in _notes(session)
+    assert f"left processes running: sleep ({child})" in _notes(session)
     os.kill(child, signal.SIGKILL)
 
 
@@ -298,20 +298,20 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("echo\n")
     assert "did you mean 'train.py'?" in fails("trian.py")
     assert "did you mean 'train.py'?" in fails("python", "trian.py")
-    assert "there is nothing to run" in fails()
+    assert "no command given" in fails()
     assert "did you mean 'sleep'?" in fails("sleeep")
     assert "chmod +x ./plain" in fails("./plain")
     assert "type ./plain" in fails("plain")
     assert "there is no directory" in fails("true", cwd=tmp_path / "nowhere")
     assert "no interpreter 'python9'" in fails("python", "x", python="python9")
-    assert "ls is no Python interpreter" in fails("train.py", python="/bin/ls")
+    assert "ls is not a Python interpreter" in fails("train.py", python="/bin/ls")
     (tmp_path / "python2").write_text("#!/bin/sh\nprintf tuiprof-python:2.7\n")
     (tmp_path / "python2").chmod(0o755)
     assert "is Python 2.7 — tuiprof runs scripts in" in fails("train.py", python=tmp_path / "python2")
     assert not list(tmp_path.glob("sessions/*"))
     # These are only known once they are executed.
     (tmp_path / "plain").chmod(0o755)
-    assert "begin a script with #!" in fails("./plain")
+    assert "is not an executable — start the script with a #! line" in fails("./plain")
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)

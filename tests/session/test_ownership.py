@@ -113,11 +113,11 @@ def test_others_are_neither_alerted_of_nor_reported(tmp_path: Path) -> None:
         read(session, second, held="3", busy="3")
     fold = load(session)
     told = {alert.text for alert in alerts(fold, fold.lead, fold.now_ns)}
-    assert any(text.startswith("GPU 0 works 0 %") for text in told), "without knowing whose it is"
+    assert any(text.startswith("GPU 0 is busy 0 %") for text in told), "without knowing whose it is"
     assert alerts(fold, fold.lead, fold.now_ns, of_others(fold, session)) == []
     [table] = [table for table in summarise(session).tables if table.key == "devices"]
     assert set(table.rows["device"]) == {"gpu3"}
-    assert table.note == "not this run's, left out: gpu0, gpu1, gpu2"
+    assert table.note == "not used by this run, left out: gpu0, gpu1, gpu2"
 
 
 def test_an_idle_device_of_the_run_is_still_told(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_an_idle_device_of_the_run_is_still_told(tmp_path: Path) -> None:
         read(session, second, busy="0")
     fold = load(session)
     [alert] = alerts(fold, fold.lead, fold.now_ns, of_others(fold, session))
-    assert alert.text.startswith("GPU 1 works 0 %")
+    assert alert.text.startswith("GPU 1 is busy 0 %")

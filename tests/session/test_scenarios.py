@@ -122,7 +122,7 @@ def test_of_two_ladders_of_one_name_the_first_counts(mine: Path, tmp_path: Path)
     scanned = scan([mine])
     assert [ladder.title for ladder in scanned.ladders if ladder.name == "mine"] == ["my own ladder"]
     (problem,) = scanned.problems
-    assert problem.message == f"{second}:7: {mine / 'mine.py'} is a ladder 'mine' too"
+    assert problem.message == f"{second}:7: {mine / 'mine.py'} also defines a ladder 'mine'"
 
 
 def test_a_changed_header_is_read_anew(mine: Path) -> None:

@@ -84,7 +84,7 @@ def test_what_belongs_to_a_scenario_is_kept_up_to_a_size(script: Path) -> None:
         ("train/kernel.cu", "-", "fast"),
         ("train/kernel.cu", "+", "faster"),
     ]
-    assert "too large to be kept: train/weights.txt" in table.note
+    assert "too large to be stored: train/weights.txt" in table.note
     assert list(texts(ran(script))) == ["train.py"], "a script of the user's own is kept alone"
 
 

@@ -95,4 +95,4 @@ def test_a_rank_that_holds_the_interpreter_is_read_from_outside(
         wait(session, 60)
     out = " ".join(capsys.readouterr().out.split())
     assert "stuck" in out
-    assert "did not answer, as code outside of Python holds its interpreter: read from outside" in out
+    assert "did not answer, as native code holds its interpreter lock: read by py-spy" in out

@@ -42,7 +42,7 @@ def test_where_steps_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("other.py:1", None, "there is no file other.py"),
         (None, "train_step", "is not MODULE:NAME"),
         (None, "lib:a b", "is not MODULE:NAME"),
-        ("train.py:1", "lib:f", "contradicts"),
+        ("train.py:1", "lib:f", "cannot be used with"),
     ],
 )
 def test_what_is_wrong_is_said(

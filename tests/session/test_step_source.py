@@ -86,10 +86,10 @@ def test_an_evaluation_after_the_last_step_is_named(tmp_path: Path) -> None:
     end = line("end", at=2_000 + 400 * MS, code=0, ph={"evaluation": 320 * MS})
     append(session, "rank0", head(session), *ends, end)
     notes = summarise(session, read_fold(session)).notes
-    assert "after the last step: evaluation 320 ms, in no step" in notes
+    assert "after the last step: evaluation 320 ms, not counted in any step" in notes
 
 
-def test_withdrawn_steps_are_gone_and_their_capture_is_no_evidence() -> None:
+def test_withdrawn_steps_are_gone_and_their_capture_is_not_representative() -> None:
     fold = fold_of(
         StepSource(1000, "batches of a DataLoader"),
         *steps(38, MS // 10),
@@ -100,7 +100,7 @@ def test_withdrawn_steps_are_gone_and_their_capture_is_no_evidence() -> None:
     assert fold.lead is not None
     assert fold.lead.steps.rows["n"].tolist() == list(range(12))
     assert fold.lead.steps.whole_run().median_ns == 20 * MS
-    assert "no training steps" in refusals(fold)["traces/a.json"]
+    assert "not to be training steps" in refusals(fold)["traces/a.json"]
 
 
 def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:
@@ -171,7 +171,7 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert likely(fold, "/scripts") == "train.py:46"
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
     report = summarise(session, fold)  # of a session that began in /
-    assert "no training step was seen" in report.verdict.sentence
+    assert "no training steps were detected" in report.verdict.sentence
     command = "tuiprof record --step-at scripts/train.py:46 -- python train.py "
     assert command in report.verdict.sentence
 
@@ -188,7 +188,5 @@ def test_a_rare_long_step_in_a_capture_is_said(every: int, rare: bool) -> None:
     capture = Capture(2000, "start", "written", first=30, last=32, path="a")
     fold = fold_of(*run, capture)
     said = rare_steps(fold.captures["start"], fold)
-    assert said.startswith("step 32 took 100 ms while captured, and 2.8 % of the session's steps") == rare, (
-        said
-    )
+    assert said.startswith("step 32 took 100 ms while captured; 2.8 % of the session's steps") == rare, said
     assert bool(said) == rare

@@ -87,7 +87,7 @@ def test_a_pipe_and_a_device_hold_nobody_up(tmp_path: Path) -> None:
     assert read_labels(session.path) == Labels()
     (session.path / "session.json").unlink()
     (session.path / "session.json").symlink_to("/dev/zero")
-    with pytest.raises(SessionError, match="no regular file"):
+    with pytest.raises(SessionError, match="not a regular file"):
         Session(session.path)
 
 
@@ -158,7 +158,7 @@ def test_two_recorders_are_refused_across_processes(tmp_path: Path) -> None:
 
 
 def _ran_by(session: Session, supervisor: ProcessId, script: ProcessId | None) -> None:
-    who = Processes(supervisor, script, process.place())
+    who = Processes(supervisor, script, process.pid_namespace())
     (session.control / "process.json").write_bytes(msgspec.json.encode(who))
 
 
@@ -255,7 +255,7 @@ def test_list_and_find(tmp_path: Path) -> None:
         assert find_session(tmp_path, text).path == new.path
     assert find_session(tmp_path, "last~0").path == new.path
     assert find_session(tmp_path, "last~1").path == old.path
-    with pytest.raises(UsageProblem, match=r"no session 'last~2'.* holds 2"):
+    with pytest.raises(UsageProblem, match=r"no session 'last~2'.* contains 2"):
         find_session(tmp_path, "last~2")
     with pytest.raises(UsageProblem, match="did you mean 'metrics-naive'"):
         find_session(tmp_path, "metrics-niave")

@@ -64,12 +64,14 @@ def marked(*ranks: tuple[int, int], device_ms: int = 0) -> list[tuple[int | None
 
 
 def test_where_all_take_the_same_it_is_the_one_that_waits_least_in_backward() -> None:
-    assert marked((100, 60), (100, 50), (100, 60)) == [(1, "time before it meets the others")]
+    assert marked((100, 60), (100, 50), (100, 60)) == [(1, "time outside backward and optimizer")]
     assert marked((100, 60), (100, 56), (100, 60)) == []
 
 
 def test_a_host_that_runs_ahead_of_its_device_holds_up_nobody_by_its_own_time() -> None:
     assert marked((100, 60), (100, 50), (100, 60), device_ms=100) == []
-    assert marked((100, 20), (100, 9), (100, 20), device_ms=100) == [(1, "time before it meets the others")]
+    assert marked((100, 20), (100, 9), (100, 20), device_ms=100) == [
+        (1, "time outside backward and optimizer")
+    ]
     # A longer step does, whatever its host does meanwhile.
     assert marked((100, 60), (120, 70), (100, 60), device_ms=100) == [(1, "step time")]

@@ -75,10 +75,10 @@ def test_what_cannot_be_read_is_said_and_holds_nobody_up(tmp_path: Path) -> None
     assert fold.lead is not None
     assert len(fold.lead.steps) == 2
     assert fold.problems == [
-        "2 lines of log/rank0.jsonl cannot be read and are left out",
+        "2 lines of log/rank0.jsonl cannot be read and are skipped",
         "log/rank1.jsonl cannot be read: Is a directory",
-        "log/rank2.jsonl cannot be read: it is no regular file",
-        "log/rank3.jsonl cannot be read: it is no regular file",
+        "log/rank2.jsonl cannot be read: it is not a regular file",
+        "log/rank3.jsonl cannot be read: it is not a regular file",
     ]
     assert set(fold.problems) <= set(summarise(session).notes)
 

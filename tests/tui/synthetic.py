@@ -110,7 +110,7 @@ class Synthetic:
         if running:
             me = process.identify(__import__("os").getpid())
             assert me is not None
-            who = process.Processes(supervisor=me, script=me, place=process.place())
+            who = process.Processes(supervisor=me, script=me, pid_namespace=process.pid_namespace())
             write_atomic(self.session.control / "process.json", msgspec.json.encode(who))
         now = time.time_ns()
         for rank in range(self.ranks):

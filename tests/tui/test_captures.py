@@ -72,7 +72,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
     first, second = (two_ranks / f"rank{rank}.json.gz" for rank in (0, 1))
     app = TuiprofApp(Start.trace(first, directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by place")
+        await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by location")
         await workers_done(pilot)
         screen = app.screen
         await pilot.press("3")
@@ -100,7 +100,7 @@ async def test_one_trace_alone_has_no_such_key(tmp_path: Path) -> None:
     path = ranks(tmp_path, "trace.json.gz") / "trace.json.gz"
     app = TuiprofApp(Start.trace(path))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "Syncs by place")
+        await until_shown(pilot, "Syncs by location")
         assert "others" not in screen_text(app)
         await pilot.press("R")
         await pilot.pause()
@@ -115,7 +115,7 @@ async def test_another_rank_can_be_chosen_where_one_cannot_be_read(two_ranks: Pa
         await pilot.press("R")
         await until_shown(pilot, "unreadable")
         await pilot.press("end", "enter")
-        await until_shown(pilot, "rank 1 of 2", "Syncs by place")
+        await until_shown(pilot, "rank 1 of 2", "Syncs by location")
 
 
 async def test_the_list_marks_the_straggler_and_says_what_it_did_not_read(two_ranks: Path) -> None:

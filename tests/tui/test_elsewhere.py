@@ -20,7 +20,7 @@ async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
         await pilot.press("/", *"sync", "enter")
         await until_shown(pilot, "more in", "Syncs: enter goes there")
         await pilot.press("enter")
-        await until_shown(pilot, "Syncs by place")
+        await until_shown(pilot, "Syncs by location")
 
 
 async def test_a_tab_carries_what_its_analysis_saves() -> None:
@@ -28,7 +28,7 @@ async def test_a_tab_carries_what_its_analysis_saves() -> None:
     async with app.run_test(size=(200, 50)) as pilot:
         await until_shown(pilot, "saves about")
         await pilot.press("1")
-        text = await until_shown(pilot, "removing them saves", "Syncs by place")
+        text = await until_shown(pilot, "removing them saves", "Syncs by location")
         said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
         tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
         assert said is not None, text

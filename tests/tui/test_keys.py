@@ -78,7 +78,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
 async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:
     app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(140, 48)) as pilot:
-        await until_shown(pilot, "Syncs by place", "stream 7")
+        await until_shown(pilot, "Syncs by location", "stream 7")
         timeline, table = app.screen.query_one(Timeline), app.screen.query_one(VirtualTable)
         assert app.focused is table
         works = {a.binding for a in app.screen.active_bindings.values() if a.enabled and a.tooltip}

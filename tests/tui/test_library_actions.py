@@ -123,7 +123,7 @@ async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
         await choose(app, f"session:{made.session.path}")
         await until_shown(pilot, "disk use")
         await pilot.press("t", *"a/b", "enter")
-        await until_shown(pilot, "'a/b' is no tag")
+        await until_shown(pilot, "'a/b' is not a valid tag")
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         await pilot.press("t", *"base h200", "enter")

@@ -242,7 +242,7 @@ async def test_a_capture_that_the_end_of_the_run_cut_off_is_mentioned(
     made = recorded(tmp_path, 5)
     made.capture(state, first=180)
     made.end(why="stopped", signal=15)
-    said = f"capture c1 of steps 180 to 184 {how} when the run ended: it has no trace"
+    said = f"capture c1 of steps 180 to 184 {how} when the run ended, so it has no trace"
     assert said in summarise(made.session).notes
     app = live(made.session.path)
     async with app.run_test(size=(160, 36)) as pilot:
@@ -259,7 +259,7 @@ async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     app = live(made.session.path)
     async with app.run_test(size=(160, 36)) as pilot:
         await until_shown(
-            pilot, "No space left on device: 1.00 MiB of output wait in memory, 5.00 MiB are lost"
+            pilot, "No space left on device: 1.00 MiB of output is held in memory, 5.00 MiB is lost"
         )
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(full, why="", waiting=(0, 0))))
         made.end()

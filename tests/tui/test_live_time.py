@@ -179,7 +179,9 @@ async def test_what_goes_wrong_is_said_with_its_rule(tmp_path: Path) -> None:
     async with app.run_test(size=(160, 44)) as pilot:
         await until_shown(pilot, "loss is NaN since 30.0 s into the run", "a: 1 more")
         await pilot.press("a")
-        await until_shown(pilot, "40.0 % of a step waits for data", "the data phase takes 15.0 % or more")
+        await until_shown(
+            pilot, "40.0 % of the step is spent waiting for data", "the data phase takes 15.0 % or more"
+        )
         await pilot.press("escape")
         await until_shown(pilot, "step time")
 

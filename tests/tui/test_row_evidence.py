@@ -32,7 +32,7 @@ def places(where: str = "metric.py:93") -> Table:
         Column("bytes", "bytes", "bytes", help="Moved.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
-    return Table("places", "Syncs by place", columns, rows)
+    return Table("places", "Syncs by location", columns, rows)
 
 
 def advice(where: str, event: int) -> Report:
@@ -122,7 +122,7 @@ async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
         await pilot.press("t")
         await settle(pilot)
         assert "By call" in app.text("#answer-title")
-        assert "Syncs by place" in app.text("#answer-prose")
+        assert "Syncs by location" in app.text("#answer-prose")
 
 
 async def test_a_table_that_needs_the_room_keeps_it() -> None:

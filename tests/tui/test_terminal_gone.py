@@ -73,7 +73,7 @@ def hang_up(terminal: InTerminal) -> None:
 @pytest.mark.parametrize("screen", ["live", "inline", "trace"])
 def test_a_viewer_ends_with_its_terminal_where_hangups_are_ignored(run: list[str], screen: str) -> None:
     arguments = {"live": run, "inline": [*run[:3], "--inline", *run[3:]], "trace": ["open", TRACE]}[screen]
-    shown = {"live": "step time", "inline": "step time", "trace": "Syncs by place"}[screen]
+    shown = {"live": "step time", "inline": "step time", "trace": "Syncs by location"}[screen]
     with in_terminal(ignoring_hangup(command(*arguments))) as terminal:
         terminal.until_shown(shown)
         hang_up(terminal)

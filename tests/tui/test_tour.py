@@ -137,7 +137,7 @@ async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "median")
         await app.push_screen(TraceScreen(tour.shipped("traces") / "metrics-naive.pt.trace.json.gz"))
-        await until_shown(pilot, "2 syncs a step", "Syncs by place")
+        await until_shown(pilot, "2 syncs a step", "Syncs by location")
         panes = panes_of(app.screen)
         assert len(panes) >= 2
         for index, pane in enumerate(panes):

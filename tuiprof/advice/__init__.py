@@ -82,18 +82,18 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
     return replace(prioritise(found, step), missing=missing)
 
 
-def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
+def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
     """Return the change of a finding, with what it is priced on top of; else why there is nothing to replay.
 
     Args:
         trace: The trace.
         window: The part in which the rules looked.
-        place: Which of the findings of :func:`priorities`.
+        index: Which of the findings of :func:`priorities`.
     """
     step, found = replayed(trace), priorities(trace, window).findings
     if isinstance(step, str):
         return step
-    item = found[place]
+    item = found[index]
     if item.finding.edit is None or item.win is None:
         return "this setting distorts every figure in the trace: change it first"
     if item.win.ns <= item.finding.rare_ns[0]:
@@ -101,18 +101,18 @@ def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
     return item.finding.edit
 
 
-def losses_of(trace: Trace, window: Window, place: int) -> Losses | str:
+def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
     """Return where a step loses what a finding saves; else why that is unknown.
 
     Args:
         trace: The trace.
         window: The part in which the rules looked.
-        place: Which of the findings of :func:`priorities`.
+        index: Which of the findings of :func:`priorities`.
     """
-    step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, place)
+    step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, index)
     if isinstance(step, str) or isinstance(edit, str):
         return str(edit)
-    item = found[place]
+    item = found[index]
     assert item.win is not None, "what can be replayed has a price"
     if not item.finding.remainder:
         return losses(trace, step, edit, item.win.ns)

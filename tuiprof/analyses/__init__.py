@@ -35,7 +35,7 @@ class Analysis:
         title: Heading and tab title.
         question: The question it answers, one sentence.
         run: The pure function.
-        order: Place among the tabs; lower comes first.
+        order: Position among the tabs; lower comes first.
         without_events: Whether it also answers on a file that holds no events by its nature, such as a recording of
             utilisation.
     """
@@ -50,7 +50,7 @@ class Analysis:
 
 @cache
 def available() -> dict[str, Analysis]:
-    """Return every analysis by name, in tab order; in place of one that cannot be loaded, one that says so."""
+    """Return every analysis by name, in tab order; one that cannot be loaded is replaced by one that says so."""
     found = discover("analyses")
     every: dict[str, Analysis] = {
         **found.items,
@@ -93,7 +93,7 @@ def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Una
         return make()
     except TuiprofError as error:
         return Unavailable(name, error.message, error.remedy)
-    except (Exception, PanicException) as error:  # noqa: BLE001 - the one place where a defect is caught
+    except (Exception, PanicException) as error:  # noqa: BLE001 - a defect is caught here only
         return Unavailable(name, f"it failed: {describe(error)}", REPORT_IT, failed=True)
 
 

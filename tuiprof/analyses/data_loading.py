@@ -41,7 +41,7 @@ class Fetch:
 class FetchFunction:
     """A function of the user's that runs while a batch is fetched."""
 
-    function: str  # its name and place
+    function: str  # its name and location
 
 
 #: Where batches come from, and what runs meanwhile (only with Python frames): what takes most time first.

@@ -33,7 +33,7 @@ NAME, TITLE = "device_idle", "Idle"
 
 #: From this share of the time between first and last work on, idling is called bad, or worth a look.
 BAD_SHARE, WARN_SHARE = 0.30, 0.10
-#: The analysis that names the places of a cause, by its title.
+#: The analysis that names the source lines of a cause, by its title.
 _MORE_IN = {
     "sync": "Syncs",
     "allocator": "Syncs",
@@ -228,7 +228,9 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
                 Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
                 Column("longest_ns", "longest", "ns"),
                 Column("meaning", "meaning", "text"),
-                Column("more_in", "more in", "text", "The analysis that names the places.", hidden=True),
+                Column(
+                    "more_in", "more in", "text", "The analysis that names the source lines.", hidden=True
+                ),
                 Column("event", "event", "count", hidden=True),
             ),
             causes,
@@ -302,13 +304,13 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
 
 def _ended_at(trace: Trace, instants: Ints) -> Ints:
     """Return the row of the device work that ends at each instant, of several the one that began last."""
-    moments, place = np.unique(instants, return_inverse=True)
+    moments, inverse = np.unique(instants, return_inverse=True)
     ends = trace.ends[trace.device_work]
     at = np.searchsorted(moments, ends)
     met = np.flatnonzero(moments[np.minimum(at, len(moments) - 1)] == ends) if len(moments) else at[:0]
     rows = np.zeros(len(moments), dtype=np.int64)
     rows[at[met]] = trace.device_work[met]  # in order of start, so the last stays
-    return rows[place]
+    return rows[inverse]
 
 
 def _location(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:

@@ -49,7 +49,7 @@ _ITEM = ("memcpy", "memset", "collective")
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Sum up device work, or operators where there is none."""
+    """Summarise device work, or operators if there is none."""
     scope = Scope.of(trace, window)
     inside = trace.in_window(window)
     work = trace.device_work

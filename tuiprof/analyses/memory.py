@@ -31,12 +31,12 @@ NAME, TITLE = "memory", "Memory"
 _RULES = (
     Rule(
         "allocated",
-        "What tensors hold, as counted by the framework's allocator; memory used by libraries is not "
+        "Memory used by tensors, as counted by the framework's allocator; memory of libraries is not "
         "included.",
     ),
     Rule(
         "reserved",
-        "What the allocator took from the device. Reserved but not allocated = free or fragmented.",
+        "Memory that the allocator took from the device. Reserved but not allocated = free or fragmented.",
     ),
     Rule(
         "held at the peak",
@@ -60,13 +60,13 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "no memory events in this part of the trace",
             "record with `--memory`, or with torch.profiler.profile(profile_memory=True)",
         )
-    places = [
-        _Place.of(trace, label, frame)
+    allocators = [
+        _Allocator.of(trace, label, frame)
         for (label,), frame in events.group_by("place", maintain_order=True)
         if isinstance(label, str)
     ]
-    places.sort(key=lambda place: (place.label == "CPU", -place.peak, place.label))
-    main = places[0]
+    allocators.sort(key=lambda one: (one.label == "CPU", -one.peak, one.label))
+    main = allocators[0]
     held = main.held()
     spare = main.reserved_at_peak - main.peak if main.reserved_at_peak else None
     level: Level = "warn" if spare is not None and spare > _WORST_SHARE * main.reserved_at_peak else "info"
@@ -106,7 +106,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         TITLE,
         Verdict(said, level),
         facts,
-        (_held_table(held, main.peak), _place_table(places), _timeline(main, scope)),
+        (_held_table(held, main.peak), _device_table(allocators), _timeline(main, scope)),
         _RULES,
         window=window,
     )
@@ -134,7 +134,7 @@ def _events(trace: Trace, scope: Scope) -> pl.DataFrame | None:
     )
 
 
-class _Place:
+class _Allocator:
     """The allocator of one device, or of the host."""
 
     def __init__(self, trace: Trace, label: str, frame: pl.DataFrame) -> None:
@@ -154,7 +154,7 @@ class _Place:
         self.allocations = int((frame["bytes"] > 0).sum())
 
     @classmethod
-    def of(cls, trace: Trace, label: str, frame: pl.DataFrame) -> _Place:
+    def of(cls, trace: Trace, label: str, frame: pl.DataFrame) -> _Allocator:
         return cls(trace, label, frame)
 
     def held(self) -> pl.DataFrame:
@@ -241,16 +241,16 @@ def _held_table(held: pl.DataFrame, peak: int) -> Table:
     )
 
 
-def _place_table(places: list[_Place]) -> Table:
+def _device_table(allocators: list[_Allocator]) -> Table:
     rows = [
         {
-            "place": p.label,
-            "peak": p.peak,
-            "reserved": p.reserved_at_peak or None,
-            "growth": p.growth,
-            "n": p.allocations,
+            "place": one.label,
+            "peak": one.peak,
+            "reserved": one.reserved_at_peak or None,
+            "growth": one.growth,
+            "n": one.allocations,
         }
-        for p in places
+        for one in allocators
     ]
     return Table(
         "places",
@@ -266,21 +266,21 @@ def _place_table(places: list[_Place]) -> Table:
     )
 
 
-def _timeline(place: _Place, scope: Scope, slices: int = 100) -> Table:
+def _timeline(allocator: _Allocator, scope: Scope, slices: int = 100) -> Table:
     """Return the highest allocated and reserved memory in equal slices of the window."""
     span = max(scope.high - scope.low, 1)
-    has_reserved = "total_reserved" in place.frame.columns
+    has_reserved = "total_reserved" in allocator.frame.columns
     reserved = pl.col("total_reserved") if has_reserved else pl.lit(None, dtype=pl.Int64)
     index = ((pl.col("ts") - scope.low) * slices // span).clip(0, slices - 1)
     frame = (
-        place.frame.with_columns(index.alias("slice"))
+        allocator.frame.with_columns(index.alias("slice"))
         .group_by("slice", maintain_order=True)
         .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
         .with_columns((scope.low + pl.col("slice") * span // slices).alias("start_ns"))
     )
     return Table(
         "timeline",
-        f"Over time, {place.label}",
+        f"Over time, {allocator.label}",
         (
             Column("start_ns", "from", "ns"),
             Column("total_allocated", "allocated", "bytes", "Peak in the slice."),

@@ -1,4 +1,4 @@
-"""Which rank holds the others up, and by how much."""
+"""Which rank delays the others, and by how much."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     if any(not len(rank.numbers) for rank in read):
         lacking = ", ".join(str(rank.rank) for rank in read if not len(rank.numbers))
         return Unavailable(
-            NAME, f"rank {lacking} marks no whole step in this window", "call profiler.step() on every rank"
+            NAME, f"rank {lacking} has no complete step in this window", "call profiler.step() on every rank"
         )
     waits = waiting(read)
     notes = list(problems)
@@ -324,7 +324,7 @@ def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
         + (
             "the traces do not say when they were recorded, or hosts ran the collectives"
             if waits.matched
-            else "no collective was matched"
+            else "no collectives were matched"
         ),
     )
 

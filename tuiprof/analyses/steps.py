@@ -145,7 +145,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 
 def _unavailable(trace: Trace) -> Unavailable:
     if len(trace.steps):
-        return Unavailable(NAME, "no whole step lies in this window", "choose a wider window")
+        return Unavailable(NAME, "no complete step in this window", "choose a wider window")
     return Unavailable(
         NAME,
         "the trace marks no steps (no ProfilerStep#N ranges)",

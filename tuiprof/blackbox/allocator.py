@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tuiprof.blackbox.stacks import place
+from tuiprof.blackbox.stacks import location
 from tuiprof.blackbox.unpickle import load_plain
 from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
@@ -88,7 +88,7 @@ def read_snapshot(path: Path) -> list[Device]:
     found = load_plain(path)
     if not is_snapshot(found):
         raise TraceError(
-            f"{path} is a pickle, but no allocator snapshot: it has no 'segments'",
+            f"{path} is a pickle, but not an allocator snapshot: it has no 'segments'",
             "torch.cuda.memory._dump_snapshot(path) writes one",
         )
     try:
@@ -194,7 +194,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
     sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for size, frames in blocks:
         stack = [(str(f["filename"]), int(f["line"]), str(f["name"])) for f in frames or []]
-        call, line, function = place(stack) if stack else ("", NO_STACK, "")
+        call, line, function = location(stack) if stack else ("", NO_STACK, "")
         entry = sums[line, function, call]
         entry[0] += size
         entry[1] += 1
@@ -203,7 +203,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
 
 
 def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
-    """Tell what held the memory.
+    """Return what held the memory.
 
     Raises:
         TraceError: It cannot be read, or is no snapshot.
@@ -227,26 +227,26 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
         if device.wanted and free > device.wanted > device.largest_free:
             largest = format_bytes(device.largest_free)
             more.append(
-                f"{name}: {format_bytes(free)} are reserved and free, but in pieces of {largest} and less: "
+                f"{name}: {format_bytes(free)} is reserved and free, but in blocks of at most {largest}: "
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that"
             )
     failed = any(device.wanted for device in devices)
     return Report(
         analysis="allocator",
         title=title or f"Allocator snapshot {path.name}",
-        verdict=Verdict("; ".join(said) or "the allocator held nothing", "bad" if failed else "info"),
+        verdict=Verdict("; ".join(said) or "the allocator held no memory", "bad" if failed else "info"),
         facts=tuple(facts),
         tables=tuple(tables),
         rules=(
             Rule(
                 "by line",
-                "the innermost line outside of the framework in the stack that asked for a block; sizes are those "
-                "of blocks, which the allocator rounds up",
+                "the innermost line outside the framework in the stack that requested a block; sizes are those of "
+                "blocks, which the allocator rounds up",
             ),
             Rule(
                 "at the peak",
-                "the moment with most memory in use within the recorded history, found by walking back from the "
-                "snapshot; without a history the moment of the snapshot",
+                "the moment with the most memory in use within the recorded history, found by replaying it backwards "
+                "from the snapshot; without a history the moment of the snapshot",
             ),
         ),
         notes=tuple(more),
@@ -270,20 +270,26 @@ def _facts(device: Device, name: str) -> list[Fact]:
     key = f"device{device.index}_" if name else ""
     free = device.reserved - device.allocated - device.waiting
     return [
-        Fact(f"{key}reserved_bytes", f"{prefix}reserved", device.reserved, "bytes", "Taken from the driver."),
-        Fact(f"{key}allocated_bytes", "in use", device.allocated, "bytes", "Blocks that tensors hold."),
+        Fact(
+            f"{key}reserved_bytes",
+            f"{prefix}reserved",
+            device.reserved,
+            "bytes",
+            "Allocated from the driver.",
+        ),
+        Fact(f"{key}allocated_bytes", "in use", device.allocated, "bytes", "Blocks used by tensors."),
         Fact(
             f"{key}waiting_bytes",
             "waiting",
             device.waiting or None,
             "bytes",
-            "Given back, but another stream may still use it.",
+            "Freed, but possibly still in use by another stream.",
         ),
-        Fact(f"{key}free_bytes", "reserved and free", free, "bytes", "For tensors to come."),
-        Fact(f"{key}largest_free_bytes", "largest free piece", device.largest_free, "bytes"),
+        Fact(f"{key}free_bytes", "reserved and free", free, "bytes", "Available for new tensors."),
+        Fact(f"{key}largest_free_bytes", "largest free block", device.largest_free, "bytes"),
         Fact(f"{key}peak_bytes", "peak", device.peak, "bytes", "Within the recorded history."),
-        Fact(f"{key}wanted_bytes", "asked for in vain", device.wanted, "bytes"),
-        Fact(f"{key}segments", "segments", device.segments, "count", "Pieces taken from the driver."),
+        Fact(f"{key}wanted_bytes", "failed request", device.wanted, "bytes"),
+        Fact(f"{key}segments", "segments", device.segments, "count", "Segments allocated from the driver."),
         Fact(f"{key}events", "events of history", device.events, "count"),
     ]
 

@@ -29,7 +29,7 @@ _ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warn
 
 
 def failure_report(session: Session, fold: Fold, status: Status) -> Report | None:
-    """Tell how a run ended; None where it did not fail."""
+    """Return how a run ended; None if it did not fail."""
     if status.state not in ("failed", "interrupted"):
         return None
     first = _first_to_fail(fold)
@@ -46,7 +46,7 @@ def failure_report(session: Session, fold: Fold, status: Status) -> Report | Non
 
 
 def _first_to_fail(fold: Fold) -> WriterState | None:
-    """Return the process that ended first with an error: the others fail because it is gone."""
+    """Return the process that failed first: the others usually fail because of it."""
     failed = [rank for rank in fold.ranks if rank.end is not None and rank.end.code]
     return min(failed, key=lambda rank: rank.end.at + rank.offset_ns if rank.end else 0, default=None)
 
@@ -61,7 +61,7 @@ def _sentence(session: Session, fold: Fold, status: Status, first: WriterState |
         return words + first.end.why + _where(fold, first)
     said = _last_error(session)
     if status.signal is not None:
-        return f"{words}: a signal ended it ({signal_name(status.signal)})" + (f"; {said}" if said else "")
+        return f"{words}: ended by a signal ({signal_name(status.signal)})" + (f"; {said}" if said else "")
     return f"{words}: {said}" if said else words
 
 
@@ -70,9 +70,9 @@ def _where(fold: Fold, first: WriterState) -> str:
     record = found.by_writer.get(first.name) if found is not None else None
     if record is None or not record.threads or not record.threads[0].frames:
         return ""
-    from tuiprof.blackbox.stacks import place
+    from tuiprof.blackbox.stacks import location
 
-    call, line, function = place(record.threads[0].frames)
+    call, line, function = location(record.threads[0].frames)
     return f", at {line} ({function})" + (f" in {call}" if call else "")
 
 
@@ -154,18 +154,21 @@ def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
             said.append(f"{rank.name} failed {later} later: {rank.end.why}")
     silent = [rank.name for rank in fold.ranks if rank.end is None]
     if silent and status.over:
-        said.append(f"{', '.join(silent[:8])} ended without a word, as a signal or os._exit() does")
+        said.append(f"{', '.join(silent[:8])} ended without a final record, as with a signal or os._exit()")
     said += [short for capture in fold.captures.values() if (short := capture.shortfall(status.over))]
     stall = newest(fold)
     if stall is not None and stall.cause:
-        said.append(f"{stall.cause} at {format_ns(stall.t_ns)}; the stacks of then: tuiprof stacks")
+        said.append(
+            f"{stall.cause} at {format_ns(stall.t_ns)}; to show the stacks at that time: tuiprof stacks"
+        )
     said += [_trouble(it.writer, it.record) for it in fold.troubles[:8]]
     host = fold.devices.get("host")
     used = host.last.get("mem_used_bytes") if host is not None else None
     total = host.last.get("mem_total_bytes") if host is not None else None
     if status.signal == 9 and used and total and used > _FULL * total:
         said.append(
-            f"{format_share(used / total)} of the host's memory was in use: the kernel kills what takes most of it"
+            f"{format_share(used / total)} of the host's memory was in use: if it runs out, the kernel kills the "
+            "largest process"
         )
     return said
 
@@ -173,7 +176,9 @@ def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
 def _trouble(writer: str, record: NotFinite | OutOfMemory) -> str:
     if isinstance(record, NotFinite):
         return f"{writer}: {record.what} was {record.value} in step {record.n}"
-    words = f"{writer}: device {record.dev} had no {format_bytes(record.wanted)} left in step {record.n}"
+    words = (
+        f"{writer}: device {record.dev} could not allocate {format_bytes(record.wanted)} in step {record.n}"
+    )
     return words + (f" ({record.why})" if record.why else "")
 
 

@@ -19,7 +19,7 @@ from tuiprof.errors import TraceError
 
 _MOST_BYTES: Final = 256 << 20
 OFF: Final = (
-    "the Flight Recorder holds no collective: start the script with TORCH_FR_BUFFER_SIZE=2000 "
+    "the Flight Recorder contains no collectives: start the script with TORCH_FR_BUFFER_SIZE=2000 "
     "(TORCH_NCCL_TRACE_BUFFER_SIZE before PyTorch 2.9)"
 )
 
@@ -159,7 +159,7 @@ def _one_group(name: str, dumps: Sequence[Dump]) -> str:
         if all(entered.completed for entered in ahead.values()):
             return f"every rank has completed {what}"
         if len(dumps) == 1:
-            return f"rank {dumps[0].rank} is in {what}; the other ranks gave no dump"
+            return f"rank {dumps[0].rank} is in {what}; the other ranks wrote no dump"
         return f"every rank has entered {what}, so none waits for another to arrive"
     words = _list(sorted(behind))
     missed = min(entered.number if entered else 0 for entered in behind.values()) + 1

@@ -47,12 +47,17 @@ def asked(session: Session) -> Report:
 
 
 def _without_steps(session: Session) -> tuple[list[Process], list[str]]:
-    """Read the script itself from outside: it has made no step yet, and a probe listens from the first one on."""
+    """Read the stacks of the script by py-spy: the probe answers only from the first step on."""
     who = processes(session)
-    if who is None or who.script is None or who.place != process.place() or not process.alive(who.script):
-        return [], ["the script has made no step yet, and runs on another machine or in another container"]
+    if (
+        who is None
+        or who.script is None
+        or who.pid_namespace != process.pid_namespace()
+        or not process.alive(who.script)
+    ):
+        return [], ["the script has not run a step yet, and runs on another machine or in another container"]
     read, why = _from_outside(who.script.pid, "the script", children=True)
-    return read, ["the script has made no step yet: its processes are read from outside", *why]
+    return read, ["the script has not run a step yet: its stacks are read by py-spy", *why]
 
 
 def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[Process], list[str]]:
@@ -65,7 +70,7 @@ def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[
         Process(name if number == pid else f"process {number}", threads) for number, threads in found.items()
     ]
     return read, [] if children else [
-        f"{name} (process {pid}) did not answer, as code outside of Python holds its interpreter: read from outside"
+        f"{name} (process {pid}) did not answer, as native code holds its interpreter lock: read by py-spy"
     ]
 
 

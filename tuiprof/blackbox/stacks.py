@@ -17,8 +17,8 @@ from tuiprof.session.log.records import Thread
 Frame = tuple[str, int, str]
 
 RULE: Final = (
-    "threads are alike when the innermost line outside of the framework and the interpreter is the same, and the call "
-    "made from it"
+    "threads are grouped if they have the same innermost line outside the framework and the interpreter, and the same "
+    "call from it"
 )
 #: Stacks printed whole; the others are in the table.
 _MOST_STACKS: Final = 12
@@ -50,7 +50,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Threads that are at the same place.
+    """Threads that are at the same line.
 
     Attributes:
         main: They are main threads.
@@ -89,7 +89,7 @@ def processes_of(fold: Fold, found: StacksState) -> list[Process]:
     return sorted(out, key=lambda process: (process.rank is None, process.rank or 0, process.name))
 
 
-def place(frames: Sequence[Frame]) -> tuple[str, str, str]:
+def location(frames: Sequence[Frame]) -> tuple[str, str, str]:
     """Return where a stack is.
 
     Returns:
@@ -133,7 +133,7 @@ def group(processes: Sequence[Process]) -> list[Group]:
     for process in processes:
         for thread in process.threads:
             kind = "" if thread.main else _NUMBERED.sub("", thread.name).strip()
-            found.setdefault((thread.main, kind, *place(thread.frames)), []).append((process, thread))
+            found.setdefault((thread.main, kind, *location(thread.frames)), []).append((process, thread))
     groups = []
     for (main, kind, call, line, function), members in found.items():
         stacks = {tuple(thread.frames) for _, thread in members}
@@ -174,12 +174,12 @@ def stacks_report(
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Tell where threads are."""
+    """Return where threads are."""
     groups = group(processes)
     mains = [one for one in groups if one.main] or groups[:1]
     said = "; ".join(f"{one.who} in {one.sentence}" for one in mains[:6])
     if len(mains) > 6:
-        said += f"; {len(mains) - 6} other places"
+        said += f"; {len(mains) - 6} other locations"
     if cause:
         said = f"{cause}: {said}" if said else cause
     tables = [_overview(groups)] if groups else []
@@ -225,7 +225,7 @@ def _stack(index: int, one: Group) -> Table:
     columns = (Column("line", "line", elide="start"), Column("function", "function"))
     notes = []
     if one.differ:
-        notes.append("of one of them; the others differ elsewhere")
+        notes.append("of one of them; the stacks of the others differ in other frames")
     if len(one.frames) > len(shown):
         notes.append(f"{len(one.frames) - len(shown)} outer frames left out")
     frame = pl.DataFrame(rows, schema={"line": pl.String, "function": pl.String})

@@ -22,7 +22,7 @@ _PROTO: Final = b"\x80"
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to an object outside of it")
@@ -57,8 +57,8 @@ def load_plain(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise TraceError(
             f"{path} is not a pickle of plain values: {error}",
-            "allocator snapshots and Flight Recorder dumps hold nothing else; other pickles are never opened, as "
-            "that could run what is in them",
+            "allocator snapshots and Flight Recorder dumps contain only these; other pickles are never loaded, as "
+            "loading could execute code",
         ) from error
 
 
@@ -75,6 +75,6 @@ def loads_plain(data: bytes) -> Any:
     except RecursionError as error:
         raise pickle.UnpicklingError("it is nested too deeply") from error
     except MemoryError as error:
-        raise pickle.UnpicklingError("it claims to be larger than there is memory") from error
+        raise pickle.UnpicklingError("it declares more data than fits into memory") from error
     except Exception as error:
         raise pickle.UnpicklingError(f"it is damaged: {type(error).__name__}: {error}") from error

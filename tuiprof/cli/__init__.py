@@ -193,7 +193,7 @@ def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickExcep
     """Return what to show of an error; an option of the program given after the verb is pointed out."""
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
-        return click.UsageError(f"{error.option_name} goes before the verb: {where}", error.ctx)
+        return click.UsageError(f"{error.option_name} goes before the command: {where}", error.ctx)
     return error
 
 
@@ -241,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(
             f"tuiprof: cannot read {sanitize(str(error.filename or 'a file'))}: {error.strerror}", err=True
         )
-        click.echo("         change its permissions, or name another file", err=True)
+        click.echo("         change its permissions, or use another file", err=True)
         return TraceError.exit_code
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:

@@ -32,9 +32,9 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
     from tuiprof.report import render_all
 
     if pid is not None and session is not None:
-        raise click.UsageError("a session or --pid, not both")
+        raise click.UsageError("give a session or --pid, not both")
     if children and pid is None:
-        raise click.UsageError("--children goes with --pid")
+        raise click.UsageError("--children requires --pid")
     if pid is not None:
         found = _of_process(pid, children)
     else:
@@ -69,8 +69,8 @@ def of_session(session: Session) -> Report:
     report = kept(session, read_fold(session))
     if report is None:
         raise SessionError(
-            f"{session.id} is over, and no stacks were kept",
-            "they are kept where steps stop coming, or while it runs: tuiprof stacks",
+            f"{session.id} has ended, and no stacks were recorded",
+            "stacks are recorded when steps stop, or with tuiprof stacks during the run",
         )
     return report
 
@@ -102,7 +102,7 @@ def steps(
     if not (at or function or by):
         ranks = read_fold(found).ranks
         if not ranks:
-            sys.stdout.write("no step seen yet\n")
+            sys.stdout.write("no steps yet\n")
         for rank in ranks:
             sys.stdout.write(sanitize(f"{rank.label}: steps: {said(rank)}") + "\n")
         return 0
@@ -111,5 +111,5 @@ def steps(
         what = f"not changed: {answer.text}" if answer.refused else f"steps: {answer.text}"
         sys.stdout.write(sanitize(f"{answer.process}: {what}") + "\n")
     if not answers:
-        say("asked for; no process has come there yet. tuiprof steps says what a step is")
+        say("requested; no process has reached it yet. To check: tuiprof steps")
     return 1 if any(answer.refused for answer in answers) else 0

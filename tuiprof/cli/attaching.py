@@ -1,4 +1,4 @@
-"""Verbs for runs that go on already, here or on other hosts: attach, detach, collect."""
+"""Commands for running sessions, here or on other hosts: attach, detach, collect."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def attach(
 
     if not pids:
         if name or watch_nan:
-            raise click.UsageError("--name and --watch-nan go with --pid")
+            raise click.UsageError("--name and --watch-nan require --pid")
         found = find_session(sessions_root(invocation.sessions), session or "last")
         return open_screen(Start.live(found.path))
     if session is not None:
-        raise click.UsageError("a session or --pid, not both")
+        raise click.UsageError("give a session or --pid, not both")
     path = _enter([pid or _chosen() for pid in pids], invocation.sessions, name, watch_nan)
     if sys.stdin.isatty() and sys.stdout.isatty():
         return open_screen(Start.live(path, launched=True))
@@ -92,7 +92,7 @@ def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Pa
     for answer in answers:
         version = ".".join(map(str, answer.python))
         say(f"tuiprof: in process {answer.pid} (Python {version}): {describe(answer)}")
-    say(f"         leave it: tuiprof detach {session.id}")
+    say(f"         detach: tuiprof detach {session.id}")
     return session.path
 
 
@@ -104,12 +104,12 @@ def _chosen() -> int:
     found = candidates()
     if not found:
         raise UsageProblem(
-            "no Python process here has loaded PyTorch or JAX, or none may be looked at",
-            "processes of other users need sudo; name one: tuiprof attach --pid N",
+            "no Python process that tuiprof may inspect has loaded PyTorch or JAX",
+            "processes of other users need sudo; or give one: tuiprof attach --pid N",
         )
     say("\n".join(map(_line, found)))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageProblem("which of these?", "tuiprof attach --pid N")
+        raise UsageProblem("several processes could be meant", "tuiprof attach --pid N")
     # By its own number and without a default: nobody enters a process by a key too many.
     numbers = [str(one.pid) for one in found]
     answer = click.prompt("process", type=click.Choice(numbers), show_choices=False, err=True)
@@ -187,5 +187,5 @@ def collect(
             collector.run()
     nothing = [host for host, copies in collector.copies.items() if not copies]
     if nothing:
-        say(f"tuiprof: nothing was collected of {', '.join(nothing)}")
+        say(f"tuiprof: nothing was collected from {', '.join(nothing)}")
     return 1 if nothing else 130 if signal.SIGTERM in asked else 0

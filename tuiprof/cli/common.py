@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 class Positive(click.FloatRange):
-    """A number above 0 that is one: ``nan`` is above nothing and below nothing, and would pass as no number at all."""
+    """A finite number above 0; click's own range check lets ``nan`` pass."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
@@ -43,7 +43,7 @@ class Positive(click.FloatRange):
         """Return the number."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is not a number to count with.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -155,7 +155,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
 
 
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
-    """Return the folder of the measured ladder a user means; None where it is none, or a session is meant."""
+    """Return the folder of the measured ladder a user means; None if it is not a ladder, or a session is meant."""
     from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
     from tuiprof.ladder.state import find_ladder
@@ -244,7 +244,7 @@ def traces_at(
         path = Path(target)
     path = converted(path, convert)
     found = open_set(path, run=run, opener=open_with_progress)
-    found.file(rank)  # a rank that is not there is said before anything else
+    found.file(rank)  # reports a missing rank before anything else
     if several:
         said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
         if line := " · ".join((*said, *found.notes)):
@@ -308,9 +308,9 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def _similar(path: Path) -> str:
-    """Return what may have been meant by a file that is not there."""
+    """Return a suggestion for a file that does not exist."""
     if not os.path.isdir(path.parent):
-        return f"there is no folder {path.parent} either"
+        return f"the folder {path.parent} does not exist either"
     near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
     return (
         f"did you mean {str(path.with_name(near[0]))!r}?"

@@ -1,4 +1,4 @@
-"""What the shell completes beside verbs and options: scenarios, sessions, analyses, and files."""
+"""Shell completion besides commands and options: scenarios, sessions, analyses and files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def script(shell: str, cli: click.Command) -> str:
 
     register()
     kind = get_completion_class(shell)
-    assert kind is not None, f"click knows no completion for {shell}"
+    assert kind is not None, f"no completion for {shell}"
     return kind(cli, {}, "tuiprof", "_TUIPROF_COMPLETE").source()
 
 

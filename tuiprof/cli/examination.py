@@ -127,7 +127,9 @@ def present(report: Report, fmt: str = "text", *, ladder: str | None = None, ver
         report = replace(report, facts=(), notes=())
     elif fmt == "text" and not verbose:
         tables = tuple(
-            replace(table, note="what one lacks: tuiprof doctor LADDER") if table.key == "ladders" else table
+            replace(table, note="for the missing requirements: tuiprof doctor LADDER")
+            if table.key == "ladders"
+            else table
             for table in tables
             if table.key not in ("lacking", "parts")
         )
@@ -137,7 +139,7 @@ def present(report: Report, fmt: str = "text", *, ladder: str | None = None, ver
 
 def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, variants: int) -> Verdict:
     if have is None:
-        return Verdict("there is no Python that scripts could run in: see the notes", "bad")
+        return Verdict("no Python interpreter for scripts: see the notes", "bad")
     counts: dict[str, int] = {}
     for device in accelerators:
         counts[device.name] = counts.get(device.name, 0) + 1
@@ -175,8 +177,8 @@ def _absent(hardware: Hardware) -> Table:
         {"backend": name, "reason": absent.reason, "remedy": absent.remedy}
         for name, absent in hardware.absent.items()
     ]
-    columns = (Column("backend", "not here"), Column("reason", "why"), Column("remedy", "what to do"))
-    return _table("absent", "Absent", columns, rows, empty="every kind of device that tuiprof knows is here")
+    columns = (Column("backend", "not found"), Column("reason", "why"), Column("remedy", "what to do"))
+    return _table("absent", "Absent", columns, rows, empty="all supported kinds of devices are present")
 
 
 def _frameworks(have: Facts | None) -> Table:
@@ -192,7 +194,7 @@ def _frameworks(have: Facts | None) -> Table:
             remark = "with CUDA" if have.torch_cuda else "without CUDA"
         rows.append({"framework": name, "version": version, "remark": remark})
     columns = (Column("framework", "package"), Column("version", "version"), Column("remark", ""))
-    where = f"in {have.python}" if have else "no interpreter to ask"
+    where = f"in {have.python}" if have else "no interpreter"
     return _table(
         "frameworks", "Frameworks", columns, rows, empty=f"none of {', '.join(FRAMEWORKS[:6])} … {where}"
     )
@@ -239,13 +241,15 @@ def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[
         Column("remedy", "what to do"),
         Column("variants", "which"),
     )
-    table = _table("lacking", "What scenarios lack", columns, rows, empty="every variant can run here")
+    table = _table(
+        "lacking", "Missing requirements of scenarios", columns, rows, empty="every variant can run here"
+    )
     return table, variants - sum(map(len, lacking.values())), variants
 
 
 def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[str, str] | None:
     if have is None:
-        return "no Python to run it in", ""
+        return "no Python interpreter", ""
     answer = availability(variant, have, devices)
     return (answer.reason, answer.remedy) if isinstance(answer, Missing) else None
 
@@ -257,7 +261,7 @@ def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str,
     console = term in ("", "dumb", "linux", "vt100")
     rows = []
     if not tty:
-        rows.append(("output", "not a terminal", "the dashboard needs one; reports and records do not"))
+        rows.append(("output", "not a terminal", "the dashboard needs one; report and record do not"))
     small = size.columns and (size.columns < 80 or size.lines < 24)
     found = f"{size.columns}×{size.lines}" if size.columns else "unknown"
     rows.append(("size", found, "80×24 is the smallest that shows everything" if small else ""))
@@ -281,7 +285,7 @@ def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str,
         advice = "" if inside == "tmux" else "screen shows fewer colours than tmux"
         rows.append(("inside", inside, advice))
     if environment.get("SSH_CONNECTION"):
-        keep = "" if inside else "a run goes on when the link drops; tuiprof attach comes back to it"
+        keep = "" if inside else "runs continue if the connection drops; return with tuiprof attach"
         rows.append(("SSH", "yes (latency not measured)", keep))
     return rows
 
@@ -311,7 +315,7 @@ def _parts() -> Table:
             for name, why in failed.items()
         ]
     columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
-    return _table("parts", "What tuiprof reads and answers", columns, rows)
+    return _table("parts", "Formats, analyses and telemetry backends", columns, rows)
 
 
 def _storage(root: Path) -> tuple[list[Fact], list[str]]:
@@ -322,10 +326,10 @@ def _storage(root: Path) -> tuple[list[Fact], list[str]]:
     there = next(path for path in (root, *root.parents) if path.exists())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
-        notes.append(f"sessions cannot be written below {there}: set TUIPROF_SESSIONS or give --sessions")
+        notes.append(f"sessions cannot be written to {there}: set TUIPROF_SESSIONS or use --sessions")
     if free < _SMALL_DISK:
         notes.append(
-            f"only {format_bytes(free)} are free below {there}: a captured trace takes up to some hundred MB"
+            f"only {format_bytes(free)} free in {there}: a captured trace can take several hundred MB"
         )
     cache = Path(platformdirs.user_cache_dir("tuiprof", appauthor=False))
     return [

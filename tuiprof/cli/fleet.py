@@ -173,20 +173,20 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 
     where, _, rest = (on or "").partition(":")
     if on is not None and dask_workers is not None and where != "ssh":
-        raise UsageProblem("--on and --dask-workers contradict each other", "leave one of them out")
+        raise UsageProblem("--on and --dask-workers cannot be used together", "omit one of them")
     if where in ("", "processes") and dask_workers is None:
         from tuiprof.fleet.processes import Processes, affordable
 
         if rest and not (rest.isdecimal() and int(rest)):
             raise UsageProblem(
-                f"--on {on}: {rest!r} is no number of processes", "for example --on processes:4"
+                f"--on {on}: {rest!r} is not a number of processes", "for example --on processes:4"
             )
         workers = int(rest) if rest else affordable(max((file.size for file in files), default=0))
         yield Processes(max(1, min(workers, len(files))))
         return
     if where not in ("", "dask", "ssh"):
         raise UsageProblem(
-            f"--on {on} is not known", "it is processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
+            f"--on {on} is unknown", "use processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
         )
     from tuiprof.fleet.dask_ import Dask
 

@@ -73,7 +73,11 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
                 stopped = len(asked)
                 stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
                 with contextlib.suppress(OSError):
-                    say("stopping the script; once more kills it" if stopped == 1 else "killing it")
+                    say(
+                        "stopping the script; press again to kill it"
+                        if stopped == 1
+                        else "killing the script"
+                    )
             time.sleep(_POLL_S)
     finally:
         with contextlib.suppress(OSError):

@@ -127,18 +127,18 @@ def ladder(
 
     root = sessions_root(invocation.sessions)
     if resume is not None and show is not None:
-        raise click.UsageError("--resume goes on with a ladder, --show only shows it: choose one")
+        raise click.UsageError("--resume and --show cannot be used together")
     if (known := resume or show) is not None:
         if once or any(option is not None for option in (variants, trials, preset, steps, python_, price)):
             raise click.UsageError(
-                "a ladder that was begun stays as planned: --resume and --show take no --variants, --trials, …"
+                "--resume and --show cannot be used with --variants, --trials, …: a started ladder keeps its plan"
             )
         measured = find_ladder(root, known)
         if name is not None and name != measured.meta.ladder:
             raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
     else:
         if once and trials is not None:
-            raise click.UsageError("--once runs each variant once: choose it or --trials")
+            raise click.UsageError("--once and --trials cannot be used together")
         found, devices = _wanted(invocation, name)
         from tuiprof.session.run.interpreter import facts
 
@@ -181,10 +181,10 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     scanned = scan(invocation.scenarios)
     if name is None:
         known = ", ".join(ladder.name for ladder in scanned.ladders)
-        raise click.UsageError(f"which ladder? There are {known}")
+        raise click.UsageError(f"no ladder given; there are {known}")
     for problem in scanned.problems:
         if isinstance(problem, SameName) and problem.name == name:
-            say(f"passed over: {problem}")
+            say(f"skipped: {problem}")
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
@@ -194,7 +194,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 
 
 def _trusted(measured: LadderRun) -> None:
-    """Let the user look at the commands of a ladder that somebody else may have made before any of them is run."""
+    """Show the commands of a ladder that may come from somebody else, before any of them is run."""
     from tuiprof.errors import SessionError
     from tuiprof.ladder.guard import must_be_own
 
@@ -222,7 +222,7 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
         if number != signal.SIGHUP:  # then there is no terminal to say it on
             running = sum(trial.state == "running" for trial in measured.meta.trials)
             what, them = ("this trial", "it") if running < 2 else (f"these {running} trials", "them")
-            said = f"after {what}; once more stops {them} now" if len(asked) == 1 else "now"
+            said = f"after {what}; press Ctrl+C again to stop {them} now" if len(asked) == 1 else "now"
             with suppress(OSError):  # see below
                 os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
 
@@ -232,7 +232,7 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
             for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
                 with suppress(
                     OSError
-                ):  # a terminal that is gone under nohup, a log on a full disk: it goes on
+                ):  # a closed terminal under nohup, a log on a full disk: the ladder continues
                     show(progress)
         finally:
             with suppress(OSError):
@@ -260,19 +260,17 @@ def _write(answer: Report, fmt: str, output: Path | None, *, charts: bool) -> No
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageProblem(
-            f"{output} cannot be written: {error.strerror}", "choose another --output"
-        ) from error
+        raise UsageProblem(f"cannot write {output}: {error.strerror}", "use another --output") from error
 
 
 def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
-    """Say what can be done next."""
+    """Print what can be done next."""
     from tuiprof.model.characters import shell_word
 
     if stopped:
-        say(f"\ngo on:  tuiprof ladder --resume {shell_word(measured.id)}")
+        say(f"\nresume:  tuiprof ladder --resume {shell_word(measured.id)}")
         return
-    say(f"\nsee it again:  tuiprof ladder --show {shell_word(measured.id)}")
+    say(f"\nshow it again:  tuiprof ladder --show {shell_word(measured.id)}")
     traces = [path for path in answer.table("rungs").rows["trace"].to_list() if path]
     if traces:
         say(f"see a trace:   tuiprof open {shell_word(traces[-1])}")
@@ -314,7 +312,7 @@ def _outcome(progress: Progress) -> str:
 
     trial = progress.trial
     if trial.kind == "check" and trial.state == "done":
-        return "equal" if trial.equal else trial.why or "it says nothing of its numbers"
+        return "equal" if trial.equal else trial.why or "its results were not compared"
     if trial.state == "done":
         timed = f"{format_ns(trial.figures.median_ns)} a step" if trial.figures else ""
         if trial.kind == "once":

@@ -76,7 +76,7 @@ def open_(
 
     if session is None and Path(target).is_file() and is_pickle(Path(target)):
         raise UsageProblem(
-            f"{target} is a pickle, which the screens do not show",
+            f"{target} is a pickle, which the screens cannot show",
             f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
         )
     place = session.with_traces(rank).path / "traces" if session is not None else Path(target)
@@ -92,20 +92,20 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
     """Return the folder in which the ranks of a job lie.
 
     Raises:
-        TraceError: It holds no trace.
+        TraceError: It contains no trace.
         UsageProblem: It holds one rank.
     """
     from tuiprof.errors import UsageProblem
 
     if session is not None and session.others:
         raise UsageProblem(
-            f"the captures of {session.id} lie in a folder of each of its hosts, which the map does not open at once",
+            f"the captures of {session.id} are in one folder per host, which the map cannot open together",
             f"tuiprof report {session.id} stragglers heat -f html > job.html",
         )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run, several=True)
     if len(found) < 2:
-        raise UsageProblem(f"{target} holds the trace of one rank", f"tuiprof open {target}")
+        raise UsageProblem(f"{target} contains the trace of a single rank", f"tuiprof open {target}")
     folders = {file.path.parent for file in found.files}
     return folders.pop() if len(folders) == 1 else place
 
@@ -194,7 +194,7 @@ def report(
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
-            say(f"tuiprof: what sets the ranks apart: tuiprof report {shell_word(target)} ranks")
+            say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
@@ -218,12 +218,12 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
     if analyses:
         raise UsageProblem(
             f"{analyses[0]} is not a view of many ranks",
-            f"there are {', '.join(NAMES)}; of one rank: tuiprof report FILE {analyses[0]}",
+            f"there are {', '.join(NAMES)}; for one rank: tuiprof report FILE {analyses[0]}",
         )
     for option, given in (("--rank", rank is not None), ("--step", step is not None), ("--brief", brief)):
         if given:
             raise UsageProblem(
-                f"{option} is for the report of one trace", f"leave {option} out, or name one FILE"
+                f"{option} is only for the report of a single trace", f"omit {option}, or give a single FILE"
             )
 
 

@@ -120,7 +120,7 @@ def record(
             render_all(reports, "json", trust=trust) if as_json else page(session, "", "text", stdout_style())
         )
     except TuiprofError as error:  # the exit status stays the script's
-        click.echo(f"tuiprof: there is no report: {sanitize_lines(str(error))}", err=True)
+        click.echo(f"tuiprof: the report failed: {sanitize_lines(str(error))}", err=True)
         return code
     if tee:
         sys.stdout.flush()
@@ -187,7 +187,9 @@ def launch_spec(
 
     if no_capture:
         if capture or stack or shapes or memory or capture_slower or capture_every:
-            raise click.UsageError("--no-capture contradicts --capture…, --stack, --shapes and --memory")
+            raise click.UsageError(
+                "--no-capture cannot be used with --capture…, --stack, --shapes or --memory"
+            )
         request = None
     else:
         text = capture or f"{DEFAULT_CAPTURE.steps}"
@@ -216,7 +218,7 @@ def launch_spec(
     if target is None:
         if not command:
             raise click.UsageError(
-                "nothing to run: name a scenario (tuiprof doctor lists them), or give a command after --"
+                "nothing to run: give a scenario (tuiprof doctor lists them), or give a command after --"
             )
         if steps is not None:
             raise click.UsageError("--steps is for scenarios; give your script its own arguments after --")

@@ -46,13 +46,13 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
     server = DashboardServer(start, host=host, port=port, token=token)
     if not is_loopback(host):
         say(
-            f"tuiprof: warning: {host} can be reached from other machines. Whoever has the token can run scripts "
-            "here as you, and the connection is not encrypted: better 127.0.0.1 and an SSH tunnel."
+            f"tuiprof: warning: {host} can be reached from other machines. Anyone with the token can run scripts "
+            "here as you, and the connection is not encrypted: prefer 127.0.0.1 and an SSH tunnel."
         )
 
     def ready() -> None:
         click.echo(server.address)
-        say("Ctrl+C ends it")
+        say("Ctrl+C stops it")
 
     serve_until_interrupted(server, ready)
     return 0

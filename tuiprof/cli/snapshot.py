@@ -25,7 +25,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     found = re.fullmatch(r"(\d+)x(\d+)", value)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (_LEAST[0] <= size[0] <= _MOST[0] and _LEAST[1] <= size[1] <= _MOST[1]):
-        raise click.BadParameter(f"{value!r} is no size such as 160x48, from 40x10 to 500x200")
+        raise click.BadParameter(f"{value!r} is not a size such as 160x48, from 40x10 to 500x200")
     return size
 
 
@@ -75,7 +75,7 @@ def snapshot(
     PNG needs CairoSVG (extra `snapshot`) or Chromium; the other formats need nothing.
     """
     if output.suffix not in _SUFFIXES:
-        raise click.UsageError(f"{output.name!r}: a picture ends in {', '.join(_SUFFIXES)}")
+        raise click.UsageError(f"{output.name!r}: the extension must be one of {', '.join(_SUFFIXES)}")
     start = _start(invocation, target, screen)
     from tuiprof.tui.app.snapshot import Shot, take
 
@@ -106,10 +106,10 @@ def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     if session is not None:
         traces = session.traces()
         if not traces:
-            raise UsageProblem(f"{session.id} holds no trace", "record one: tuiprof record --capture 5 …")
+            raise UsageProblem(f"{session.id} contains no trace", "record one: tuiprof record --capture 5 …")
         return Start.trace(traces[-1])
     if screen == "live":
-        raise UsageProblem(f"{target} is no session", "name a session: tuiprof list")
+        raise UsageProblem(f"{target} is not a session", "give a session: tuiprof list")
     from tuiprof.formats import sniff
 
     sniff(Path(target))

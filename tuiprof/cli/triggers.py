@@ -73,7 +73,7 @@ def triggers(
     from tuiprof.session.store.meta import DEFAULT_BUDGET
 
     if budget is not None and slower is None and every is None:
-        raise click.UsageError("--capture-budget is for --capture-slower and --capture-every")
+        raise click.UsageError("--capture-budget requires --capture-slower or --capture-every")
     size = DEFAULT_BUDGET if budget is None else parse_size(budget)
     above_ns, times = parse_slower(slower) if slower is not None else (None, None)
     return trigger_requests(
@@ -101,7 +101,7 @@ def parse_slower(text: str) -> tuple[int | None, float | None]:
     if unit in _TIMES_NS and number * _TIMES_NS[unit] >= 1:
         return round(number * _TIMES_NS[unit]), None
     raise click.UsageError(
-        f"--capture-slower {text!r} is neither a time (40ms, 2s) nor more than once the median (1.5x)"
+        f"--capture-slower {text!r} is not a time (40ms, 2s) or a multiple of the median above 1 (1.5x)"
     )
 
 
@@ -113,5 +113,5 @@ def parse_size(text: str) -> int:
     """
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in _SIZES or float(match[1]) <= 0:
-        raise click.UsageError(f"--capture-budget {text!r} is no size; for example 500MB or 2GB")
+        raise click.UsageError(f"--capture-budget {text!r} is not a size; for example 500MB or 2GB")
     return round(float(match[1]) * _SIZES[match[2].lower()])

@@ -106,7 +106,7 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
 
     session = session_or_none(invocation, target)
     if session is None:
-        raise UsageProblem(f"{target} is no session", "a trace alone does not say what command to run")
+        raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
     trace = traces_at(session.path / "traces", None, None, None).open(None)
     able: dict[str, tuple[Priced, dict[str, str]]] = {}
     for item in priorities(trace).findings:
@@ -115,54 +115,52 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             able.setdefault(item.rule, (item, {**item.finding.environment, **switch}))
     if tried is None:
         if not able:
-            sys.stdout.write(
-                "nothing that can be changed without an edit of the script: see tuiprof report advice\n"
-            )
+            sys.stdout.write("no advice can be tried without editing the script: see tuiprof report advice\n")
         for rule, (item, environment) in able.items():
             variables = " ".join(f"{name}={value}" for name, value in environment.items())
             if item.finding.switch:
-                variables += f" (in the trials alone; in the script: {item.finding.instead})"
+                variables += f" (only in the trials; in the script: {item.finding.instead})"
             saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
             sys.stdout.write(f"{rule}{saves}\n  {variables}\n  tuiprof fix {target} --try {rule}\n")
         return 0
     if tried not in able:
         known = f"there are {', '.join(able)}" if able else "there are none"
-        raise UsageProblem(f"no finding {tried!r} that can be changed without an edit of the script", known)
+        raise UsageProblem(f"no finding {tried!r} that can be tried without editing the script", known)
     item, environment = able[tried]
     result = attempt(
         session,
         environment,
         trials,
         on_trial=lambda trial: say(
-            f"{trial.session.id}: {'with' if trial.changed else 'without'} it {format_ns(trial.step_ns)} a step"
+            f"{trial.session.id}: {'with' if trial.changed else 'without'} the fix {format_ns(trial.step_ns)} a step"
         ),
         root=invocation.sessions,
     )
     with_it = [trial for trial in result.trials if trial.changed]
     if item.finding.switch and not all(trial.switched for trial in with_it):
         sys.stdout.write(
-            f"{tried}: nothing was switched: the script makes nothing that {item.finding.switch} applies to, or says "
-            "otherwise itself\n"
+            f"{tried}: not applied: the script creates nothing that {item.finding.switch} applies to, or sets it "
+            "itself\n"
         )
         return 1
     measured = "undecided"
     if result.ratio is not None:
         measured = (
-            f"{result.word}: a step takes {format_share(result.ratio.value)} of what it did "
-            f"(95 %: {format_share(result.ratio.low)} to {format_share(result.ratio.high)}, {trials} runs each)"
+            f"{result.word}: a step takes {format_share(result.ratio.value)} of the time without it (95 % interval: "
+            f"{format_share(result.ratio.low)} to {format_share(result.ratio.high)}, {trials} runs each)"
         )
     if item.win is not None:
-        measured += f"; predicted {format_ns(item.win.ns)} a step less"
+        measured += f"; predicted: {format_ns(item.win.ns)} less per step"
     sys.stdout.write(f"{tried}: {measured}\n")
     for switched in dict.fromkeys(name for trial in with_it for name in trial.switched):
-        sys.stdout.write(f"  switched: {sanitize(switched)}\n")
+        sys.stdout.write(f"  applied: {sanitize(switched)}\n")
     for name, (before, after) in result.differing.items():
-        sys.stdout.write(f"  {name} is another: {before:.6g} without it, {after:.6g} with it\n")
+        sys.stdout.write(f"  {name} differs: {before:.6g} without the fix, {after:.6g} with it\n")
     if not result.differing:
         logged = bool(result.trials[0].numbers)
         sys.stdout.write(
-            "  what the script logs is the same with it\n"
+            "  the logged metrics are the same with the fix\n"
             if logged
-            else "  numbers not compared: the script logs none (tuiprof.step(loss=…))\n"
+            else "  metrics not compared: the script logs none (tuiprof.step(loss=…))\n"
         )
     return 1 if result.differing else 0

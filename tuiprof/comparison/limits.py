@@ -166,7 +166,7 @@ def _test(
     found = _value(limit.key, facts)
     if found is None and not missing:
         near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.5)
-        raise UsageProblem(f"no figure {limit.key!r}", f"did you mean {', '.join(near or sorted(facts))}?")
+        raise UsageProblem(f"no metric {limit.key!r}", f"did you mean {', '.join(near or sorted(facts))}?")
     earlier = _value(limit.key, base) if base is not None else None
     before = earlier.value if earlier is not None else None
     if limit.relative and base is None:
@@ -175,7 +175,7 @@ def _test(
         return Result(limit, "unknown", None, None, before, _why_unknown(limit, facts, missing))
     measured, kind, unit = found.value, found.kind, found.unit
     if limit.relative and before is None:
-        why = "the baseline does not tell this figure"
+        why = "the baseline does not have this metric"
         return Result(limit, "unknown", measured, None, None, why, kind, unit)
     # 5 % more of a negative figure (memory that shrinks) is above it as well.
     bound = before + abs(before) * limit.value if limit.relative and before is not None else limit.value
@@ -191,4 +191,4 @@ def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unav
         return reasons or "unknown from this trace"
     near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"there is no such figure here{hint}; what could not be asked: {reasons}"
+    return f"no such metric in this trace{hint}; unavailable analyses: {reasons}"

@@ -151,7 +151,7 @@ def open_side(
 
 
 def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str] | Trace) -> Report:
-    """Say what changed between two runs: step time, kernels, launches, syncs.
+    """Compare two runs: step time, kernels, launches, syncs.
 
     Returns:
         The report; differences are after minus before, so negative is faster.
@@ -285,7 +285,10 @@ def _trials(before: Side, after: Side) -> StepChange | None:
         return None
     base = median_interval([old for _, old in pairs]).value
     word = word_for(ratio)
-    sure = {"undecided": "no: the trials scatter too much", "no difference": "no: within the trials' scatter"}
+    sure = {
+        "undecided": "no: the trials vary too much",
+        "no difference": "no: within the variation of the trials",
+    }
     return StepChange(
         base, base * ratio.value, ratio.low, ratio.high, sure.get(word, "yes"), f"{len(pairs)} paired trials"
     )
@@ -457,7 +460,7 @@ def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
     if old.script in kept[0] and new.script in kept[1]:
         changed = {name for name, digest in old.digests.items() if new.digests.get(name, digest) != digest}
         unseen = sorted(changed - (kept[0].keys() & kept[1].keys()) - {old.script})
-        note = f"Changed as well, and too large to be kept: {', '.join(unseen)}." if unseen else ""
+        note = f"Also changed, but too large to be stored: {', '.join(unseen)}." if unseen else ""
         return script_change(*kept, note=note)
     if old.digests.get(old.script) == new.digests.get(new.script):
         return script_change({}, {})[0], "the same"

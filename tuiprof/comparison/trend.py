@@ -48,16 +48,17 @@ _REMEDY: Final = "pip install 'tuiprof[trend]'"
 _RULES = (
     Rule(
         "change",
-        "Where the figures before and after differ for good: PELT (Killick 2012) with a penalty of three times the "
-        "logarithm of the number of runs, in units of the noise; two runs or more on each side.",
+        "Where the level of the figures changes: PELT (Killick 2012) with a penalty of three times the logarithm of "
+        "the number of runs, in units of the noise; at least two runs on each side.",
     ),
     Rule(
-        "noise", "1.4826 times the median absolute difference of neighbouring runs, by the square root of 2."
+        "noise",
+        "1.4826 times the median absolute difference of neighbouring runs, divided by the square root of 2.",
     ),
     Rule(
         "limit",
         "Median of the runs since the last change, without the newest one, plus "
-        f"{DEVIATIONS:g} times the noise, {format_share(LEAST_CHANGE)} of the median at the least.",
+        f"{DEVIATIONS:g} times the noise, at least {format_share(LEAST_CHANGE)} of the median.",
     ),
 )
 
@@ -100,7 +101,7 @@ class Course:
         """The newest run against the limit, as ``tuiprof check`` words it."""
         kind = FIGURES[self.key][1]
         if self.limit is None:
-            why = f"{plural(len(self.values), 'run')} tell it, {LEAST_RUNS} are needed for a limit"
+            why = f"{plural(len(self.values), 'run')} with this figure, a limit needs {LEAST_RUNS}"
             return Result(Limit(self.key, "max", 0.0), "unknown", None, None, why=why, kind=kind)
         outcome: Literal["passed", "failed"] = "failed" if self.exceeded else "passed"
         bound = Limit(self.key, "max", self.limit)
@@ -161,7 +162,7 @@ def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable
     members = grouped(points, by)
     courses = [found for key in FIGURES if (found := course(members, key)) is not None]
     if not courses:
-        return [Unavailable("trend", "no run tells a step time", "record runs with tuiprof record")]
+        return [Unavailable("trend", "no run has a step time", "record runs with tuiprof record")]
     return [_report(found, by) for found in courses]
 
 
@@ -191,7 +192,7 @@ def _report(found: Course, by: By) -> Report:
             "runs": [point.runs for point in found.points],
         }
     )
-    notes = () if find_spec("ruptures") is not None else (f"Changes are not looked for: {_REMEDY}.",)
+    notes = () if find_spec("ruptures") is not None else (f"Changes are not detected: {_REMEDY}.",)
     newest = shown[-1]
     if found.exceeded:
         verdict = Verdict(
@@ -229,7 +230,7 @@ def _report(found: Course, by: By) -> Report:
                     Column("day", "day"),
                     Column("commit", "commit", hidden=by == "commit"),
                     Column("level", label, kind, "Median of the level."),
-                    Column("change", "change", "share", "Against the level before.", signed=True),
+                    Column("change", "change", "share", "Compared with the level before.", signed=True),
                     Column("points", f"{by}s", "count"),
                 ),
                 levels,
@@ -311,7 +312,7 @@ def history(
                 points.append(Point(run or file.path.name, written))
                 traces.append((len(points) - 1, file.path, file.size_bytes))
     if not points:
-        raise TraceError("no session and no trace is there", "tuiprof list shows recorded sessions")
+        raise TraceError("no session or trace found", "tuiprof list shows recorded sessions")
     files = [
         File(number, str(path.absolute()), number, size) for number, (_, path, size) in enumerate(traces)
     ]

@@ -1,4 +1,4 @@
-"""Keeps summaries in the user's cache directory, so that a gathering that broke off goes on where it stopped.
+"""Keeps summaries in the user's cache directory, so that an interrupted report resumes where it stopped.
 
 An entry is named after the version of tuiprof and the content of the file: its size, time of change, and a digest of
 its first and last 64 KiB. A digest of all of it would cost about as much as reading the trace; a change in the middle
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tuiprof.fleet.task import File
 
 #: ``off`` = keep nothing; a path = keep summaries there.
-PLACE_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
+FOLDER_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
 #: Most bytes that all summaries may take; the longest unused go first.
 LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
 _DEFAULT_LIMIT: Final = 2 << 30
@@ -33,9 +33,9 @@ _ENDS: Final = 1 << 16
 WORTH_KEEPING_S: Final = 0.02
 
 
-def place() -> Path | None:
+def cache_folder() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
-    return directory(PLACE_VARIABLE, "fleet")
+    return directory(FOLDER_VARIABLE, "fleet")
 
 
 def entry_of(path: Path) -> Path | None:
@@ -44,7 +44,7 @@ def entry_of(path: Path) -> Path | None:
     Raises:
         OSError: The file cannot be read.
     """
-    folder = place()
+    folder = cache_folder()
     if folder is None or path.is_dir():
         return None
     from tuiprof.formats.sidecar import sidecar_name
@@ -64,7 +64,7 @@ def entry_of(path: Path) -> Path | None:
 
 
 def find(entry: Path, file: File) -> Summary | None:
-    """Return the summary that is kept of a file; None = there is none."""
+    """Return the cached summary of a file; None = there is none."""
     import polars as pl
 
     from tuiprof.fleet.summary import TABLES, Summary, decode
@@ -103,7 +103,7 @@ def keep(entry: Path, summary: Summary, took_s: float) -> None:
 
 def tidy() -> None:
     """Delete the summaries that were not used for longest, until the rest fits the limit."""
-    folder = place()
+    folder = cache_folder()
     if folder is None:
         return
     try:

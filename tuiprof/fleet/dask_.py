@@ -33,9 +33,9 @@ _SETTINGS: Final = {
 _HOST: Final = re.compile(r"(?:(?P<user>[\w.-]+)@)?[A-Za-z0-9_][A-Za-z0-9_.-]*(?::(?P<port>\d{1,5}))?")
 _REMEDY: Final = "pip install 'tuiprof[dask]'"
 _RESUME: Final = (
-    "what was done is kept: run the same command again once it is back, or without --on to go on here"
+    "completed work is kept: run the same command again once it is back, or without --on to continue here"
 )
-_DIED: Final = "the Dask workers that read it died; most often memory ran out"
+_DIED: Final = "the Dask workers that read it died, usually because memory ran out"
 
 
 class Dask:
@@ -99,7 +99,7 @@ class Dask:
                 )
             except (OSError, TimeoutError, ValueError) as error:
                 raise UsageProblem(
-                    f"no Dask scheduler answers at {address}", "start one: dask scheduler"
+                    f"no Dask scheduler responds at {address}", "start one: dask scheduler"
                 ) from error
             self._compare_versions()
             self._closing = opened.pop_all()
@@ -119,7 +119,7 @@ class Dask:
         own = version()
         for worker, said in found.items():
             if said != own:
-                what = f"tuiprof {said}" if isinstance(said, str) else "no tuiprof that can be imported"
+                what = f"tuiprof {said}" if isinstance(said, str) else "no importable tuiprof"
                 raise UsageProblem(
                     f"the Dask worker {worker} has {what}, this client has {own}",
                     f"pip install tuiprof=={own} on every worker",
@@ -202,7 +202,7 @@ def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextMan
     import distributed
 
     if importlib.util.find_spec("asyncssh") is None:
-        raise UsageProblem("asyncssh is not installed, by which Dask uses ssh", "pip install asyncssh")
+        raise UsageProblem("asyncssh is not installed, which Dask needs for ssh", "pip install asyncssh")
     options = [_connection(host) for host in hosts]
     names = [host.rpartition("@")[2].partition(":")[0] for host in hosts]
     logging.getLogger("asyncssh").setLevel(logging.CRITICAL)

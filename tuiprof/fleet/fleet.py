@@ -21,7 +21,7 @@ LISTED_SHARE: Final = 0.005
 HOST_SHARE: Final = 0.75
 #: Kernels of a rank are slower where they take this many times the median rank's.
 SLOWER: Final = 1.03
-#: A straggler loses time at one place of the step where so much of its lateness arises there.
+#: A straggler loses time at one point of the step where so much of its lateness arises there.
 _AT_ONE_PLACE: Final = 0.6
 #: A kernel is compared where it takes this share of all kernel time.
 _COMPARED_SHARE: Final = 0.002
@@ -329,12 +329,12 @@ class Fleet:
         speed = self.speed.join(self.read.select("file", "rank"), on="file")
         for rank, factor in speed.filter(pl.col("factor") >= SLOWER).select("rank", "factor").iter_rows():
             found.setdefault(rank, []).append(f"kernels {factor:.2f}×")
-        for rank, words in self._places.items():
+        for rank, words in self._points.items():
             found.setdefault(rank, [words])
         return {rank: ", ".join(words) for rank, words in found.items()}
 
     @property
-    def _places(self) -> dict[int, str]:
+    def _points(self) -> dict[int, str]:
         """Where in the step stragglers lose most, by rank: ``before collective 7 of 7``."""
         found = {}
         for index, one in enumerate(self.groups):

@@ -25,7 +25,7 @@ _MEMORY_PER_BYTE: Final = 25
 _MEMORY_PER_WORKER: Final = 250 << 20
 #: Batches handed over beyond those that are worked on, so that no worker waits for the client.
 _AHEAD: Final = 2
-_DIED = "the process that read it died; most often memory ran out"
+_DIED = "the process that read it died, usually because memory ran out"
 _DIED_REMEDY = "read it on a machine with more memory, or record fewer steps"
 
 

@@ -106,7 +106,7 @@ def _read(file: File) -> Summary:
 
 
 def bound_worker() -> None:
-    """Have the libraries of this worker start one thread each, before they are imported: the cores have workers."""
+    """Limit this worker's libraries to one thread each, before they are imported: every core has a worker."""
     for name in ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
         os.environ.setdefault(name, "1")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Raise when an entry of an older version would be misread.
 _LAYOUT = 3
 #: ``off`` = do not use the cache; a path = keep it there.
-PLACE_VARIABLE = "TUIPROF_TRACE_CACHE"
+FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Most bytes that all entries may take; the longest unused go first.
 LIMIT_VARIABLE = "TUIPROF_TRACE_CACHE_BYTES"
 _DEFAULT_LIMIT = 4 << 30
@@ -59,7 +59,7 @@ class _Entry(msgspec.Struct):
 
 def root() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
-    return directory(PLACE_VARIABLE, "traces")
+    return directory(FOLDER_VARIABLE, "traces")
 
 
 def directory(variable: str, name: str) -> Path | None:
@@ -110,7 +110,7 @@ def find(
 
 
 def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
-    """Write a trace to the cache in a thread, so that nobody waits for it; None when there is nothing to do."""
+    """Write a trace to the cache in a background thread; None if there is nothing to do."""
     entry = _path_of(source)
     if entry is None or source.size < WORTH_KEEPING or entry.exists():
         return None
@@ -178,7 +178,7 @@ def _stats(saved: dict[str, Any]) -> ReadStats:
 
 
 def _path_of(source: Source) -> Path | None:
-    """Return where the entry of a file lies; None when there is no cache or the file is gone."""
+    """Return the path of a file's entry; None if there is no cache or the file was removed."""
     folder = root()
     if folder is None:
         return None

@@ -23,7 +23,7 @@ def possible(path: Path) -> Conversion | None:
 
 
 def refuse(path: Path) -> None:
-    """Say what to run for a raw capture.
+    """Return the command to run for a raw capture.
 
     Raises:
         TraceError: It is a raw capture; the remedy is the command that converts it.
@@ -86,9 +86,9 @@ def convert(found: Conversion, say: Callable[[str], None]) -> Path:
     if process.returncode:
         said = f": {last}" if last else ""
         raise TraceError(
-            f"{found.command[0]} ended with status {process.returncode}{said}",
+            f"{found.command[0]} failed with status {process.returncode}{said}",
             "it may be older than the capture: upgrade aws-neuronx-tools",
         )
     if not found.out.exists():
-        raise TraceError(f"{found.command[0]} ended well but wrote no {found.out}")
+        raise TraceError(f"{found.command[0]} succeeded but did not write {found.out}")
     return found.out

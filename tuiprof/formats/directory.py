@@ -40,15 +40,15 @@ class _Found:
     """A file or directory that may be a trace."""
 
     path: Path  # where it is
-    folder: str  # its folder, relative to where looking began
-    sure: bool  # its name tells that it is one
+    folder: str  # its folder, relative to where the search began
+    sure: bool  # its name identifies it as one
 
 
 def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:
     """Find the traces that a path stands for, of all its runs, the newest last; none of them is read.
 
     Raises:
-        TraceError: There is nothing, or it holds no trace.
+        TraceError: There is nothing, or it contains no trace.
     """
     if not os.path.isdir(path) or _is_one(path):
         return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
@@ -56,7 +56,7 @@ def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]
     runs = _runs(found)
     if not runs:
         said = f" ({'; '.join(notes)})" if notes else ""
-        raise TraceError(f"{path} holds no trace{said}", "give the file itself, or the folder it lies in")
+        raise TraceError(f"{path} contains no trace{said}", "give the trace file, or its folder")
     names = tuple(runs)
     return tuple(TraceSet(name, run.files, opener, names, tuple(notes)) for name, run in runs.items())
 
@@ -70,7 +70,7 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
     if run is None:
         return sets[-1]
     if not sets[-1].runs:
-        raise UsageProblem(f"{sets[-1].files[0].path} is one trace and has no runs", "leave --run out")
+        raise UsageProblem(f"{sets[-1].files[0].path} is one trace and has no runs", "omit --run")
     names = [one.run for one in sets]
     return sets[names.index(_choose(names, run))]
 
@@ -120,7 +120,7 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
         for entry in listed:
             seen += 1
             if seen > _ENTRIES:
-                notes.append(f"only the first {_ENTRIES} entries of {top} were looked at")
+                notes.append(f"only the first {_ENTRIES} entries of {top} were read")
                 break
             if entry.name.startswith("."):
                 continue  # written just now by the probe, or somebody's settings
@@ -156,7 +156,7 @@ def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
         except TraceError:
             continue
     if len(found) > _LOOKS:
-        notes.append(f"{len(found) - _LOOKS} of {len(found)} files without a telling name were not opened")
+        notes.append(f"{len(found) - _LOOKS} of {len(found)} files not named like a trace were not opened")
     return kept
 
 

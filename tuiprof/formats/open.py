@@ -82,7 +82,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
 
     Raises:
         TraceError: It is not a trace, or not one that is read here.
-        Cancelled: It was given up.
+        Cancelled: Opening was cancelled.
     """
     from tuiprof.formats.directory import siblings
     from tuiprof.formats.session_log import read_uncaptured
@@ -94,8 +94,8 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
         trace = found.open(source, options)
     except MemoryError as error:
         raise TraceError(
-            f"{source.path} needs more memory than there is",
-            "open it on a larger machine, or record fewer steps",
+            f"{source.path} does not fit into memory",
+            "open it on a machine with more memory, or record fewer steps",
         ) from error
     trace.find_siblings = functools.partial(siblings, source.path, open_file)
     trace.uncaptured = read_uncaptured(source.path)
@@ -114,7 +114,7 @@ def open_set(
     An address is copied here first. ``run`` is a run's name, or the beginning of one; None = the newest.
 
     Raises:
-        TraceError: There is nothing, or it holds no trace.
+        TraceError: There is nothing, or it contains no trace.
         UsageProblem: There is no such run.
     """
     from tuiprof.formats.directory import chosen, sets_in

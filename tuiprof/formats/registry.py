@@ -87,7 +87,7 @@ def sniff(path: str | os.PathLike[str]) -> str:
     """Return the name of a file's format, by its content.
 
     Raises:
-        TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
+        TraceError: It does not exist, cannot be read, or has an unknown format; the message says which.
     """
     return recognise(Path(path), None)[1].name
 
@@ -96,7 +96,7 @@ def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
     """Return where the bytes of a trace come from and the format they are in.
 
     Raises:
-        TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
+        TraceError: It does not exist, cannot be read, or has an unknown format; the message says which.
     """
     from tuiprof.formats.source import Source, open_source
 
@@ -118,7 +118,7 @@ def _format_of(source: Source) -> Format:
     message, remedy = _explain(head, source)
     if failed := discover("formats").failed:
         unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
-        message = f"{message}, or it is of a format that is unavailable ({unread})"
+        message = f"{message}, or its format is unavailable ({unread})"
     raise TraceError(message, remedy)
 
 
@@ -151,7 +151,7 @@ def _explain(head: bytes, source: Source) -> tuple[str, str]:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     lowered = text[:512].lower()
     if not text:
-        return f"{path} holds nothing but space", "let the profiler finish writing before opening its trace"
+        return f"{path} contains only whitespace", "let the profiler finish writing before opening its trace"
     if lowered.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
         return (
             f"{path} is a web page, not a trace",
@@ -165,24 +165,30 @@ def _explain(head: bytes, source: Source) -> tuple[str, str]:
             "Neuron Explorer writes a directory of such tables: give that directory",
         )
     if name.endswith(".xplane.pb"):
-        return f"{path} does not begin like an XSpace protobuf (xplane.pb)", "copy or record the file again"
+        return f"{path} is not an XSpace protobuf (xplane.pb)", "copy or record the file again"
     if head.startswith(b"SQLite format 3"):
         return (
-            f"{path} is a SQLite database, perhaps of Nsight Systems",
-            "tuiprof reads what torch.profiler and jax.profiler write",
+            f"{path} is a SQLite database, possibly from Nsight Systems",
+            "tuiprof reads traces of torch.profiler and jax.profiler",
         )
     if head.startswith((b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf")):
-        return f"{path} is compressed in a way that is not read here", "unpack it, or compress it with gzip"
+        return f"{path} uses an unsupported compression", "unpack it, or compress it with gzip"
     if _is_utf16(head):
         return (
-            f"{path} is text in UTF-16, and JSON is UTF-8",
+            f"{path} is UTF-16 text; JSON must be UTF-8",
             "convert it (iconv -f UTF-16 -t UTF-8), or write it without the shell's redirection",
         )
     if head[:1] in (b"{", b"["):
-        return f"{path} is JSON, but no trace", "a trace is a list of events, or an object with traceEvents"
+        return (
+            f"{path} is JSON, but not a trace",
+            "a trace is a list of events, or an object with traceEvents",
+        )
     if _is_text(head):
         return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
-    return f"{path} is a binary file of an unknown kind", "give the .json or .json.gz that the profiler wrote"
+    return (
+        f"{path} is a binary file of an unknown format",
+        "give the .json or .json.gz that the profiler wrote",
+    )
 
 
 def _is_utf16(head: bytes) -> bool:

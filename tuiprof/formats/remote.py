@@ -4,8 +4,8 @@ A remote file is copied once, block by block, into the user's cache directory, n
 says of its version (ETag, time of change, size), and read from there: a trace is read from several places at once,
 which a connection cannot do. The copies share a limit; the longest unused go first.
 
-A server is not believed: one that falls silent is given up, what is longer or shorter than it said is refused, and what
-has no said length may not be longer than the limit.
+A server is not trusted: one that stops responding is given up, a file whose size differs from the reported one is
+refused, and a file without a reported size may not be larger than the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tuiprof.formats.cache import UNFINISHED, directory, evict
 from tuiprof.formats.sidecar import sidecar_name
 
 #: ``off`` = keep no copy beyond this process; a path = keep them there.
-PLACE_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
+FOLDER_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
 #: Most bytes that all copies may take; also of one whose length the server does not say.
 LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
 #: Seconds without a byte after which a web server is given up.
@@ -96,7 +96,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
             )
         evict(folder, LIMIT_VARIABLE, _DEFAULT_LIMIT)
     with contextlib.suppress(OSError):
-        os.utime(folder)  # it was used: it stays longest
+        os.utime(folder)  # the most recently used is evicted last
     return local
 
 
@@ -112,12 +112,12 @@ def _connect(url: str) -> tuple[Any, str]:
         package = _PACKAGES.get(protocol.lower(), "")
         more = f" {package}" if package and package != "aiohttp" else ""
         raise TraceError(
-            f"{protocol}:// needs a package that is not installed ({error})", f"{_REMEDY}{more}"
+            f"{protocol}:// requires a package that is not installed ({error})", f"{_REMEDY}{more}"
         ) from None
     except ValueError as error:
         raise TraceError(
             f"{_without_secrets(url)}: {_redacted(str(error))}",
-            "s3://, gs://, http:// and https:// are read, or copy the file here",
+            "use s3://, gs://, http:// or https://, or download the file",
         ) from None
 
 
@@ -211,22 +211,22 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
         if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) and status != 404:
             error = error.__cause__  # fsspec calls every fault of a web server so
         if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
-            raise TraceError(f"there is nothing at {self._url}", "check the address") from error
+            raise TraceError(f"{self._url} does not exist", "check the address") from error
         if isinstance(error, PermissionError) or status in (401, 403):
             raise TraceError(
-                f"{self._url} may not be read{f' (status {status})' if status else ''}",
-                "sign in as for the provider's own tools (AWS_PROFILE, gcloud auth application-default login), or give "
+                f"no permission to read {self._url}{f' (status {status})' if status else ''}",
+                "sign in as for the provider's tools (AWS_PROFILE, gcloud auth application-default login), or give "
                 "a signed URL",
             ) from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise TraceError(
                 f"no space left for a copy of {self._url} in {_cache_folder()}",
-                f"free some, or set {PLACE_VARIABLE}",
+                f"free some space, or set {FOLDER_VARIABLE}",
             ) from error
         if isinstance(error, TimeoutError):
             raise TraceError(
-                f"{self._url} cannot be read: the server fell silent",
-                f"try again; {PATIENCE_VARIABLE} sets how long it is waited for",
+                f"{self._url} cannot be read: the server stopped responding",
+                f"try again; {PATIENCE_VARIABLE} sets the timeout",
             ) from error
         said = _redacted(" ".join(str(error).split()))[:_MOST_SAID]
         if not said or is_url(said):  # aiohttp names some faults by their type alone
@@ -247,7 +247,7 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _beside(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the file with source lines that the probe wrote beside a trace, where there is one."""
+    """Return the file with source lines that the probe wrote next to a trace, if it exists."""
     name = str(info["name"])
     folder, slash, own = name.partition("?")[0].rpartition("/")
     try:
@@ -265,7 +265,7 @@ def _listed(system: Any, path: str, url: str) -> list[dict[str, Any]]:
         info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(".syncs.jsonl")
     ]
     if not traces:
-        raise TraceError(f"{_without_secrets(url)} holds no trace", "give the file itself")
+        raise TraceError(f"{_without_secrets(url)} contains no trace", "give the trace file")
     return sorted(traces, key=lambda info: str(info["name"]))
 
 
@@ -328,12 +328,13 @@ def _copied(system: Any, name: str, size: int | None, target: Path) -> Iterator[
             done += len(part)
             if done > most and size is None:
                 raise TraceError(
-                    f"{_without_secrets(name)} is longer than {most:,} bytes, and the server does not say how long",
-                    f"raise the limit with {LIMIT_VARIABLE}=<bytes>, or copy the file here yourself",
+                    f"{_without_secrets(name)} is larger than {most:,} bytes, and the server does not report its size",
+                    f"raise the limit with {LIMIT_VARIABLE}=<bytes>, or download the file yourself",
                 )
             if done > most:
                 raise TraceError(
-                    f"{_without_secrets(name)} is longer than the {most:,} bytes announced", "try again"
+                    f"{_without_secrets(name)} is larger than the {most:,} bytes that the server reported",
+                    "try again",
                 )
             file.write(part)
             yield len(part)
@@ -358,12 +359,12 @@ def _below(name: str, top: str) -> Path:
     """Return a path relative to the copied folder; one that would lead out of it is an attack."""
     relative = PurePosixPath(name.strip("/")).relative_to(PurePosixPath(top.strip("/")))
     if ".." in relative.parts or relative.is_absolute():
-        raise TraceError(f"{name} is no path below {top}", "copy the files here yourself")
+        raise TraceError(f"{name} is not a path below {top}", "download the files yourself")
     return Path(*relative.parts)
 
 
 def _cache_folder() -> Path:
-    return directory(PLACE_VARIABLE, "remote") or _for_this_process()
+    return directory(FOLDER_VARIABLE, "remote") or _for_this_process()
 
 
 _temporary: list[tempfile.TemporaryDirectory[str]] = []

@@ -1,4 +1,4 @@
-"""Reads the source lines of host waits that the probe wrote beside a trace."""
+"""Reads the source lines of host waits that the probe wrote next to a trace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Site(msgspec.Struct):
 
 
 def sidecar_name(trace: str) -> str:
-    """Return the name of the file that lies beside a trace."""
+    """Return the name of the file next to a trace."""
     stem = next(
         (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
     )

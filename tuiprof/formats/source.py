@@ -77,8 +77,9 @@ class Source:
                 data += part
                 if len(data) > self.whole_limit:
                     raise TraceError(
-                        f"{self.path} holds more than {self.whole_limit:,} bytes, and its format is read at once",
-                        f"if there is memory for it, raise the limit with {LIMIT_VARIABLE}=<bytes>",
+                        f"{self.path} is larger than {self.whole_limit:,} bytes, the limit for formats that are read "
+                        "into memory as a whole",
+                        f"if it fits into memory, raise the limit with {LIMIT_VARIABLE}=<bytes>",
                     )
         data += padding
         return data
@@ -117,7 +118,7 @@ class Stream:
 
         Raises:
             Damaged: The compressed stream is broken here.
-            TraceError: The file inflates to more than the limit, or it cannot be read.
+            TraceError: The file decompresses to more than the limit, or it cannot be read.
         """
         parts: list[bytes] = []
         missing = size
@@ -134,7 +135,7 @@ class Stream:
 
         Raises:
             Damaged: The compressed stream is broken here.
-            TraceError: The file inflates to more than the limit, or it cannot be read.
+            TraceError: The file decompresses to more than the limit, or it cannot be read.
         """
         try:
             part: bytes = self._unwrapped.read(size)
@@ -145,7 +146,7 @@ class Stream:
         self.at += len(part)
         if self._source.wrapping != "plain" and self.at > self._source.limit:
             raise TraceError(
-                f"{self._source.path} inflates to more than {self._source.limit:,} bytes",
+                f"{self._source.path} decompresses to more than {self._source.limit:,} bytes",
                 f"if you trust it, raise the limit with {LIMIT_VARIABLE}=<bytes>",
             )
         return part
@@ -167,7 +168,7 @@ def open_source(path: Path, limit: int | None = None) -> Source:
     """Look at a file and find out how its bytes are wrapped.
 
     Raises:
-        TraceError: There is no such file, it may not be read, or it is no regular file.
+        TraceError: There is no such file, it may not be read, or it is not a regular file.
     """
     try:
         status = path.stat()
@@ -178,7 +179,7 @@ def open_source(path: Path, limit: int | None = None) -> Source:
     if stat.S_ISDIR(status.st_mode):
         raise TraceError(f"{path} is a directory", _traces_in(path))
     if not stat.S_ISREG(status.st_mode):
-        raise TraceError(f"{path} is no regular file", "save the trace to a file first")
+        raise TraceError(f"{path} is not a regular file", "save the trace to a file first")
     if not status.st_size:
         raise TraceError(f"{path} is empty", "let the profiler finish writing before opening its trace")
     try:
@@ -202,7 +203,7 @@ def _limits(limit: int | None) -> tuple[int, int]:
     try:
         limit = int(text) if limit is None else limit
     except ValueError:
-        raise TraceError(f"{LIMIT_VARIABLE}={text!r} is no number", "give a number of bytes") from None
+        raise TraceError(f"{LIMIT_VARIABLE}={text!r} is not a number", "give a number of bytes") from None
     return limit, limit
 
 
@@ -251,7 +252,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except NotImplementedError as error:  # a method of compression, a version
         raise TraceError(
-            f"{path} is a zip archive of a kind that is not read here: {error}", "unpack it first"
+            f"{path} is an unsupported kind of zip archive: {error}", "unpack it first"
         ) from error
     except RuntimeError as error:
         raise TraceError(f"{path} cannot be unpacked: {error}", "unpack it first") from error
@@ -274,7 +275,7 @@ def _entry(path: Path) -> str:
     if len(traces) != 1:
         names = ", ".join(info.filename for info in traces[:5]) or "nothing"
         raise TraceError(
-            f"{path} holds {len(traces)} files that could be the trace ({names})", "unpack it and open one"
+            f"{path} contains {len(traces)} files that could be the trace ({names})", "unpack it and open one"
         )
     if traces[0].flag_bits & 1:
         raise TraceError(f"{path} is encrypted", "unpack it first")
@@ -287,7 +288,7 @@ def _neighbour(path: Path) -> str:
     try:
         names = [entry.name for entry in os.scandir(path.parent)]
     except OSError:
-        return f"there is no folder {path.parent} either" if not path.parent.is_dir() else ""
+        return f"the folder {path.parent} does not exist either" if not path.parent.is_dir() else ""
     close = difflib.get_close_matches(path.name, names, 1, 0.6)
     return f"did you mean {path.parent / close[0]}?" if close else ""
 
@@ -296,7 +297,7 @@ def _traces_in(path: Path) -> str:
     try:
         names = sorted(e.name for e in os.scandir(path) if e.name.endswith((".json", ".json.gz", ".pb")))
     except OSError:
-        return "give one file"
+        return "give a file"
     if not names:
-        return "it holds no trace; give one file"
+        return "it contains no trace; give a file"
     return f"give one of its {len(names)} traces, for example {path / names[0]}"

@@ -1,4 +1,4 @@
-"""What one trace says first, in a line: the place that makes the host wait, and what it costs.
+"""The headline of a trace: the source line that makes the host wait, and its cost.
 
 For screens that show many traces or must stay responsive: :func:`ask` works it out in a process of its own, whose
 memory and imports go with it, and keeps the answer in the user's cache directory.
@@ -68,7 +68,7 @@ def headline(trace: Trace) -> Headline:
     names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
     answers = [answer for name in names if isinstance(answer := run(name, trace), Report)]
     if not answers:
-        return Headline(problem="no analysis can answer on this trace")
+        return Headline(problem="no analysis is available for this trace")
     first = min(answers, key=lambda report: _WEIGHT[report.verdict.level])
     return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
@@ -122,7 +122,7 @@ def _read(kept: Path) -> Headline | None:
 
 @contextlib.contextmanager
 def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Wait while another thread or process works out the same; go on where there is no lock, or it hangs."""
+    """Wait while another thread or process computes the same; continue without a lock, or if that hangs."""
     lock = kept.with_suffix(".lock")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -174,9 +174,7 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
             process.kill()
     except (OSError, msgspec.MsgspecError):
         return Headline(problem="it cannot be read here: open it to see why")
-    return Headline(
-        problem="nobody waited" if cancelled() else f"it takes more than {PATIENCE_S:.0f} s to read"
-    )
+    return Headline(problem="cancelled" if cancelled() else f"it takes more than {PATIENCE_S:.0f} s to read")
 
 
 def _kept_at(path: Path) -> Path | None:

@@ -154,7 +154,7 @@ def release(text: str) -> tuple[int, ...]:
 
 
 def satisfies(have: str, wanted: str) -> bool:
-    """Say whether a version meets a specifier.
+    """Return whether a version meets a specifier.
 
     Args:
         have: The version; a pre-release or local part is not compared.

@@ -1,4 +1,4 @@
-"""What must hold for a stopped ladder to go on: that it is the user's own, and that code and software are the same.
+"""Conditions for resuming a ladder: it belongs to the user, and code and software are unchanged.
 
 The code is the script, its header, the modules beside it that it imports (and those that these import), and the folder
 of its name with sources in other languages. The software is Python and the packages that its variants name; the GPUs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def must_be_own(ladder: LadderRun) -> None:
-    """Refuse a ladder that may come from somebody else, since its file says which commands are run.
+    """Refuse a ladder that may come from somebody else, as its file contains the commands to run.
 
     Raises:
         SessionError: Its folder is another user's, or it was not begun in this folder, but copied there.
@@ -39,10 +39,10 @@ def must_be_own(ladder: LadderRun) -> None:
     if folder.st_uid != os.geteuid():
         why = "its folder belongs to another user"
     elif folder.st_ino != ladder.meta.inode:
-        why = "it was not begun in this folder, so somebody else may have made it"
+        why = "it was not started in this folder, so it may come from somebody else"
     else:
         return
-    remedy = f"look at what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
+    remedy = f"check what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
     raise SessionError(f"{ladder.id}: {why}", remedy)
 
 
@@ -76,7 +76,7 @@ def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[
 
 
 def differences(meta: LadderMeta, facts: Facts) -> list[str]:
-    """Say what is not as it was when a ladder was planned, each in a clause; none = all is.
+    """Return what has changed since a ladder was planned, a clause each; empty = nothing.
 
     Raises:
         SessionError: A file cannot be read.
@@ -86,17 +86,15 @@ def differences(meta: LadderMeta, facts: Facts) -> list[str]:
     then = meta.sources or {script.name: meta.digest}  # an earlier tuiprof looked at the script alone
     if not meta.sources:
         now = {script.name: now[script.name]}
-    said = [f"{script.parent / name} is gone" for name in then if name not in now]
-    said += [f"{script.parent / name} is new" for name in now if name not in then]
+    said = [f"{script.parent / name} was removed" for name in then if name not in now]
+    said += [f"{script.parent / name} was added" for name in now if name not in then]
     said += [
-        f"{script.parent / name} is not what it was"
-        for name in then
-        if name in now and now[name] != then[name]
+        f"{script.parent / name} has changed" for name in then if name in now and now[name] != then[name]
     ]
     for name, version in meta.software.items():
         have = _version(name, facts)
         if have != version:
-            said.append(f"{name} was {version or 'not there'} and is {have or 'not there'}")
+            said.append(f"{name} was {version or 'missing'} and is {have or 'missing'}")
     return said
 
 

@@ -180,7 +180,7 @@ class _Text:
 
     def problem(self, line: int, what: str) -> UsageProblem:
         """Return what is wrong as an error with file and line."""
-        return UsageProblem(f"{self.file}:{line}: {what}", "mend the header of the script")
+        return UsageProblem(f"{self.file}:{line}: {what}", "fix the header of the script")
 
 
 _TABLE = r"\s*\[tool\.tuiprof\]"

@@ -16,11 +16,11 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.chips import Chip, find_chip
 
 KERNEL_RULE: Final = (
-    "cold: the call finds its inputs in memory only; warm: it comes right after another one; replayed: one of many "
-    "that the host started at once (a CUDA graph, a compiled loop); host: what the host needs to start one. Medians. "
-    "GB/s and T op/s are the bytes and operations that a call must move and do at least, over the cold time if it is "
-    "known, else over the replayed or the warm one. Shares are of the chip's published peaks without sparsity; there "
-    "is none of bandwidth without a cold time, as the cache may serve what memory did not."
+    "cold: a call with its inputs in memory, not in a cache; warm: a call right after another one; replayed: one of "
+    "many calls that the host launched together (a CUDA graph, a compiled loop); host: host time to launch a call. "
+    "Medians. GB/s and T op/s are the least bytes and operations that a call needs, divided by the cold time if it is "
+    "known, else by the replayed or the warm time. Shares are of the chip's published peaks without sparsity; "
+    "bandwidth has no share without a cold time, as the data may come from a cache."
 )
 #: Rates are worked out from the first of these times that is known.
 _RATED: Final = ("cold", "replayed", "warm")
@@ -43,13 +43,13 @@ def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
         Column("bandwidth_share", "% of peak", "share", "Of the chip's memory bandwidth."),
         Column("arithmetic_rate", "T op/s", help="10¹² operations a second.", figure=True),
         Column("arithmetic_share", "% of peak", "share", "Of the chip's arithmetic in the kernel's type."),
-        Column("least_ns", "least", "ns", "What the chip's limits allow at best, from memory."),
+        Column("least_ns", "least", "ns", "Lowest time that the chip's limits allow, with inputs in memory."),
         Column("device", "on"),
         *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
     )
     frame = _frame(rows, columns)
     shown = tuple(column for column in columns if column.hidden or not rows or not _empty(frame[column.key]))
-    return Table("kernels", "Kernels beside the chip's limits", shown, frame, _chips(frame))
+    return Table("kernels", "Kernels and the chip's limits", shown, frame, _chips(frame))
 
 
 def kernel_words(row: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
         for variant, trials in timed.items()
     ]
     columns = (Column("variant", "variant", whole=True), *(Column(_key(name), name, "ns") for name in names))
-    note = "Median time of each named range of a step, on the device where the script can tell."
+    note = "Median time of each named range of a step, device time if the script measures it."
     return Table("ranges", "Parts of the step", columns, _frame(rows, columns), note)
 
 
@@ -168,7 +168,7 @@ def _chips(frame: pl.DataFrame) -> str:
         limits.setdefault(chip.name, f"{chip.name}: {chip.bytes_per_s / 1e9:.0f} GB/s")
         limits[chip.name] += f", {peak / 1e12:.4g} T {arithmetic} op/s" if peak else ""
     if unknown:
-        limits[""] = f"not in the table of chips, so without shares: {', '.join(unknown)}"
+        limits[""] = f"not in the table of chips, so no shares: {', '.join(unknown)}"
     return "; ".join(limits.values())
 
 

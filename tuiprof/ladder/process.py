@@ -1,4 +1,4 @@
-"""Measuring a ladder in a process of its own, which goes on when whoever started it leaves."""
+"""Measuring a ladder in its own process, which outlives the one that started it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Runner(msgspec.Struct, frozen=True):
 
     Attributes:
         who: The process.
-        place: Where its number means something.
+        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
     """
 
     who: process.ProcessId
-    place: str
+    pid_namespace: str = msgspec.field(name="place")
 
 
 def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
     """Store which process runs a ladder."""
     who = process.identify(os.getpid() if pid is None else pid)
     if who is not None:
-        runner = Runner(who, process.place())
+        runner = Runner(who, process.pid_namespace())
         with contextlib.suppress(SessionError):  # then it cannot be stopped from another terminal
             write_inside(ladder.path / "control", RUNNER_FILE, msgspec.json.encode(runner))
 
@@ -50,7 +50,7 @@ def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
 def runner_of(ladder: Path) -> Runner | None:
     """Return the process that runs a ladder now; None = none does, as far as this machine knows."""
     runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
-    if runner is None or runner.place != process.place() or not process.alive(runner.who):
+    if runner is None or runner.pid_namespace != process.pid_namespace() or not process.alive(runner.who):
         return None
     return runner
 

@@ -34,9 +34,9 @@ from tuiprof.model.units import format_ns_range, format_speed, format_speed_rang
 
 NAME = "ladder"
 PREDICTED_RULE: Final = (
-    "What the findings that a variant deals with were predicted to take off the step of the one it builds on, all "
-    "together and without the profiler, with the range of the prediction; `won` is what the timed steps took less, for "
-    "as many samples. Without a finding that is priced, or where the batch sizes differ, there is no prediction."
+    "Predicted saving per step from all findings that a variant fixes, compared with the one it builds on and without "
+    "the profiler, with the range of the prediction; `won` is the saving of the timed steps for the same number of "
+    "samples. There is no prediction without a priced finding, or if the batch sizes differ."
 )
 _OUT = ("wrong", "failed", "unavailable")
 _STEP = Series("step_ns", "step_low_ns", "step_high_ns")
@@ -92,7 +92,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
             Rule(
                 "start",
                 "From the start of the process to the end of its first step: imports, weights, compilation. The "
-                "warm-up steps after it are left out of the step time too.",
+                "warm-up steps after it are also excluded from the step time.",
             ),
         ),
         (*_notes(meta, judged), *same_work(seen_of), *problems(seen_of, traced)),
@@ -112,7 +112,7 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
     parts = []
     if faster and faster[0].ratio:
         baseline = meta.rung(faster[0].name).baseline
-        more = f" ({len(faster)} are faster than theirs)" if len(faster) > 1 else ""
+        more = f" ({len(faster)} variants are faster than their baseline)" if len(faster) > 1 else ""
         parts.append(f"{faster[0].name} is {format_speed(faster[0].ratio.value)} than {baseline}{more}")
     elif any(one.step_ns and one.word != "baseline" for one in judged) and "undecided" not in counts:
         parts.append("no variant is faster than its baseline")
@@ -153,7 +153,7 @@ def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
             "ns",
             "Step time of the ladder's baseline.",
         ),
-        Fact("rounds", "rounds", meta.rounds, "count", "Timing trials a variant."),
+        Fact("rounds", "rounds", meta.rounds, "count", "Timing trials per variant."),
         Fact("trials_done", "trials", len(schedule(meta)) - len(pending(meta)), "count"),
         Fact("trials_left", "still to run", len(pending(meta)), "count"),
         *(Fact(word, word, count, "count") for word, count in numbers.items()),
@@ -182,13 +182,13 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], seen_of: Mapping[str, See
         column("samples_per_s", "samples/s", "number"),
         column("samples_per_usd", "samples/$", "count"),
         column("peak_bytes", "peak memory", "bytes"),
-        column("published", "published", help=f"Published figures ({meta.source}); not ours."),
+        column("published", "published", help=f"Published figures ({meta.source}), not measured here."),
         column("step_interval", "step interval", help=MEDIAN_RULE, hidden=brief),
         column("start_ns", "start", "ns"),
         column("warmup_ns", "warm-up", "ns"),
         *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
     )
-    note = f"Published figures are from {meta.source}; they are not ours." if meta.source else ""
+    note = f"Published figures are from {meta.source}; they were not measured here." if meta.source else ""
     chart = Chart("Step time and its interval", (_STEP,), at="variant", form="bars")
     return Table("rungs", meta.title, columns, frame, note, chart=chart)
 
@@ -271,18 +271,18 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
                 "findings": ", ".join(dict.fromkeys(item.rule for item in one.proof.findings))
                 if one.proof and win
                 else "",
-                "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
+                "changes": "; ".join(one.changes) or "no difference above the thresholds",
             }
         )
     none = all(row["predicted_ns"] is None for row in rows)
     columns = (
         Column("variant", "variant"),
         Column("against", "against"),
-        Column("sentence", "in a sentence"),
-        Column("predicted_ns", "predicted to win", "ns", PREDICTED_RULE, hidden=none),
+        Column("sentence", "summary"),
+        Column("predicted_ns", "predicted saving", "ns", PREDICTED_RULE, hidden=none),
         Column("predicted_range", "range", help=PREDICTED_RULE, hidden=none),
         Column("measured_ns", "won", "ns", PREDICTED_RULE),
-        Column("findings", "dealt with", help=PREDICTED_RULE, hidden=none),
+        Column("findings", "fixed findings", help=PREDICTED_RULE, hidden=none),
         Column("changes", "what changed"),
     )
     types = {column.key: pl.Float64 if column.kind == "ns" else pl.String for column in columns}
@@ -362,7 +362,7 @@ def _notes(meta: LadderMeta, judged: Sequence[Judged]) -> list[str]:
     clocks = {item.clock for one in judged for item in one.trials.values()}
     if "probe" in clocks:
         notes.append(
-            "The steps of scripts that do not measure them are timed on the host, which a device may lag."
+            "Steps of scripts that do not time them are timed on the host, which can run ahead of the device."
         )
     return notes
 

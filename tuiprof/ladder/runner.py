@@ -232,7 +232,7 @@ def run(
     except SessionError as error:
         if not isinstance(error.__cause__, BlockingIOError):
             raise
-        remedy = f"wait for it, or see how far it is: tuiprof ladder --show {shell_word(ladder.id)}"
+        remedy = f"wait for it, or show its progress: tuiprof ladder --show {shell_word(ladder.id)}"
         raise SessionError(f"{ladder.id} is being measured by another tuiprof", remedy) from error
     note_runner(ladder)
     try:
@@ -258,9 +258,7 @@ def run(
                         alone.add(_slot(one.trial))
                 yield _progress(ladder, one.trial, over, one.left_s)
                 if one.disk_was_full:  # the next one would fail just so
-                    remedy = (
-                        f"make room in {ladder.path}, then: tuiprof ladder --resume {shell_word(ladder.id)}"
-                    )
+                    remedy = f"free some space in {ladder.path}, then: tuiprof ladder --resume {shell_word(ladder.id)}"
                     raise SessionError(f"{ladder.id}: the disk is full", remedy)
     finally:
         lock.release()
@@ -269,7 +267,7 @@ def run(
 def _next(
     meta: LadderMeta, live: Sequence[Trial], checks_at_once: int, alone: Collection[Slot]
 ) -> list[Slot]:
-    """Return what may be started now: checks beside checks but for some, anything else alone."""
+    """Return what may be started now: most checks run concurrently, anything else alone."""
     taken = {_slot(trial) for trial in live}
     slots = [slot for slot in pending(meta) if slot not in taken]
     if any(trial.kind != "check" for trial in live):
@@ -328,8 +326,8 @@ class _Live:
                     self.trial = conclude(self.trial, session, status)
                 if self.trial.state == "stopped" and self._too_long:
                     why, remedy = (
-                        f"not over after {self._limit_s:g} s",
-                        f"a longer --limit; see {session.stderr}",
+                        f"not finished after {self._limit_s:g} s",
+                        f"use a longer --limit; see {session.stderr}",
                     )
                     self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
                 elif self.trial.state == "failed" and _disk_is_full(session.path):
@@ -338,7 +336,7 @@ class _Live:
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
                 if self.trial.state == "failed" and self.beside_others:
                     self.to_repeat = True
-                    why = f"failed beside other checks, is repeated alone: {self.trial.why}"
+                    why = f"failed next to other checks, repeated alone: {self.trial.why}"
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
             self._ladder.put(self.trial)
         self._over = True
@@ -356,11 +354,11 @@ def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) 
 
 def _must_fit(ladder: LadderRun) -> None:
     """Refuse to mix trials that cannot be compared."""
-    meta, again = ladder.meta, f"start anew: tuiprof ladder {shell_word(ladder.meta.ladder)}"
+    meta, again = ladder.meta, f"start a new one: tuiprof ladder {shell_word(ladder.meta.ladder)}"
     if not pending(meta) and not any(trial.state == "running" for trial in meta.trials):
         return  # nothing will be run
     if meta.host != platform.node():
-        raise SessionError(f"{ladder.id} was begun on {meta.host}, this is {platform.node()}", again)
+        raise SessionError(f"{ladder.id} was started on {meta.host}, this is {platform.node()}", again)
     said = differences(meta, ask(meta.python or None))
     if said:
-        raise SessionError(f"{'; '.join(said)}, since {ladder.id} was begun", again)
+        raise SessionError(f"{'; '.join(said)}, since {ladder.id} was started", again)

@@ -47,7 +47,7 @@ class SameName(UsageProblem):
     """
 
     def __init__(self, name: str, line: str, first: Path) -> None:
-        super().__init__(f"{line}: {first} is a ladder {name!r} too", "give it another name")
+        super().__init__(f"{line}: {first} also defines a ladder {name!r}", "give it another name")
         self.name = name
 
 
@@ -82,11 +82,11 @@ def scan(extra: Iterable[Path] = ()) -> Scan:
     """
     found: dict[str, Ladder] = {}
     problems: list[UsageProblem] = []
-    for place in (shipped("scenarios"), *extra):
-        if not place.exists():
+    for path in (shipped("scenarios"), *extra):
+        if not path.exists():
             where = "check --scenarios, and scenarios in config.toml"
-            problems.append(UsageProblem(f"there is no scenario directory {place}", where))
-        for script in sorted(place.glob("*.py")) if place.is_dir() else [place] * place.is_file():
+            problems.append(UsageProblem(f"there is no scenario directory {path}", where))
+        for script in sorted(path.glob("*.py")) if path.is_dir() else [path] * path.is_file():
             try:
                 ladder = read(script)
                 if ladder is not None and ladder.name in found:

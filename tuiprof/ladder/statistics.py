@@ -34,7 +34,9 @@ _T95: Final = (
 _Z95: Final = 1.959964
 
 #: Said of a variant whose speed is not compared.
-INTERPRETED: Final = "a kernel was interpreted, for want of its device: its numbers count, its speed does not"
+INTERPRETED: Final = (
+    "a kernel was interpreted, as its device is missing: its results count, its speed does not"
+)
 
 MEDIAN_RULE: Final = (
     "Median of the trials' medians. Its interval is the narrowest symmetric pair of order statistics that covers the "
@@ -43,14 +45,14 @@ MEDIAN_RULE: Final = (
 )
 RATIO_RULE: Final = (
     "Step time over that of the baseline (time per sample where the batch sizes differ), trial by trial in the same "
-    f"round: geometric mean, with the {CONFIDENCE * 100:.0f} % interval of Student's t on the logarithms. It takes "
+    f"round: geometric mean, with the {CONFIDENCE * 100:.0f} % interval of Student's t on the logarithms. It needs "
     "two rounds."
 )
 VERDICT_RULE: Final = (
     "`faster` or `slower`: the interval of the ratio excludes 1 and the ratio is more than "
-    f"{LEAST_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval holds 1 and reaches further than "
-    f"{MOST_DOUBT * 100:.0f} % from it, or there is none, as of an interpreted kernel. `no difference`: otherwise. "
-    "`wrong`: the numbers are not those of the reference; its speed does not count."
+    f"{LEAST_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval contains 1 and reaches further than "
+    f"{MOST_DOUBT * 100:.0f} % from it, or there is none, as for an interpreted kernel. `no difference`: otherwise. "
+    "`wrong`: the results differ from the reference; its speed does not count."
 )
 
 
@@ -195,7 +197,7 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
         # What was measured before is kept in the trials, but a wrong variant has no speed.
         word = "wrong" if out.state == "wrong" else "failed" if out.state == "failed" else "unavailable"
         return Judged(name, word, out.why, out.remedy, None, None, False if word == "wrong" else equal, own)
-    unchecked = "" if equal else "the numbers were not compared with the reference's"
+    unchecked = "" if equal else "the results were not compared with the reference"
     uneven = _uneven(own.values())
     if rung.baseline == name:
         return Judged(
@@ -213,7 +215,7 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
 
 
 def _uneven(trials: Iterable[Figures]) -> str:
-    """Say so where the median hides what most of the time went to."""
+    """Return a note if the median hides most of the time."""
     means = [
         figures.batch / figures.samples_per_s * 1e9 / figures.median_ns
         for figures in trials
@@ -223,8 +225,8 @@ def _uneven(trials: Iterable[Figures]) -> str:
     if worst < UNEVEN:
         return ""
     return (
-        f"its mean step takes {worst:.2g} times its median: a few measured steps are far longer, as when a new "
-        "shape is compiled; warm up for longer (--steps), or go by the samples a second"
+        f"its mean step takes {worst:.2g} times its median: a few measured steps are far longer, for example because "
+        "a new shape is compiled; use a longer warm-up (--steps), or compare samples per second"
     )
 
 
@@ -248,4 +250,4 @@ def _undecided(baseline: str, own: int, pairs: int, base_out: bool) -> str:
         return f"the baseline {baseline} was not timed"
     if pairs < 2:
         return "one round: run two or more (--trials, without --once)"
-    return "the trials scatter too much: more of them (--trials), longer ones (--steps), or a quieter machine"
+    return "the trials vary too much: use more (--trials) or longer ones (--steps), or an idle machine"

@@ -161,7 +161,7 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
         return msgspec.structs.replace(ended, state="wrong", why=_difference(check), equal=False)
     equal = True if check else None
     if trial.kind == "check" and status.code == _WRONG_USAGE and result is None:
-        why = f"its script does not understand the check: {_last_words(session)}"
+        why = f"its script does not support the check: {_last_words(session)}"
         return msgspec.structs.replace(ended, state="done", why=why)
     if status.state != "finished":
         said = _last_words(session)
@@ -169,7 +169,7 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
         why = f"{how}: {said}" if said else how
         remedy = f"see {session.stderr}"
         if status.signal == signal.SIGKILL:
-            remedy = f"if memory ran out the kernel did that (dmesg tells): take a smaller size; {remedy}"
+            remedy = f"the kernel does this if memory runs out (see dmesg): use a smaller size; {remedy}"
         return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
     if trial.kind == "check":
         return msgspec.structs.replace(ended, state="done", equal=equal)
@@ -259,13 +259,13 @@ def _kernel(kernel: _Kernel | None) -> KernelFigures | None:
 def _difference(check: _Check | None) -> str:
     """Return the worst comparison of a check in words."""
     if check is None or not check.compared:
-        return "its numbers are not those of the reference"
+        return "its results differ from the reference"
     worst = [line for line in check.compared if not _within(line)] or check.compared
     line = worst[0]
     more = f" (and {len(worst) - 1} more)" if len(worst) > 1 else ""
     if line.relative_error is None or line.tolerance is None:
         why = " (the difference is not a number)" if line.relative_error is None and line.tolerance else ""
-        return f"{line.what} is not that of {check.baseline or 'the reference'}{why}{more}"
+        return f"{line.what} differs from {check.baseline or 'the reference'}{why}{more}"
     of = f" to {check.baseline}" if check.baseline else ""
     return f"{line.what}: relative error {line.relative_error:.2g}{of}, tolerance {line.tolerance:.0e}{more}"
 
@@ -288,4 +288,4 @@ def _no_trace(session: Session, fold: Fold) -> str:
     for capture in fold.captures.values():
         if capture.why:
             return f"no trace: {capture.why}"
-    return "no trace: the run was over before the capture, or no framework that can be profiled was loaded"
+    return "no trace: the run ended before the capture, or loaded no supported framework"

@@ -20,10 +20,10 @@ from tuiprof.model import Report, Trace
 from tuiprof.model.characters import shell_word
 
 WHY_RULE: Final = (
-    "What differs between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
-    "launches a step; device time by kind of kernel; without device activity, operators by self time. Times count from "
-    f"{DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} points. "
-    "Captured steps are slowed down by the profiler and are not among the timed ones."
+    "Differences between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
+    "launches a step; device time by kind of kernel; without device activity, operators by self time. Times are listed "
+    f"from {DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} "
+    "percentage points. Captured steps are slowed down by the profiler and are not timed."
 )
 
 
@@ -153,7 +153,7 @@ def problems(seen_of: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[s
 
 
 def same_work(seen_of: Mapping[str, Seen]) -> list[str]:
-    """Say which variants ran the same kernels, as often and as long: what differs between them is not on the device.
+    """Return which variants ran the same kernels, as often and as long: they do not differ on the device.
 
     That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
     does not tell two variants apart hands one of them the other's.

@@ -15,7 +15,7 @@ class Change:
     Attributes:
         rule: Name of the advice rule.
         what: What was seen; may quote names of the trace, as ``where`` and ``because`` may.
-        where: The place, the user's line first; empty = the whole step.
+        where: The location, the user's line first; empty = the whole step.
         fix: What to write instead.
         because: What the finding rests on.
         sure: ``high``, ``medium`` or ``low``.

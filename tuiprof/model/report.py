@@ -115,7 +115,7 @@ class Column:
         hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
         whole: A text that says nothing when it is cut: where there is no room, other columns give way.
         elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
-            places, whose end (``file:line``) tells most.
+            source lines, whose end (``file:line``) is the important part.
         figure: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
         code: Its texts are lines of a program, whose spaces count.
         signed: Its values are differences: what is more than nothing has a plus.

@@ -173,7 +173,7 @@ class Trace:
 
     @property
     def siblings(self) -> TraceSet | None:
-        """The ranks of its job, itself among them; None = it is alone, or nobody looked."""
+        """The ranks of its job, including itself; None = it is the only one, or unknown."""
         if self.find_siblings is not None:
             self._siblings, self.find_siblings = self.find_siblings(), None
         return self._siblings

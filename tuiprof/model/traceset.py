@@ -40,7 +40,7 @@ class TraceSet:
     Attributes:
         run: Name of the run; empty = there is only one and it has none.
         files: One a rank, by rank.
-        runs: Names of all runs of the place this one is from, the newest last; itself among them.
+        runs: Names of all runs of the folder this one is from, the newest last; itself among them.
         notes: What there is to say of the choice, for example files that were left out.
         opener: Reads a file.
     """

@@ -84,7 +84,7 @@ class Trust:
 
     @property
     def text(self) -> str:
-        """All remarks with what to do about them, for a report that nobody can expand."""
+        """All remarks with their remedies, for static reports."""
         if not self.remarks:
             return self.line
         return "trust: " + " · ".join(f"{r.text} ({r.remedy})" if r.remedy else r.text for r in self.remarks)
@@ -109,7 +109,7 @@ def _reading(trace: Trace) -> list[Remark]:
         remarks.append(
             Remark(
                 "truncated",
-                "the file ends in the middle of an event: what follows is missing",
+                "the file ends in the middle of an event: later events are missing",
                 "let the profiler finish writing before copying the file",
                 "bad",
             )

@@ -1,4 +1,4 @@
-"""The probe in a process that had begun before it came: hooks what is there already, and takes all of it back.
+"""The probe in a process that was already running: hooks existing objects, and can undo all of it.
 
 Launched with the script, the probe sees every optimizer being made. Here they exist: their classes are wrapped through
 the same hook that PyTorch calls for a new one, and a learning rate scheduler, which keeps the function that it found on
@@ -56,7 +56,7 @@ def _hook_optimizers(torch: Any) -> int:
 
 
 def _point_to(function: Any, before: Any, now: Any, depth: int = 4) -> None:
-    """Let a function that closes over an optimizer's step call the one that is there now."""
+    """Make a function that closes over an optimizer's step call the current one."""
     if (
         before is now
     ):  # hooked for an optimizer of the same class: what it wraps is what a scheduler closes over
@@ -95,7 +95,7 @@ def leave() -> list[str]:
 
 
 def _restore() -> list[str]:
-    """Put back what the probe's functions wrap, in every module and class of a framework."""
+    """Restore the functions wrapped by the probe, in every module and class of a framework."""
     left: list[str] = []
     for owner in _owners():
         for name, value in list(vars(owner).items()):
@@ -143,7 +143,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _unwrapped(name: str, function: Any) -> Any:
-    """Return what a function of the probe stands in for; None = unknown."""
+    """Return the function that a function of the probe replaces; None = unknown."""
     while isinstance(function, FunctionType) and _is_ours(function):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:

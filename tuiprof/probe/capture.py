@@ -18,7 +18,7 @@ from .steps import ANNOTATION, CAPTURE, SYNC, Steps
 
 
 class CaptureError(Exception):
-    """A capture cannot be made; the text says why and what to do."""
+    """A capture cannot be made; the text gives the reason and the remedy."""
 
 
 class _Window:
@@ -74,7 +74,7 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
-        self._held = -1  # the last step before which it was not settled what a step is
+        self._held = -1  # the last step before the source of steps was settled
         self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Capturer:
     # -- at a step boundary, on the thread that steps -------------------------------------------------------
 
     def boundary(self, n: int) -> None:
-        """Do what is due between two steps."""
+        """Run the actions that are due between two steps."""
         if not is_of_python(get_ident()) or self.must_wait():
             # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
             # is being captured.
@@ -121,7 +121,7 @@ class Capturer:
                 self._steps.attend(self)
 
     def _choose(self, n: int) -> _Window | None:
-        """Return the window to open for the request that is due next, if one is."""
+        """Return the window for the next request that is due, or None."""
         if not self._steps.settled:
             self._held = n
             return None
@@ -154,7 +154,7 @@ class Capturer:
 
     @property
     def starts_on_any_thread(self) -> bool:
-        """Whether the profiler may be started and stopped beside the main thread while that computes."""
+        """Whether the profiler may be started and stopped in another thread while the main thread computes."""
         return self.uses_jax and not jax_on_gpu()
 
     def make_profiler(self, request: Request) -> Any:
@@ -209,7 +209,7 @@ class Capturer:
             self._write(window, last, why)
 
     def _write(self, window: _Window, last: int, why: str) -> None:
-        """Bring the trace to its place (in a thread)."""
+        """Move the trace to its final path (in a thread)."""
         request = window.request
         try:
             path = window.profiler.finish()
@@ -229,7 +229,7 @@ class Capturer:
         self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
-        """Give up the window that is open, because somebody else needs the profiler."""
+        """Cancel the open window, as the script needs the profiler."""
         if self._window is not None:
             self._fail(self._window, CaptureError(why))
 
@@ -243,7 +243,7 @@ class Capturer:
         self._threads = []
 
     def after_fork(self) -> None:
-        """Forget what the parent is doing."""
+        """Reset the parent's state after a fork."""
         self._queue = []
         self._window = self.timed = None
         self._held = -1
@@ -251,7 +251,7 @@ class Capturer:
         self.disturbing = self.ending = False
 
     def finish(self) -> None:
-        """Serve or refuse everything that is left, because the script ends."""
+        """Complete or refuse all remaining requests, as the script ends."""
         self.ending = True
         n = self._steps.n
         window = self._window
@@ -266,7 +266,7 @@ class Capturer:
                 self._fail(window, CaptureError(wanted))
         for request in self._queue:
             if not n:
-                why = "no step was found in the script"
+                why = "no steps were detected in the script"
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:
@@ -285,14 +285,14 @@ class Capturer:
 
 
 def _nobody_listens(identity: str, written: bool) -> None:
-    """Stand in for who hears that a capture is over."""
+    """Default callback for the end of a capture: does nothing."""
 
 
 def _too_late(first: int, n: int) -> str:
-    """Say that a requested step is over."""
+    """Return why a requested step can no longer be captured."""
     if first == 0:
-        return "step 0 cannot be captured: that there are steps is known when the first one ends"
-    return f"step {first} is already past (step {n} begins now)"
+        return "step 0 cannot be captured, as steps are detected when the first one ends"
+    return f"step {first} has already run (step {n} begins now)"
 
 
 def reason(error: BaseException) -> str:

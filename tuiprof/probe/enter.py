@@ -21,7 +21,7 @@ _NAME = "_tuiprof_probe"
 
 
 def _answer(fields: dict[str, Any]) -> None:
-    """Write what came of it, whole or not at all."""
+    """Write the answer atomically."""
     from json import dumps
 
     path = os.path.join(session, "control", f"{what}-{os.getpid()}.json")
@@ -68,7 +68,7 @@ def _work() -> None:
             return
         if loaded is not None:
             other = getattr(loaded, "attached_to", "") or os.environ.get("TUIPROF_SESSION", "")
-            _answer({"error": "it is recorded already", "session": other})
+            _answer({"error": "it is already recorded", "session": other})
             return
         sys.dont_write_bytecode = True  # the folder may belong to somebody else
         try:
@@ -76,7 +76,7 @@ def _work() -> None:
         finally:
             sys.dont_write_bytecode = before
         _answer(found.enter())
-    except BaseException as error:  # the process must go on as if nobody had come
+    except BaseException as error:  # the process must continue undisturbed
         sys.dont_write_bytecode = before
         if what == "enter":
             _forget()

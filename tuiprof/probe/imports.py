@@ -1,4 +1,4 @@
-"""Sees that the script imported a framework, and answers ``import tuiprof`` where it is not installed.
+"""Detects imports of frameworks, and provides ``import tuiprof`` where it is not installed.
 
 Only :data:`WATCHED` names are looked at; every other import costs one dictionary look-up. The real import
 runs untouched: the framework's own loader gets an ``exec_module`` that calls us when it is done, so reloads
@@ -37,7 +37,7 @@ WATCHED = {
     "flax.nnx.transforms.compilation": "frameworks.jit_hooks",
     "equinox._jit": "frameworks.jit_hooks",
 }
-#: Set in trials of ``tuiprof fix --try`` alone: what they change, and where.
+#: Set only in trials of ``tuiprof fix --try``: what they change, and where.
 TRIAL = "TUIPROF_TRY"
 TRIED = {"torchmetrics.aggregation": "frameworks.trial_hooks"}
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -130,7 +130,7 @@ def _imported(name: str, module: Any) -> None:
 
         if raised_by_signal_handler(error):
             raise
-        sys.stderr.write(f"tuiprof: no steps from {name}: {error!r}\n")
+        sys.stderr.write(f"tuiprof: steps cannot be detected with {name}: {error!r}\n")
 
 
 def watch() -> None:

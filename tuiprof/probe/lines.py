@@ -92,7 +92,7 @@ def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, lis
         if type(value) is not float and type(value) is not int:
             device = getattr(value, "device", None)
             if device is not None and getattr(device, "type", device) != "cpu":
-                bad.append((name, "it lies on a device, and reading it would make the host wait"))
+                bad.append((name, "it is on a device, and reading it would block the host"))
                 continue
             try:
                 value = float(value)

@@ -28,7 +28,7 @@ from .steps import CAPTURE, COST, LINES, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, 
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
-_SLOW_NS = 1_000_000_000  # what changes slowly is written this often, ns
+_SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 
 
@@ -134,7 +134,7 @@ class Log:
         except OSError as error:
             self.close()
             with suppress(OSError, ValueError):  # stderr is closed or on the same full disk
-                sys.stderr.write(f"tuiprof: recording stopped, the script goes on: {error}\n")
+                sys.stderr.write(f"tuiprof: recording stopped, the script keeps running: {error}\n")
 
     def close(self) -> None:
         """Close the file; later lines are dropped."""
@@ -196,7 +196,7 @@ class Log:
                 return
 
     def flush(self, final: bool = False) -> None:
-        """Write what has come together."""
+        """Write the collected lines."""
         with self._flush_lock:
             now = time.monotonic_ns()
             steps = self._steps
@@ -213,7 +213,7 @@ class Log:
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
 
     def _source_lines(self) -> list[str]:
-        """Return the lines that say what a step is; they come before the steps that it is said of."""
+        """Return the lines that say what a step is; they precede the steps that they apply to."""
         assembly = self._steps.assembly
         sources, assembly.sources = assembly.sources, []
         if any(source[3] for source in sources):
@@ -263,7 +263,7 @@ class Log:
             yield item
 
     def _tell_slowdown(self, final: bool) -> None:
-        """Note that steps take longer since a capture, once that is sure."""
+        """Record that steps take longer since a capture, once that is certain."""
         found = self._slower()
         if found is not None and not self._slowdown_told and (final or self._slowdown.is_settled):
             self._slowdown_told = True
@@ -275,7 +275,7 @@ class Log:
         return self._slowdown.found if device is not None and device.is_used else None
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
-        """Return what changes slowly: the probe's own cost, what captures left behind, the allocator's state."""
+        """Return slowly changing values: the probe's own cost, slowdowns since captures, the allocator's state."""
         steps = self._steps
         device = steps.device
         assembly = steps.assembly

@@ -1,4 +1,4 @@
-"""What hooks note in the midst of a step: small tuples, whose first element says what they are.
+"""Marks that hooks record during a step: small tuples, whose first element is their kind.
 
 ==========================================  ==========================================================================
 ``kind, began, ended, thread``              A part of a step: ``DATA``, ``BACKWARD``, ``OPTIMIZER``, ``FORWARD``,

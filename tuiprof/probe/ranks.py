@@ -29,7 +29,7 @@ def rank_and_world() -> tuple[int | None, int | None]:
 
 
 def job() -> dict[str, str]:
-    """Return what the environment says of the distributed run that this process is a part of; may be empty."""
+    """Return the environment variables that describe the distributed run of this process; may be empty."""
     found = {name: os.environ.get(name, "")[:256] for name in _JOB_VARIABLES}
     return {name: value for name, value in found.items() if value}
 
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def process_name() -> str:
-    """Return what the script calls this process, where ``multiprocessing`` started it; empty = it did not."""
+    """Return the name of this process if ``multiprocessing`` started it, else empty."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return ""

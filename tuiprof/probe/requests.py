@@ -76,7 +76,7 @@ class Requests:
                 return [], None
             self._changed = changed
             names = sorted(os.listdir(self._folder))
-        except OSError:  # no folder: nobody can ask for anything
+        except OSError:  # no folder: no requests
             return [], None
         found: list[Request] = []
         for name in names:
@@ -92,7 +92,7 @@ class Requests:
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
     def _triggers(self, names: list[str]) -> list[Trigger] | None:
-        """Return what is armed; None = the same as before."""
+        """Return the armed triggers; None = unchanged."""
         texts: dict[str, str] = {}
         for name in names:
             try:
@@ -119,13 +119,13 @@ class Requests:
                 fields = loads(file.read())
             wanted = {key: str(fields.get(key) or "") for key in ("at", "function", "by")}
             if sum(map(bool, wanted.values())) != 1 or (wanted["at"] and not _LINE.search(wanted["at"])):
-                raise ValueError("it names none, or several")
+                raise ValueError("exactly one of at, function and by is required")
         except (OSError, ValueError, AttributeError) as error:
             return Change(problem=f"the request control/{name} cannot be read: {error}")
         return Change(**wanted)
 
     def _read(self, name: str) -> Request:
-        """Return one request; what is wrong with it is in ``problem``."""
+        """Return one request; an error is in ``problem``."""
         identity = name[len("capture-") : -len(".json")]
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
@@ -146,6 +146,6 @@ class Requests:
             return Request(id=identity, problem=f"the request control/{name} cannot be read: {error}")
         if request.steps < 1:
             return Request(
-                id=request.id, problem=f"{request.steps} steps were asked for; at least 1 is needed"
+                id=request.id, problem=f"{request.steps} steps were requested; at least 1 is required"
             )
         return request

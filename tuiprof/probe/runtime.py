@@ -30,7 +30,7 @@ from .triggers import Triggers
 
 
 class Hook:
-    """A place where the framework or the script calls us; its first exception switches it off for good.
+    """A function of the probe that the framework or the script calls; its first exception disables it permanently.
 
     Args:
         name: What the user would call it.
@@ -45,7 +45,7 @@ class Hook:
         self._runtime = runtime
 
     def failed(self) -> None:
-        """Switch off and note the exception that is being handled, unless it is the script's own: that goes on."""
+        """Switch off and note the exception that is being handled, unless it is the script's own, which propagates."""
         error = sys.exc_info()[1]
         if error is not None and raised_by_signal_handler(error):
             raise error
@@ -98,7 +98,7 @@ class Runtime:
             )
 
     def _new_triggers(self) -> Triggers:
-        """Return what watches the steps for slow ones."""
+        """Return the watcher for slow steps."""
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
         self.log.on_steps = self._steps_ended
@@ -106,7 +106,7 @@ class Runtime:
         return triggers
 
     def _new_black_box(self) -> BlackBox:
-        """Return what keeps what is needed when the run goes wrong."""
+        """Return the black box."""
         return BlackBox(self.session, lambda: self.steps.out, self.note)
 
     def _steps_ended(self, steps: list[Any]) -> None:
@@ -119,7 +119,7 @@ class Runtime:
         return Hook(name, self)
 
     def note(self, level: str, text: str) -> None:
-        """Tell the user something once."""
+        """Record a note, once."""
         if text not in self._told:
             self._told.add(text)
             self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
@@ -132,7 +132,7 @@ class Runtime:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+            self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
         if hooks == "frameworks.torch_hooks":
             self.black_box.watch_torch(self, module)
 
@@ -155,7 +155,7 @@ class Runtime:
             try:
                 self._poll()
             except Exception as error:
-                self.note("bad", f"the script is not watched before its first step: {error!r}")
+                self.note("bad", f"the script cannot be sampled before its first step: {error!r}")
                 return
 
     def record(self) -> None:
@@ -164,7 +164,7 @@ class Runtime:
             self._first_step()
 
     def _look(self) -> None:
-        """See where the script is, and whether that says what its steps are."""
+        """Sample the script, and check whether the samples identify its steps."""
         self.sampler.sample()
         self.loops.look()
         self.timed.look()
@@ -172,7 +172,7 @@ class Runtime:
     # -- the script's own marks -----------------------------------------------------------------------------
 
     def step(self, metrics: dict[str, Any]) -> None:
-        """End a step, as told by the script."""
+        """End a step, called by the script."""
         hook = self._explicit
         if hook.on:
             try:
@@ -200,7 +200,7 @@ class Runtime:
                     self.log.open(f"rank{rank or 0}", rank or 0, world, versions(), process_name(), job())
             except OSError as error:
                 self.log.close()
-                sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
+                sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
                 return
         self.capture.writer = self.log.writer
         self._poll()  # a capture that was asked for at launch may begin at step 1
@@ -212,7 +212,7 @@ class Runtime:
             util.Finalize(None, self._exit, exitpriority=100)
 
     def _poll(self) -> None:
-        """Hand new requests to the capturer, and see what the script does."""
+        """Pass new requests to the capturer, and sample the script."""
         with self._polling:  # at the first step two threads do this
             requests, triggers = self.requests.new()
             if triggers is not None:
@@ -260,7 +260,7 @@ class Runtime:
             self.steps.call_at_next_end(self.log.start)
 
     def _after_fork_in_child(self) -> None:
-        """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
+        """Reset after a fork: a child that trains gets its own log, a data-loading child records nothing."""
         if self.has_left:
             return
         self.log.forget()
@@ -285,7 +285,7 @@ class Runtime:
         self._paused = self._ended = False
 
     def _exit(self) -> None:
-        """Finish what is going on and write the last line."""
+        """Finish open captures and write the last line."""
         if self._ended:
             return
         self._ended = True
@@ -307,7 +307,7 @@ class Runtime:
             sys.stderr.write(f"tuiprof: the end of the log is missing: {problem!r}\n")
 
     def _exit_without_steps(self) -> None:
-        """Say why there is nothing, in a process that looks like the script itself.
+        """Explain why nothing was recorded, in a process that looks like the script itself.
 
         Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this speaks
         only where there is something to say and no process of the run has recorded a step.

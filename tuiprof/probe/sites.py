@@ -18,7 +18,7 @@ _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
 class SiteWatch:
-    """Collects the lines of calls that were put in the place of others, until :meth:`stop`."""
+    """Collects the lines of wrapped calls, until :meth:`stop`."""
 
     #: What a thread is known by in the trace.
     _thread_id = staticmethod(threading.get_native_id)
@@ -35,7 +35,7 @@ class SiteWatch:
             self._undo.pop()()
 
     def write(self, path: str) -> None:
-        """Write one line a wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``; ``dur_ns`` if known.
+        """Write one line per wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``; ``dur_ns`` if known.
 
         Args:
             path: The file, which must not exist.
@@ -45,13 +45,18 @@ class SiteWatch:
             (unix_ns, {"unix_ns": unix_ns, "tid": tid, "what": what, "frames": frames})
             for unix_ns, tid, what, frames in self._more
         ]
-        for unix_ns, tid, dur_ns, what, places in self._sites:
-            for place in places:
-                if place not in texts:
-                    code, lineno = place
+        for unix_ns, tid, dur_ns, what, locations in self._sites:
+            for location in locations:
+                if location not in texts:
+                    code, lineno = location
                     name = getattr(code, "co_qualname", code.co_name)
-                    texts[place] = f"{code.co_filename}:{lineno} {name}"
-            fields = {"unix_ns": unix_ns, "tid": tid, "what": what, "frames": [texts[p] for p in places]}
+                    texts[location] = f"{code.co_filename}:{lineno} {name}"
+            fields = {
+                "unix_ns": unix_ns,
+                "tid": tid,
+                "what": what,
+                "frames": [texts[location] for location in locations],
+            }
             lines.append((unix_ns, fields if dur_ns is None else fields | {"dur_ns": dur_ns}))
         text = "".join([dumps(fields) + "\n" for _, fields in sorted(lines, key=lambda line: line[0])])
         file = OwnFile(path)
@@ -65,13 +70,13 @@ class SiteWatch:
         now = time.time_ns()
         if len(self._sites) >= _MOST_SITES:
             return
-        places: list[tuple[types.CodeType, int]] = []
-        while frame is not None and len(places) < _MOST_FRAMES:
+        locations: list[tuple[types.CodeType, int]] = []
+        while frame is not None and len(locations) < _MOST_FRAMES:
             if not frame.f_code.co_filename.startswith(_OWN_FILES):
-                places.append((frame.f_code, frame.f_lineno))
+                locations.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
         dur_ns = None if began_ns is None else now - began_ns
-        self._sites.append((now, self._thread_id(), dur_ns, what, places))
+        self._sites.append((now, self._thread_id(), dur_ns, what, locations))
 
     def _wrap(self, owner: Any, name: str, what: str) -> None:
         """Note calls of an explicit wait, until :meth:`stop`."""
@@ -91,7 +96,7 @@ class SiteWatch:
         self._replace(owner, name, synchronize)
 
     def _replace(self, owner: Any, name: str, function: Any) -> None:
-        """Put a function in the place of another, until :meth:`stop`."""
+        """Replace a function with another, until :meth:`stop`."""
         own = vars(owner).get(name)
         setattr(owner, name, function)
         if own is None:

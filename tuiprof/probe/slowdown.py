@@ -1,8 +1,8 @@
-"""Whether steps take longer since a capture than before it: the one place where that is decided.
+"""Whether steps take longer since a capture than before it; no other module decides this.
 
-A profiler can leave something behind that makes each launch cost more for the rest of the run (see :mod:`.cupti`). The
-probe says so in the log; the session uses the same class on what it reads, recordings of older versions included, so
-that no figure is made of both kinds of steps.
+A profiler can make each launch cost more for the rest of the run (see :mod:`.cupti`). The
+probe records it in the log; the session applies the same class to what it reads, including recordings of older
+versions, so that no figure mixes both kinds of steps.
 
 Standard library only, as all of the probe.
 """
@@ -22,9 +22,10 @@ SHARE, ERRORS = 0.03, 4.0
 #: Steps on either side are cut into so many parts, to tell a level that changed from one that goes up and down.
 PARTS = 3
 RULE = (
-    f"the median of up to {WINDOW} steps after a capture (once its trace is written) is above that of as many "
-    f"before it by more than {SHARE:.0%} and {ERRORS:.0f} standard errors, and so is each third of them above each "
-    "third of those before; only in processes that use an accelerator, since elsewhere a profiler leaves nothing behind"
+    f"the median of up to {WINDOW} steps after a capture (once its trace is written) is above that of up to {WINDOW} "
+    f"steps before it by more than {SHARE:.0%} and {ERRORS:.0f} standard errors, and the median of each third after it "
+    "is above that of each third before it; only in processes that use an accelerator, as elsewhere a profiler has no "
+    "lasting effect"
 )
 
 
@@ -52,7 +53,7 @@ class Slowdown:
         return self.after_ns / self.before_ns - 1
 
     def __str__(self) -> str:
-        """Say it as one clause."""
+        """Return one clause."""
         return (
             f"steps are {1 + self.share:.2f}× slower since the capture of steps {self.first} to {self.last} "
             f"({self.before_ns / 1e6:.3g} → {self.after_ns / 1e6:.3g} ms)"

@@ -76,7 +76,9 @@ _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
 _MOST_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
-_MOST_IN_TURN = 16  # steps of an optimizer in a loop beside that of another one that may be parts of a step
+_MOST_IN_TURN = (
+    16  # steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
+)
 _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
 _NEVER = 1 << 62
@@ -85,12 +87,12 @@ NO_CALL = -1
 
 
 def _no_call() -> int:
-    """Stand in for the framework's word on what is running, where there is no framework."""
+    """Replacement for the framework's state if there is no framework."""
     return NO_CALL
 
 
 def _nobody() -> None:
-    """Stand in for the weak reference to an optimizer where there is none."""
+    """Replacement for the weak reference to an optimizer if there is none."""
 
 
 class Steps:
@@ -242,7 +244,7 @@ class Steps:
             self._end(source, t, metrics)
 
     def _put_off(self, call: int, source: int, t: int, metrics: dict[str, Any] | None) -> None:
-        """Let the step end when the call has returned; what ends it several times in one call ends it once."""
+        """End the step when the call has returned; several ends in one call count once."""
         before = self.put_off
         if before is not None and before[0] == call:
             metrics = {**before[3], **metrics} if before[3] and metrics else metrics or before[3]
@@ -266,7 +268,7 @@ class Steps:
         self._end(source, t, metrics)
 
     def _end_what_was_put_off(self) -> None:
-        """End a step of whose call nobody saw the return, at the time when it was put off, and do no more."""
+        """End a postponed step whose call was never seen to return, at the time when it was postponed."""
         waiting, self.put_off = self.put_off, None
         if waiting is not None:
             _, source, t, metrics = waiting
@@ -321,7 +323,7 @@ class Steps:
         self._set_due(0)
 
     def call_at_next_end(self, function: Callable[[], None]) -> None:
-        """Call a function at the end of the step that is running."""
+        """Call a function at the end of the running step."""
         self.at_next_end = function
         self._set_due(0)
 
@@ -360,9 +362,9 @@ class Steps:
                 self._say_source(t, 0)
                 return True
             withdrawn = self.n
-            text = f"steps are counted by {SOURCES[source]} from now on"
+            text = f"steps are now counted by {SOURCES[source]}"
             if withdrawn:
-                text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn"
+                text += f"; {withdrawn} counted by {SOURCES[before]} before are withdrawn"
                 self._withdraw()
             self.out.append((NOTE, t, "info", text))
         self._say_source(t, withdrawn)
@@ -384,7 +386,7 @@ class Steps:
         """Let this source alone count from now on, from 0 (on the thread that steps, or while none does).
 
         Args:
-            source: What ends a step; it is said where once it does.
+            source: What ends a step; its source line is recorded once it does.
             t: Now, monotonic ns; step 0 begins.
         """
         before, withdrawn = self.source, self.n
@@ -398,8 +400,8 @@ class Steps:
         self._set_due(0)
         self.marks.append((SOURCE, t, SOURCES[source], "", withdrawn, 0, 0))
         self.marks.append((BEGIN, t))
-        text = f"asked for: steps are counted by {SOURCES[source]} from now on"
-        text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn" if withdrawn else ""
+        text = f"as requested, steps are now counted by {SOURCES[source]}"
+        text += f"; {withdrawn} counted by {SOURCES[before]} before are withdrawn" if withdrawn else ""
         self.out.append((NOTE, t, "info", text))
 
     def _say_source(self, t: int, withdrawn: int) -> None:
@@ -412,7 +414,7 @@ class Steps:
             self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn, missed, missed_ns))
 
     def _withdraw(self) -> None:
-        """Count from 0 again: what was counted were no steps."""
+        """Count from 0 again: the counted events were not steps."""
         self.n = 0
         if self.device is not None:
             self.device.drop_pending()
@@ -422,7 +424,7 @@ class Steps:
 
     @property
     def settled(self) -> bool:
-        """Whether what ends a step will hardly change any more: a capture can begin."""
+        """Whether the source of steps is settled, so that a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
         if self.loop_on_trial:
@@ -558,8 +560,7 @@ class Steps:
         at, counted = (os.path.basename(_line_of(one)) for one in (sites, self._sites))
         if how == ELSEWHERE:
             self._warn(
-                f"the optimizer at {at} steps in a loop of its own, apart from the one at {counted}: its steps are "
-                "counted too"
+                f"the optimizer at {at} steps in a separate loop from the one at {counted}; its steps are counted too"
             )
             return True
         if self._longest_row < 2:  # as many steps of the one as of the other, as far as is known
@@ -574,19 +575,19 @@ class Steps:
             return True
         if how == AROUND:
             self._warn(
-                f"another optimizer steps in the loop around, at {at}: if the steps counted are parts of its steps, "
-                f"--step-at {at} counts those"
+                f"another optimizer steps in the enclosing loop, at {at}: if the counted steps are parts of its steps, "
+                f"use --step-at {at}"
             )
         else:
             self._in_turns = self._counting_anew = True
             self._warn(
-                f"two optimizers step in loops beside each other, at {counted} and {at}: "
-                f"a step is one turn of both. --step-at FILE:LINE counts something else"
+                f"two optimizers step in adjacent loops, at {counted} and {at}: a step is one run of both loops. "
+                "To count another line: --step-at FILE:LINE"
             )
         return False
 
     def _warn(self, text: str) -> None:
-        """Tell the user something, once."""
+        """Record a warning, once."""
         if text not in self._said:
             self._said.add(text)
             self.out.append((NOTE, monotonic_ns(), "warn", text))
@@ -624,7 +625,7 @@ class Steps:
 def _line_of(sites: list[Site]) -> str:
     """Return ``file:line`` of the innermost call, for a sentence."""
     if not sites:
-        return "a line outside of the script"
+        return "a line outside the script"
     code, at, _ = sites[-1]
     line = code.co_firstlineno
     for offset, number in dis.findlinestarts(code):
@@ -634,7 +635,7 @@ def _line_of(sites: list[Site]) -> str:
 
 
 class Phase:
-    """A part of a step that the script times itself; one object a name, used again and again."""
+    """A part of a step that the script times itself; one reused object per name."""
 
     __slots__ = ("_again", "_began", "_name", "_note", "_steps")
 

@@ -1,4 +1,4 @@
-"""Captures by the clock, for scripts whose steps nobody knows: ``--capture 3s@20s``, and one made by itself.
+"""Timed captures, for scripts without detected steps: ``--capture 3s@20s``, and an automatic one.
 
 The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). A main
 thread that does not come back to Python for a second, because all of the training is one call, has that done by another
@@ -53,7 +53,7 @@ class TimedCaptures:
         self._queue.append(request)
 
     def look(self) -> None:
-        """Do what is due."""
+        """Run the actions that are due."""
         now = monotonic_ns()
         if not self._own_asked:
             self._ask_by_itself(now)
@@ -74,7 +74,7 @@ class TimedCaptures:
             self._do(self._stop)
 
     def _ask_by_itself(self, now: int) -> None:
-        """Ask for a capture where no step was seen for long."""
+        """Request a capture if no step was detected for a long time."""
         runtime = self._runtime
         if runtime.steps.source != NONE or runtime.steps.floor:
             self._own_asked = runtime.steps.source != NONE
@@ -82,14 +82,14 @@ class TimedCaptures:
         if now - self._born < AFTER_S * _SECOND or not self._works or not runtime.sampler.in_script(_SHARE):
             return
         self._own_asked = True
-        runtime.note("info", f"no step has been seen for {AFTER_S:g} s")
+        runtime.note("info", f"no step has been detected for {AFTER_S:g} s")
         if not self._queue and runtime.capture.wanted:
-            cause = f"no step was seen for {AFTER_S:g} s"
+            cause = f"no step was detected for {AFTER_S:g} s"
             self.offer(Request(OWN, seconds=SECONDS, after_s=0.0, cause=cause))
 
     @property
     def _works(self) -> bool:
-        """Whether a framework has something to do in this process."""
+        """Whether a framework is in use in this process."""
         return self._runtime.steps.torch_works or self._runtime.capture.uses_jax
 
     # -- on the main thread ---------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class TimedCaptures:
             self._call = None
 
     def _busy(self) -> bool:
-        """Whether no profiler can be started or stopped just now; it is tried again."""
+        """Whether no profiler can be started or stopped at the moment; retried later."""
         runtime = self._runtime
         return runtime.steps.call() != NO_CALL or runtime.capture.must_wait() or runtime.capture.disturbing
 
@@ -123,7 +123,7 @@ class TimedCaptures:
         self._tell(request, "started")
 
     def _again(self, request: Request | None) -> None:
-        """Put a request back: it is not possible just now."""
+        """Put a request back, as it is not possible at the moment."""
         if request is not None and self._profiler is None:
             self._queue.insert(0, request)
             self._request = None
@@ -148,7 +148,7 @@ class TimedCaptures:
             self._write(request, profiler)
 
     def _write(self, request: Request, profiler: Any) -> None:
-        """Bring the trace to its place (in a thread)."""
+        """Move the trace to its final path (in a thread)."""
         n = self._runtime.steps.n
         steps = {"first": self._first, "last": n - 1} if n > self._first else {}
         try:
@@ -159,7 +159,7 @@ class TimedCaptures:
         self._tell(request, "written", path=path, ns=0, **steps)
 
     def finish(self) -> None:
-        """Serve or refuse what is left, because the script ends (on the main thread)."""
+        """Complete or refuse the remaining requests, as the script ends (on the main thread)."""
         call = self._call
         if call is not None:
             call.run()  # unless another thread does just now
@@ -183,7 +183,7 @@ class TimedCaptures:
 
 
 class _Call:
-    """A function that is called once, by whoever comes first."""
+    """A function that is called only once, by the first caller."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -201,7 +201,7 @@ class _Call:
         self._over.wait(seconds)
 
     def run(self) -> None:
-        """Call it, unless somebody else does."""
+        """Call it, unless another thread is calling it."""
         if self._taken.acquire(blocking=False):
             try:
                 self._function()

@@ -79,7 +79,7 @@ class Trigger:
 
 
 class _Armed:
-    """A trigger and what has become of it."""
+    """A trigger and its state."""
 
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger

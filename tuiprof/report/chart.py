@@ -39,7 +39,7 @@ def chart(table: Table, style: Style) -> list[str]:
 
 
 def is_line(table: Table) -> bool:
-    """Say whether a table is a series: many rows of little worth but for their course."""
+    """Return whether a table is a series: many rows that matter only as a curve."""
     return table.chart is not None and table.chart.form == "line"
 
 

@@ -320,7 +320,7 @@ def _axis_label(table: Table, at: Column | None, row: int) -> str:
 
 
 def _pair_tip(table: Table, chart: Chart, row: int) -> str:
-    """Say what both are in a row."""
+    """Return the values of both in a row."""
     said = []
     for one in chart.series:
         column = table.column(one.value)

@@ -35,7 +35,7 @@ class Terminal:
 
 
 def this_terminal() -> Terminal:
-    """Return what the terminal on stdout can show; where stdout is none (a browser, a picture), everything."""
+    """Return what the terminal on stdout can show; everything if stdout is not a terminal (a browser, a picture)."""
     terminal = detect(os.environ) if sys.__stdout__ is not None and sys.__stdout__.isatty() else Terminal()
     wish = os.environ.get("TUIPROF_ASCII", "")
     return Terminal(terminal.colours, wish not in ("0", "false") if wish else terminal.plain)

@@ -18,8 +18,9 @@ COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
 _LEAST = 8
 #: Nor below this many while another one can still give way.
 _COMFORT = 20
-#: A place (a column that is cut at its start) keeps this many, or half the width: a row is about its file and line.
-_PLACE = 24
+#: A source line (a column that is cut at its start) keeps this many, or half the width: a row is about its file and
+#: line.
+_SOURCE_LINE = 24
 _GAP = 2
 #: Texts that would like this many times the width are printed row by row instead of as a table.
 _TOO_WIDE = 1.5
@@ -76,7 +77,7 @@ def _least(column: Column, natural: int, floor: int, room: int) -> int:
     """Return how many cells a column takes at least."""
     if column.kind != "text" or column.whole:
         return natural
-    return min(natural, max(floor, min(_PLACE, room // 2)) if column.elide == "start" else floor)
+    return min(natural, max(floor, min(_SOURCE_LINE, room // 2)) if column.elide == "start" else floor)
 
 
 def _table(table: Table, style: Style) -> list[str]:
@@ -113,7 +114,7 @@ def _table(table: Table, style: Style) -> list[str]:
     if len(rows) < len(table.rows):
         lines += wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
     if dropped:
-        lines += wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
+        lines += wrap(f"columns left out for lack of width: {', '.join(dropped)}", style, "  ")
     if table.note:
         lines += wrap(table.note, style, "  ")
     return lines

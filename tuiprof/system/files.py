@@ -44,7 +44,7 @@ def open_regular(path: Path) -> BinaryIO:
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - handed to the caller
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return file
 
 
@@ -108,12 +108,12 @@ def write_inside(folder: Path, name: str, data: bytes) -> None:
         SessionError: It cannot be written, or the folder is a link.
     """
     if folder.is_symlink():
-        raise SessionError(f"{folder} is a link: nothing is written there", "put a folder in its place")
+        raise SessionError(f"{folder} is a link: nothing is written there", "replace it with a folder")
     write_atomic(folder / name, data)
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file and the folder it lies in are this user's, so that nobody else decides what it says."""
+    """Return whether a file and its folder belong to this user, so that no other user controls its contents."""
     try:
         return all(os.lstat(each).st_uid == os.geteuid() for each in (path, path.parent))
     except OSError:

@@ -25,7 +25,7 @@ IGNORED: Final = frozenset(
 
 
 def on_hang_up(descriptor: int, call: Callable[[], object]) -> None:
-    """Call a function once nobody holds the other end of a terminal, pipe or socket any more.
+    """Call a function once the other end of a terminal, pipe or socket is closed.
 
     Args:
         descriptor: This end. Where it is none of these, or the system cannot tell, the function is never called.
@@ -50,7 +50,7 @@ def exit_within(seconds: float, status: int) -> None:
 
 
 def exit_with_parent() -> None:
-    """End this process at once when its parent, which holds the other end of its standard input, is gone."""
+    """End this process immediately when its parent, which holds the other end of its standard input, ends."""
     on_hang_up(0, lambda: os._exit(128 + signal.SIGHUP))
 
 

@@ -31,12 +31,12 @@ class Processes(msgspec.Struct):
     Attributes:
         supervisor: The supervisor and recorder.
         script: The script, leader of its process group; None = not yet started.
-        place: Where these numbers mean something (:func:`place`).
+        pid_namespace: Where these process numbers are valid (:func:`pid_namespace`).
     """
 
     supervisor: ProcessId
     script: ProcessId | None = None
-    place: str = ""
+    pid_namespace: str = msgspec.field(name="place", default="")
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -88,8 +88,8 @@ def boot_id() -> str:
 
 
 @cache
-def place() -> str:
-    """Return where this process's process numbers mean something: boot and, on Linux, process namespace."""
+def pid_namespace() -> str:
+    """Return where the process numbers seen by this process are valid: boot and, on Linux, PID namespace."""
     try:
         return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

@@ -20,7 +20,7 @@ def cores() -> int:
 
 
 def bound_threads() -> None:
-    """Have NumPy and Polars start few threads, unless the user said how many; before either is imported.
+    """Limit the threads of NumPy and Polars, unless the user set a number; before either is imported.
 
     For processes that are tuiprof's alone: in a notebook both belong to others, too. The libraries read the
     variables from the environment of the C library, and only there are they set: ``os.environ``, which the scripts

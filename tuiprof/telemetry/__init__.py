@@ -17,7 +17,7 @@ from tuiprof.plugins import discover
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Hardware that is not here, and why: never an empty panel.
+    """Missing hardware, and why: never an empty panel.
 
     Attributes:
         reason: For example ``"no NVIDIA driver (libnvidia-ml.so.1 not found)"``.
@@ -48,7 +48,7 @@ class Backend:
     Attributes:
         name: Its name, for example ``"nvidia"``.
         open: Opens it for a process tree (root pid, or None for the machine alone).
-        order: Place among the panels; lower comes first.
+        order: Position among the panels; lower comes first.
     """
 
     name: str

@@ -153,7 +153,7 @@ class ProcessTree:
         )
 
     def _loads_data(self, member: Member, name: str) -> bool:
-        """Tell whether a process is a data-loader worker.
+        """Return whether a process is a data-loader worker.
 
         PyTorch names its workers. Other loaders (and PyTorch before 2.6) are seen by how multiprocessing makes
         them: a fork has its parent's command line, a spawned one says so in its own.

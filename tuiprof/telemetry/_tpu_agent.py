@@ -65,13 +65,13 @@ def ask() -> dict[str, object]:
 
 
 def end_with_parent() -> None:
-    """Have Linux end this process with the one that started it: a question that blocks would keep it for ever."""
+    """Have Linux end this process with its parent: a blocked query would keep it alive otherwise."""
     with suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main() -> None:
-    """Print a reading a second until nobody reads any more."""
+    """Print a reading per second until the reading end is closed."""
     end_with_parent()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Every figure a sample may hold: its key, label, unit and definition, for all backends in one place.
+"""All figures of a sample, for all backends: key, label, unit and definition.
 
 Keys carry their unit. A share is 0 to 1, rates are per second, clocks are Hz, and a key with a number in it
 (``core3_util``) is listed once with ``#`` for the number. Screens ask :func:`figure` and draw what they get;
@@ -41,18 +41,20 @@ class Figure:
 
 _ALL: Final = (
     # -- every device ------------------------------------------------------------------------------------
-    Figure("util", "util", "share", "Share of the last interval in which the device worked.", full=1.0),
+    Figure("util", "util", "share", "Share of the last interval in which the device was busy.", full=1.0),
     Figure("mem_used_bytes", "mem", "bytes", "Memory in use on the device, by all processes."),
     Figure("mem_total_bytes", "mem total", "bytes", "Memory of the device."),
     Figure(
         "mem_util", "mem bus", "share", "Share of time in which device memory was read or written.", full=1.0
     ),
-    Figure("power_w", "power", "number", "Electrical power drawn now.", unit="W"),
+    Figure("power_w", "power", "number", "Current power draw.", unit="W"),
     Figure("energy_j", "energy", "number", "Energy used since the driver was loaded.", unit="J"),
     Figure("temp_c", "temp", "number", "Temperature of the chip.", unit="°C"),
     Figure("mem_temp_c", "mem temp", "number", "Temperature of the device memory.", unit="°C"),
-    Figure("sm_clock_hz", "clock", "number", "Clock of the compute units now.", unit="MHz", scale=1e-6),
-    Figure("mem_clock_hz", "mem clock", "number", "Clock of the device memory now.", unit="MHz", scale=1e-6),
+    Figure("sm_clock_hz", "clock", "number", "Current clock of the compute units.", unit="MHz", scale=1e-6),
+    Figure(
+        "mem_clock_hz", "mem clock", "number", "Current clock of the device memory.", unit="MHz", scale=1e-6
+    ),
     Figure(
         "pcie_rx_bytes_per_s", "PCIe in", "bytes", "Received by the device over PCIe, per second.", unit="/s"
     ),
@@ -75,22 +77,24 @@ _ALL: Final = (
     Figure("pid#_mem_used_bytes", "pid #", "bytes", "Device memory held by one process."),
     # -- the host ----------------------------------------------------------------------------------------
     Figure(
-        "core#_util", "core #", "share", "Share of the last interval in which this core worked.", full=1.0
+        "core#_util", "core #", "share", "Share of the last interval in which this core was busy.", full=1.0
     ),
     Figure("load_1m", "load", "number", "Runnable tasks, mean of the last minute."),
     Figure(
         "io_wait",
         "I/O wait",
         "share",
-        "Share of time in which cores stood idle waiting for a disk.",
+        "Share of time in which cores were idle waiting for a disk.",
         full=1.0,
     ),
-    Figure("tree_cpu", "CPU (run)", "share", "CPU time of this run's processes over time; 100 % = one core."),
+    Figure(
+        "tree_cpu", "CPU (run)", "share", "CPU time of this run's processes per second; 100 % = one core."
+    ),
     Figure(
         "tree_rss_bytes",
         "RSS (run)",
         "bytes",
-        "Resident memory of this run's processes; shared pages count in each.",
+        "Resident memory of this run's processes; shared pages are counted in each.",
     ),
     Figure("tree_processes", "processes (run)", "count", "Processes of this run."),
     Figure("tree_threads", "threads (run)", "count", "Threads of this run."),
@@ -105,14 +109,14 @@ _ALL: Final = (
         "net_rx_bytes_per_s",
         "net in",
         "bytes",
-        "Received over the network, per second; loopback left out.",
+        "Received over the network, per second, without loopback.",
         unit="/s",
     ),
     Figure(
         "net_tx_bytes_per_s",
         "net out",
         "bytes",
-        "Sent over the network, per second; loopback left out.",
+        "Sent over the network, per second, without loopback.",
         unit="/s",
     ),
     # -- AWS Neuron --------------------------------------------------------------------------------------
@@ -126,17 +130,21 @@ _ALL: Final = (
     ),
     Figure("executions_per_s", "executions", "rate", "Model executions completed per second, all runtimes."),
     Figure("errors", "errors", "count", "Execution errors in the last report, all kinds and runtimes."),
-    Figure("latency_p50_ns", "latency p50", "ns", "Median time of one execution as the runtime sees it."),
+    Figure("latency_p50_ns", "latency p50", "ns", "Median time of one execution as reported by the runtime."),
     Figure(
-        "latency_p99_ns", "latency p99", "ns", "99th percentile of execution time as the runtime sees it."
+        "latency_p99_ns", "latency p99", "ns", "99th percentile of execution time as reported by the runtime."
     ),
-    Figure("latency_max_ns", "latency max", "ns", "Longest execution as the runtime sees it."),
+    Figure("latency_max_ns", "latency max", "ns", "Longest execution as reported by the runtime."),
     Figure("device_latency_p50_ns", "device p50", "ns", "Median time of one execution on the device."),
     Figure("device_latency_p99_ns", "device p99", "ns", "99th percentile of execution time on the device."),
     Figure("device_latency_max_ns", "device max", "ns", "Longest execution on the device."),
     Figure("host_mem_used_bytes", "host mem", "bytes", "Host memory held by the device runtime."),
     Figure(
-        "host_util", "host CPU", "share", "CPU time over all cores as the vendor's monitor sees it.", full=1.0
+        "host_util",
+        "host CPU",
+        "share",
+        "CPU time over all cores as reported by the vendor's monitor.",
+        full=1.0,
     ),
     Figure(
         "report_age_s", "report age", "number", "Time since the vendor's monitor last reported.", unit="s"
@@ -147,7 +155,7 @@ _ALL: Final = (
 )
 FIGURES: Final[dict[str, Figure]] = {item.key: item for item in _ALL}
 
-#: What a panel of each kind of device shows first, most telling first; keys a sample lacks are passed over.
+#: The first figures of each kind of device in a panel, in order; keys that a sample lacks are skipped.
 HEADLINE: Final[dict[str, tuple[str, ...]]] = {
     "host": ("util", "tree_cpu", "tree_rss_bytes", "mem_used_bytes", "loaders", "loaders_idle"),
     "nvidia": ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz"),

@@ -92,17 +92,17 @@ def _open(root: int | None) -> Source | Absent:  # the monitor sees all processe
     monitor = find_tool("neuron-monitor")
     if monitor is None:
         return Absent(
-            "a Neuron device but no neuron-monitor",
+            "a Neuron device, but neuron-monitor is not installed",
             "install aws-neuronx-tools, or put /opt/aws/neuron/bin on PATH",
         )
     try:
         source = Neuron(monitor)
     except OSError as error:
-        return Absent(f"neuron-monitor does not start: {error}")
+        return Absent(f"neuron-monitor cannot be started: {error}")
     reason = source.ended or source.reports.error
     if reason or not source.reports.cores:
         source.close()
-        return Absent(f"neuron-monitor: {reason or 'reports no NeuronCore'}", "see whether neuron-ls works")
+        return Absent(f"neuron-monitor: {reason or 'reports no NeuronCore'}", "check whether neuron-ls works")
     return source
 
 

@@ -95,7 +95,7 @@ class _Gpu:
         """Return the UUIDs of the MIG instances that it is divided into."""
         found = []
         for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
-            with contextlib.suppress(self.nvml.NVMLError):  # a place without an instance
+            with contextlib.suppress(self.nvml.NVMLError):  # a slot without an instance
                 instance = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
                 found.append(_text(self.nvml.nvmlDeviceGetUUID(instance)))
         return found
@@ -237,7 +237,7 @@ def _gpus(nvml: Any) -> list[_Gpu]:
 
 
 def throttle_words(reasons: int) -> str:
-    """Return in words why the clock is not higher.
+    """Return the reason why the clock is not higher.
 
     Returns:
         For example ``"power cap"``; ``"none"`` when nothing holds it down, ``"idle"`` without work.
@@ -283,11 +283,11 @@ def _open(root: int | None) -> Source | Absent:
     except pynvml.NVMLError_LibraryNotFound:
         return Absent("no NVIDIA driver (libnvidia-ml.so.1 not found)")
     except pynvml.NVMLError as error:
-        return Absent(f"NVML does not start: {error}", "see whether nvidia-smi works")
+        return Absent(f"NVML cannot be initialised: {error}", "check whether nvidia-smi works")
     source = Nvidia(pynvml, root)
     if not source.devices():
         source.close()
-        return Absent("an NVIDIA driver but no GPU that answers", "in a container, start it with --gpus all")
+        return Absent("an NVIDIA driver, but no GPU responds", "in a container, start it with --gpus all")
     return source
 
 

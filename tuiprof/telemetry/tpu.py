@@ -37,7 +37,7 @@ class Tpu:
     def __init__(self, chips: list[tuple[str, int]], python: str) -> None:
         self._chips = chips
         self._readings: list[Any] = []
-        self._error = "libtpu has not answered yet"
+        self._error = "no response from libtpu yet"
         self._stream = JsonStream([python, "-u", _tpu_agent.__file__], self._take)
 
     def devices(self) -> list[Device]:
@@ -117,7 +117,7 @@ def _open(root: int | None) -> Source | Absent:
     try:
         return Tpu(chips, _python_of(root))
     except OSError as error:
-        return Absent(f"libtpu cannot be asked: {error}")
+        return Absent(f"libtpu cannot be queried: {error}")
 
 
 BACKEND = Backend("tpu", _open, order=30)

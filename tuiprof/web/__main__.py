@@ -27,7 +27,7 @@ def _as(wanted: type, value: Any) -> Any:
 
 
 def _end_with(server: int) -> None:
-    """End this process when the server is gone, also where it was killed and could not say so."""
+    """End this process when the server has ended, even if it was killed."""
     while os.getppid() == server:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -104,7 +104,7 @@ class Dashboard:
             heard.cancel()
 
     async def take(self, message: str) -> str | None:
-        """Pass on a message of the page; what is none is not heeded.
+        """Forward a message of the page; anything else is ignored.
 
         Returns:
             What to answer; None = nothing.
@@ -136,7 +136,7 @@ class Dashboard:
             async with asyncio.timeout(_TO_TAKE_S):
                 await to.drain()
         except TimeoutError as error:
-            raise ConnectionError("the dashboard takes nothing any more") from error
+            raise ConnectionError("the dashboard no longer accepts input") from error
         except (OSError, RuntimeError):  # it is over, as the reading side will notice
             pass
 

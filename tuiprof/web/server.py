@@ -95,8 +95,8 @@ class DashboardServer:
             len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()
         ):
             raise UsageProblem(
-                f"a token needs {_LEAST_TOKEN} characters or more, ASCII and printable",
-                "leave --token out: a random one is made",
+                f"a token needs at least {_LEAST_TOKEN} printable ASCII characters",
+                "omit --token to use a random one",
             )
         self.host, self.port = host, port
         self.token = token or secrets.token_urlsafe(24)
@@ -118,9 +118,9 @@ class DashboardServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let nobody through without the token, nor under a foreign name, nor from another site's page."""
+        """Reject requests without the token, under another host name, or from another site's page."""
         if not self._named_rightly(request):
-            raise web.HTTPForbidden(text="tuiprof: this server is not known by that name\n")
+            raise web.HTTPForbidden(text="tuiprof: unknown host name\n")
         given = request.query.get("token")
         if given is not None:
             if not self._is_token(given):
@@ -139,7 +139,7 @@ class DashboardServer:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
     def _named_rightly(self, request: web.Request) -> bool:
-        """Whether the browser means this server: a name of somebody else's may point to this machine, too."""
+        """Whether the request names this server: a foreign host name may resolve to this machine, too."""
         origin = request.headers.get("Origin")
         try:
             name = urlsplit(f"//{request.host}").hostname or ""

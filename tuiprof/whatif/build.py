@@ -418,7 +418,7 @@ class _Builder:
                 break
             key = after
         else:
-            raise Unreplayable("its calls and its device work contradict each other in time")
+            raise Unreplayable("its calls and its device work have inconsistent times")
         order = np.argsort(key, kind="stable")
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))

@@ -41,7 +41,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             if evidence.stepped
             else "in all: memory is allocated on the device and freed over and over"
         ),
-        evidence.place(cause),
+        evidence.location(cause),
         _JAX if evidence.is_jax else f"{_EMPTIED}; otherwise {_TORCH}" if released else _TORCH,
         "high" if evidence.stepped else "low",
         "these calls wait for the device, in most steps"

@@ -16,7 +16,7 @@ from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
-from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
+from tuiprof.analyses.syncs import WAIT_LOCATIONS, WaitLocation
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
@@ -26,8 +26,8 @@ from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: What makes waits those of one place.
-_PLACE = ("where", "in", "through", "range", "kind")
+#: What makes waits those of one location.
+_LOCATION = ("where", "in", "through", "range", "kind")
 #: A line of the script is where something happens that takes a part of the step if the line has this many times that
 #: part of the samples, at least and at most. What is less of the step than this may be anywhere.
 LINE_SHARE: Final = (0.35, 2.0)
@@ -91,7 +91,7 @@ class AdviceRule:
 
     Attributes:
         name: Its name, for example ``"nan-check"``.
-        find: Looks for it; yields one finding a place.
+        find: Looks for it; yields one finding per location.
         needs: Names of the analyses whose reports it reads, ours or a third party's; it can read no others. A rule
             whose needs do not exist or have failed is unavailable, and the reason is given with the advice.
         shown_by: Name of the analysis whose tables show what it finds; empty = the first that it needs, else kernels.
@@ -179,19 +179,19 @@ class Evidence:
 
     # -- waits ---------------------------------------------------------------------------------------------
 
-    def waits(self, *kinds: str) -> Iterable[WaitPlace]:
-        """Yield the places where the host waits for one of some reasons in steady state, the most expensive first.
+    def waits(self, *kinds: str) -> Iterable[WaitLocation]:
+        """Yield the locations where the host waits for one of some reasons in steady state, the most expensive first.
 
         Args:
             *kinds: Why it waits; none = for whatever reason.
         """
-        for row in self.rows(WAIT_PLACES):
+        for row in self.rows(WAIT_LOCATIONS):
             # In most steps, or many times where there are no steps.
             steady = row.count >= 5 if row.per_step is None else row.per_step >= 0.9
             if steady and (not kinds or row.kind in kinds):
                 yield row
 
-    def rhythm(self, *rows: WaitPlace) -> str:
+    def rhythm(self, *rows: WaitLocation) -> str:
         """Return how often rows happen, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
         known = [row.per_step for row in rows if row.per_step is not None]
         return times(sum(known) if known else None, sum(row.count for row in rows))
@@ -200,7 +200,7 @@ class Evidence:
         """Return how often something that was counted in the whole trace happens, for a sentence."""
         return times(count / self.step_count if self.stepped else None, count)
 
-    def place(self, row: WaitPlace) -> str:
+    def location(self, row: WaitLocation) -> str:
         """Return where a wait is, for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
         return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
 
@@ -210,7 +210,7 @@ class Evidence:
         Of the backward pass, which runs in no function of the user's, it is the one that called the forward pass.
 
         Returns:
-            As in :meth:`place`; empty where no Python frame was recorded.
+            As in :meth:`location`; empty where no Python frame was recorded.
         """
         trace, calls = self.trace, self.calls
         launch = int(trace.links.launch_of[row])
@@ -228,23 +228,23 @@ class Evidence:
         where, _, caller = spot
         return _called_from(caller, where)
 
-    def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
-        return _waits_by_place(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
+    def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
+        return _waits_by_location(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
 
-    def calls_of(self, row: WaitPlace) -> Ints:
-        """Return the calls that wait at a place, as rows of the trace."""
+    def calls_of(self, row: WaitLocation) -> Ints:
+        """Return the calls that wait at a location, as rows of the trace."""
         return self._waits_of(row)["event"].to_numpy()
 
-    def without_waiting(self, row: WaitPlace) -> Edit:
-        """Return the change in which the calls of a place do not wait, and cost the host nothing."""
+    def without_waiting(self, row: WaitLocation) -> Edit:
+        """Return the change in which the calls of a location do not wait, and cost the host nothing."""
         return _wait_table.without(self.trace, self._waits_of(row))
 
-    def without_reading(self, row: WaitPlace) -> Edit:
-        """Return the change in which the operators that wait at a place are not called at all."""
+    def without_reading(self, row: WaitLocation) -> Edit:
+        """Return the change in which the operators that wait at a location are not called at all."""
         return self.without_operators(self.operators_of(row))
 
-    def operators_of(self, row: WaitPlace) -> Ints:
-        """Return the operators that wait at a place: the outermost ``aten::`` one around each call, else the call."""
+    def operators_of(self, row: WaitLocation) -> Ints:
+        """Return the operators that wait at a location: the outermost ``aten::`` one around each call, else the call."""
         trace = self.trace
         rows = self.calls_of(row)
         found, reached = rows.copy(), np.ones(len(rows), dtype=bool)
@@ -299,14 +299,14 @@ class Evidence:
 
 
 @cached_on_trace
-def _waits_by_place(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
+def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
     frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
-    counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
-    return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
+    counted = frame.lazy().filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by").collect()
+    return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
 
 
-def _called_from(caller: str, place: str) -> str:
-    return f"{caller.rpartition('/')[2]} → {place}" if caller else place
+def _called_from(caller: str, location: str) -> str:
+    return f"{caller.rpartition('/')[2]} → {location}" if caller else location
 
 
 def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:

@@ -29,7 +29,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         how, later = (_JAX if evidence.is_jax else _XLA) if row.kind == READ else _TORCH
         yield Finding(
             f"{how} copies an array to the host {evidence.rhythm(row)}",
-            evidence.place(row),
+            evidence.location(row),
             f"keep it on the device and read it every N steps, or {later}",
             "high" if row.at_line else "medium",
             f"{row.through or row.kind} waits until it is computed",

@@ -20,7 +20,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 f"{format_bytes(size)} are copied to the device {evidence.rhythm(row)}, and the host "
                 "waits for the copy",
-                evidence.place(row),
+                evidence.location(row),
                 ".to(device, non_blocking=True): the memory is pinned, so the host need not wait",
                 "high",
                 "a copy from pinned memory, then a synchronise",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits.kinds import AWAIT
-from tuiprof.analyses.syncs import WaitPlace
+from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 
 #: Waits for a point in the device's work that bring nothing to the host.
@@ -27,7 +27,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         at_line = row.at_line or row.kind == AWAIT
         yield Finding(
             f"{_KINDS[row.kind] if at_line else row.calls} blocks the host {evidence.rhythm(row)}",
-            evidence.place(row),
+            evidence.location(row),
             "remove it: device work stays in order without it. To time steps, synchronise once after "
             "many, or use device events",
             "high" if row.at_line else "medium",
@@ -38,7 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _asked_for(row: WaitPlace, with_operators: bool) -> bool:
+def _asked_for(row: WaitLocation, with_operators: bool) -> bool:
     """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
     if row.kind == AWAIT:
         return "block_until_ready" in row.calls

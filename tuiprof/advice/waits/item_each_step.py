@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.waits.kinds import READ_KINDS
-from tuiprof.analyses.syncs import WaitPlace
+from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
@@ -27,7 +27,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
     Reads of one function are one finding: without the first of them the next one waits instead.
     """
-    functions: dict[object, list[WaitPlace]] = {}
+    functions: dict[object, list[WaitLocation]] = {}
     for row in evidence.waits(*READ_KINDS):
         if "aggregation.py" in f"{row.where} {row.stack}":
             continue
@@ -42,7 +42,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"{_HOW.get(row.kind, '.item(), float() or print')} reads a value from the device "
             f"{evidence.rhythm(*rows)}",
-            ", ".join((evidence.place(row), *(f":{line}" for line in others))),
+            ", ".join((evidence.location(row), *(f":{line}" for line in others))),
             "keep the value on the device and read it every N steps (sum on the device, one .item() "
             "when logging), or copy it to pinned memory with non_blocking=True and read it a step "
             "later",
@@ -55,7 +55,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _without_loop(evidence: Evidence, rows: list[WaitPlace]) -> Edit | None:
+def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
     """Return the change in which many reads of a step become one, with all that is called between them."""
     if sum(row.per_step or 0 for row in rows) < LOOP:
         return None

@@ -15,7 +15,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if any("torchmetrics/" in frame and "compute" in frame for frame in inner):
             yield Finding(
                 "metrics are computed and read every step",
-                evidence.place(row),
+                evidence.location(row),
                 "call compute() every N steps, or at the end of the epoch; update() alone needs no read",
                 "medium",
                 "every step waits inside a metric's compute()",

@@ -15,7 +15,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if "_cast_and_nan_check" in text or ("is_nonzero" in row.through and "aggregation.py" in text):
             yield Finding(
                 "a metric checks for NaN on the device at every update",
-                evidence.place(row),
+                evidence.location(row),
                 'pass nan_strategy="disable" to the metric, or check once per epoch',
                 "high" if row.at_line else "medium",
                 f"the wait is {row.through} inside the NaN check ({row.found})",

@@ -45,7 +45,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"{format_bytes(size)} are copied {'to' if to_device else 'from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
-            evidence.place(row),
+            evidence.location(row),
             (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
             "the memory is not pinned, so the call blocks the host and the copy runs well below link speed",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits.kinds import SIZE_KINDS
-from tuiprof.analyses.syncs import WaitPlace
+from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 
 Mask = npt.NDArray[np.bool_]
@@ -22,7 +22,7 @@ _KEEP_HOST = 0.3
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for nonzero, boolean masks, unique and repeat_interleave in the step, each with its backward."""
     calls = evidence.calls
-    places: dict[frozenset[str], list[WaitPlace]] = {}
+    places: dict[frozenset[str], list[WaitLocation]] = {}
     makers: dict[frozenset[str], Mask] = {}
     for row in evidence.waits(*SIZE_KINDS):
         inside = calls.inside(evidence.calls_of(row))
@@ -39,7 +39,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely, least, most = (calls.edit(whole, _KEEP_HOST, part) for part in (_KEEP, _LEAST, _MOST))
         yield Finding(
             f"the host waits to learn the size of a result ({row.through}), {evidence.rhythm(row)}",
-            evidence.place(row),
+            evidence.location(row),
             "keep shapes fixed: torch.where or x * mask instead of x[mask], padding instead of unique, "
             "repeat_interleave(…, output_size=n)",
             "high" if row.at_line else "medium",

@@ -27,7 +27,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         chosen[inside[inside >= 0]] = True
         yield Finding(
             f"{size:.0f} bytes are copied to the device {evidence.rhythm(row)}, and the host waits",
-            evidence.place(row),
+            evidence.location(row),
             "pass a tensor already on the device (for example weight=torch.ones_like(loss)), or create "
             "it there: torch.full((), x, device=…) needs no copy; pack many numbers into one tensor",
             "high" if row.at_line else "medium",

@@ -59,7 +59,7 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
 )
 #: What is shown of a sync.
-_PLACE = ("name", "where", "through", "kind")
+_LOCATION = ("name", "where", "through", "kind")
 
 
 def compare(
@@ -87,7 +87,9 @@ def compare(
         change = change or step_change(*(step_times(side).period for side in sides))
         said += _profiled_differently(before, after)
         tables = [
-            _placed(_changes("syncs", "Syncs by place", sides, stepped, _sync_times, ("place",), _PLACE)),
+            _located(
+                _changes("syncs", "Syncs by location", sides, stepped, _sync_times, ("location",), _LOCATION)
+            ),
             _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
             _launch_changes(sides, stepped),
             _changes("operators", "Operators by host time", sides, stepped, _operator_times),
@@ -155,7 +157,7 @@ def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
         pl.DataFrame(differences, schema=["what", "before", "after"], orient="row")
         if differences
         else pl.DataFrame(schema=dict.fromkeys(("what", "before", "after"), pl.String)),
-        empty="nothing is known about both",
+        empty="no figure is known for both",
     )
 
 
@@ -195,7 +197,7 @@ def _named(scope: Scope, rows: Ints, ns: Ints) -> pl.DataFrame:
 def _sync_times(scope: Scope) -> pl.DataFrame:
     found = run("sync_events", scope.trace, scope.window)
     if not isinstance(found, Report):
-        words = dict.fromkeys((*_PLACE, "place"), pl.String)
+        words = dict.fromkeys((*_LOCATION, "location"), pl.String)
         return pl.DataFrame(schema={**words, "ns": pl.Int64, "in_step": pl.Boolean, "event": pl.Int64})
     rows = found.table("syncs").rows
     # "train.py:31" and "train.py main() from line 20" without their numbers.
@@ -205,7 +207,7 @@ def _sync_times(scope: Scope) -> pl.DataFrame:
         "through",
         "kind",
         pl.concat_str("where", "through", separator=" ← ").alias("name"),
-        pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("place"),
+        pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("location"),
         pl.col("blocked_ns").alias("ns"),
         "in_step",
         pl.col("event").cast(pl.Int64),
@@ -255,8 +257,8 @@ def _shortened(table: Table) -> Table:
     return replace(table, rows=rows, columns=tuple(columns))
 
 
-def _placed(table: Table) -> Table:
-    """Show kind and place of syncs in columns of their own."""
+def _located(table: Table) -> Table:
+    """Show kind and location of syncs in columns of their own."""
     columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
     columns[-3:-3] = [
         Column("kind", "kind", "text", "Why the host waits."),

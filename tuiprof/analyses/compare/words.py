@@ -63,7 +63,7 @@ def _syncs(report: Report) -> list[str]:
 
 
 def _location(name: str) -> str:
-    """Return the place of a sync: the line where one is known, else with the operators that led to it."""
+    """Return the location of a sync: the line where one is known, else with the operators that led to it."""
     where, _, through = name.partition(" ← ")
     return where if through in ("", where) or _LINE.search(where) else name
 

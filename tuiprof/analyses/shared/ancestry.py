@@ -90,7 +90,7 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
 
 
 def _tell_apart(names: list[str], frames: Ints, kinds: npt.NDArray[np.int8]) -> None:
-    """Write whose frames these are into ``kinds``, which has a place for every distinct name."""
+    """Write whose frames these are into ``kinds``, which has an entry for every distinct name."""
     met = distinct(frames)
     for code in met[kinds[met] == _UNKNOWN].tolist():
         name = names[code]

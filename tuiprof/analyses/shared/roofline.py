@@ -102,7 +102,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Kernels beside the limits of their chip."""
+    """Kernels compared with the limits of their chip."""
 
     chip: Chip
     kinds: Mapping[str, Kind]  # what was found by kind of kernel

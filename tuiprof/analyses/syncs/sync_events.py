@@ -30,8 +30,8 @@ HARMLESS_SHARE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class WaitPlace:
-    """One place where the host waits for the device, with all its waits: a row of the table of waits by place."""
+class WaitLocation:
+    """One location where the host waits for the device, with all its waits: a row of the table of waits by location."""
 
     kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`
     where: str  # line, function, named range or operator; ``found`` says which
@@ -54,8 +54,8 @@ class WaitPlace:
         return self.found == "line"
 
 
-#: The waits by place, the most expensive place first.
-WAIT_PLACES: Final = RowsOf(NAME, "groups", WaitPlace)
+#: The waits by location, the most expensive first.
+WAIT_LOCATIONS: Final = RowsOf(NAME, "groups", WaitLocation)
 
 _RULES = (
     Rule(
@@ -84,9 +84,9 @@ _RULES = (
     ),
     Rule(
         "saves",
-        "How much shorter a step without the profiler is without the syncs of one place: the step is "
+        "How much shorter a step without the profiler is without the syncs of one location: the step is "
         "replayed without them. If it cannot be replayed, an upper bound: each wait adds to a credit, "
-        "and later device idle time counts as saved as far as the credit covers it. Places are ranked "
+        "and later device idle time counts as saved as far as the credit covers it. Locations are ranked "
         "by it; the headline is for all syncs removed together.",
     ),
     Rule(
@@ -104,7 +104,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Find the waits, their cost and their place."""
+    """Find the waits, their cost and their location."""
     if not len(trace.host_calls) and not _waits.calls_by_kind(trace)[0].size:
         return _unavailable(trace)
     scope = Scope.of(trace, window)
@@ -134,7 +134,7 @@ def _unavailable(trace: Trace) -> Unavailable:
         return no_device(
             trace,
             NAME,
-            "nothing runs beside the host, so the host never waits for a device",
+            "no work runs asynchronously, so the host never waits for a device",
             "see `kernels` (operators by self time), `steps` and `data_loading`",
         )
     return Unavailable(
@@ -297,7 +297,7 @@ def _verdict(
 
 
 def _location(groups: pl.DataFrame) -> str:
-    """Return the first group's place for a sentence: ``where function (through)``."""
+    """Return the first group's location for a sentence: ``where function (through)``."""
     first = groups.row(0, named=True)
     # "file function() from line N" names the function already.
     named = first["where"] if first["found"] != "line" else f"{first['where']} {first['in']}".strip()
@@ -318,7 +318,7 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
             "Recorded with Python stacks, which slow the host: without them the device is idle less than shown here."
         )
     if not (table.counted["found"].is_in(["line", "function"])).any():
-        notes.append("No Python frames and no sync warnings: places are named ranges or operators.")
+        notes.append("No Python frames and no sync warnings: locations are named ranges or operators.")
     if table.sites.unjoined:
         notes.append(
             f"{table.sites.unjoined} of {table.sites.seen} source lines seen by the probe match no sync here."
@@ -329,7 +329,7 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
 def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, word: str) -> list[Table]:
     stepped = bool(scope.step_count)
     figures = (
-        ("saves_ns", "saves", "How much shorter a step is without the syncs of this place"),
+        ("saves_ns", "saves", "How much shorter a step is without the syncs of this location"),
         ("empty_ns", f"{word} empty", "The device has nothing to do until the next launch arrives"),
         ("refill_ns", f"{word} refill", "Further device idle time until the host is ahead again"),
         ("blocked_ns", "host blocked", "Host time inside the blocking calls"),
@@ -354,7 +354,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         ),
         Column("count", "n", "count", "Syncs in all.", hidden=stepped),
     )
-    place = (
+    location = (
         Column("kind", "kind", "text", "Why the host waits."),
         Column("where", "where", "text", "Line, function, named range or operator.", elide="start"),
         Column("through", "through", "text", "Operators, outermost first."),
@@ -393,12 +393,17 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
     calls = _wait_table.calls(trace, scope)
     return [
         Table(
-            WAIT_PLACES.key, "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"
+            WAIT_LOCATIONS.key,
+            "Syncs by location",
+            (*cost, *location, *work),
+            groups,
+            _apart_note(apart),
+            "no syncs",
         ),
         Table(
             "apart",
             "Listed apart, not in any total",
-            (Column("apart", "why", "text", whole=True), *moment, waited, *place, *work),
+            (Column("apart", "why", "text", whole=True), *moment, waited, *location, *work),
             apart,
             empty="none",
         ),
@@ -417,7 +422,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         Table(
             "syncs",
             "Every sync",
-            (*moment, *lost, waited, *place, *work),
+            (*moment, *lost, waited, *location, *work),
             table.counted.sort("empty_ns", "blocked_ns", descending=True),
             empty="no syncs",
         ),

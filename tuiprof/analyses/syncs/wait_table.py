@@ -22,14 +22,14 @@ from tuiprof.model.intervals import Ints
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: Places whose waits are removed from the replayed step one by one; further ones hardly matter.
+#: Locations whose waits are removed from the replayed step one by one; further ones hardly matter.
 MOST_REPLAYED = 12
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
 
 @dataclass(frozen=True, slots=True)
 class WaitTable:
-    """Waits with their cost and place."""
+    """Waits with their cost and location."""
 
     waits: _waits.Waits
     sites: Sites  # their source lines
@@ -75,7 +75,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             "calls": _calls(trace, waits),
         }
     ).with_columns(pl.col("kind").cast(pl.String), pl.col("apart").cast(pl.String))
-    return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
+    return WaitTable(waits, sites, frame.hstack(_locations(trace, waits, sites)))
 
 
 @cached_on_trace
@@ -126,10 +126,10 @@ def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
     return pl.Series(words, dtype=pl.String).gather(inverse)
 
 
-def _places(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
+def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
     """Return ``where``, ``in``, ``called_from``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
     schema = {
-        "place": pl.Int64,
+        "location": pl.Int64,
         **dict.fromkeys(("where", "in", "called_from", "found", "through", "range", "stack"), pl.String),
     }
     if not len(waits):
@@ -144,11 +144,11 @@ def _places(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
             trace.name_codes[waits.last],
         )
     )
-    # A million waits come from a few hundred distinct places.
+    # A million waits come from a few hundred distinct locations.
     distinct, inverse = _distinct_rows(keys)
     operators = ancestry.operators.shape[1]
     rows = []
-    places: dict[tuple[str, str, str, str], int] = {}
+    locations: dict[tuple[str, str, str, str], int] = {}
     for key in distinct.tolist():
         site, annotation = key[0], key[1]
         chain = [_frames.operator_label(names[c]) for c in key[2 : 2 + operators] if c >= 0]
@@ -164,14 +164,14 @@ def _places(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
         else:
             where, found = (range_, "range") if range_ else (through or names[key[-1]], "operator")
             function = caller = ""
-        # Places that read alike are one, whatever differs further out.
-        place = places.setdefault((where, function, through, range_), len(places))
-        rows.append((place, where, function, caller, found, through, range_, "\n".join(stack)))
+        # Locations with the same text are one, even if outer frames differ.
+        location = locations.setdefault((where, function, through, range_), len(locations))
+        rows.append((location, where, function, caller, found, through, range_, "\n".join(stack)))
     return pl.DataFrame(rows, schema=schema, orient="row")[inverse]
 
 
 def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct rows of a table and the place of each row among them."""
+    """Return the distinct rows of a table and the location of each row among them."""
     # One hash a row instead of a lexical sort of wide rows.
     weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
     hashed = (keys * weights).sum(axis=1)
@@ -183,13 +183,13 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
-    """Group the counted waits by place and kind, those without which a step saves most first."""
+    """Group the counted waits by location and kind, those without which a step saves most first."""
     steps = scope.step_count or None
     in_step = pl.col("in_step")
-    place, costs = ("place", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
+    location, costs = ("location", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
     return (
         table.counted.sort("empty_ns", "blocked_ns", descending=True)
-        .group_by(place, maintain_order=True)
+        .group_by(location, maintain_order=True)
         .agg(
             *(pl.col(key).first() for key in ("where", "in", "called_from", "through", "range")),
             pl.len().cast(pl.Int64).alias("count"),
@@ -201,10 +201,10 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
             *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
         )
         .join(
-            bound(table.counted, place, steps)
+            bound(table.counted, location, steps)
             if step is None
-            else saved(scope.trace, table.counted, place, step),
-            on=place,
+            else saved(scope.trace, table.counted, location, step),
+            on=location,
             how="left",
             maintain_order="left",
         )

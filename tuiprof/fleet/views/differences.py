@@ -24,7 +24,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
     """Compare what ranks do."""
     if len(fleet.read) < 3:
         return Unavailable(
-            NAME, f"{plural(len(fleet.read), 'rank')}: nobody to differ from", "open three ranks or more"
+            NAME,
+            f"{plural(len(fleet.read), 'rank')}: no other ranks to compare with",
+            "open three ranks or more",
         )
     found = list(differing(fleet.read))
     late = (
@@ -49,10 +51,10 @@ def report(fleet: Fleet) -> Report | Unavailable:
     if found:
         first = found[0]
         rest = len({one.rank for one in found}) - 1
-        more = f"; {plural(rest, 'other rank')} differ, too" if rest else ""
+        more = f"; {plural(rest, 'other rank')} also differ" if rest else ""
         verdict = Verdict(f"rank {first.rank} has {first.words}{more}", "warn")
     else:
-        verdict = Verdict("all ranks sync, launch and allocate alike", "good")
+        verdict = Verdict("all ranks have the same syncs, launches and memory", "good")
     return Report(
         NAME,
         TITLE,

@@ -21,8 +21,8 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _RULES = (
     Rule(
         "late",
-        "How much later than the median of the others a rank comes to the collectives of a step, added; below 0 it is "
-        "earlier. The line of a rank is drawn from 0 to the latest of all ranks and steps.",
+        "How much later than the median of the others a rank arrives at the collectives of a step, summed; below 0 it "
+        "is earlier. The line of a rank is drawn from 0 to the latest of all ranks and steps.",
     ),
 )
 
@@ -31,7 +31,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
     """Lay out how late each rank comes in each step."""
     late, steps = fleet.late_per_step, fleet.steps
     if not late.size:
-        return Unavailable(NAME, "no collective was matched, so that nobody can be said to be late")
+        return Unavailable(NAME, "no collectives were matched, so it is unknown which ranks are late")
     top = float(np.nanmax(late))
     row, column = np.unravel_index(int(np.nanargmax(late)), late.shape)
     keys = [f"step_{step}_ns" for step in steps.tolist()]

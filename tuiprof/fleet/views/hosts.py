@@ -13,7 +13,7 @@ from tuiprof.model.units import format_ns, format_share
 NAME, TITLE = "hosts", "Hosts"
 
 _RULES = (
-    Rule("host", "A host comes to a collective when the last of its ranks does."),
+    Rule("host", "A host arrives at a collective when its last rank does."),
     Rule(
         "late host",
         f"{format_share(HOST_SHARE)} of its ranks are stragglers, so that the host is the likely cause.",
@@ -24,8 +24,8 @@ _RULES = (
 def report(fleet: Fleet) -> Report | Unavailable:
     """Rank the hosts."""
     if len(fleet.hosts) < 2 or not len(fleet.groups):
-        said = "all ranks are of one host" if fleet.hosts else "the traces do not name their hosts"
-        return Unavailable(NAME, said if len(fleet.groups) else "no collective was matched")
+        said = "all ranks are on one host" if fleet.hosts else "the traces do not name their hosts"
+        return Unavailable(NAME, said if len(fleet.groups) else "no collectives were matched")
     known = fleet.host_of >= 0
     host = fleet.host_of[known]
     cost = fleet.held_by_host
@@ -64,11 +64,11 @@ def report(fleet: Fleet) -> Report | Unavailable:
         )
         verdict = Verdict(
             f"{', '.join(late[:4])}: most ranks come late{why}"
-            + (f"; if it kept up, the job would win {format_ns(wins)} a step" if wins is not None else ""),
+            + (f"; if it kept up, the job would save {format_ns(wins)} a step" if wins is not None else ""),
             "warn",
         )
     else:
-        verdict = Verdict(f"no host holds the others up ({plural(len(fleet.hosts), 'host')})", "good")
+        verdict = Verdict(f"no host delays the others ({plural(len(fleet.hosts), 'host')})", "good")
     return Report(
         NAME,
         TITLE,
@@ -81,7 +81,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
         (
             Table(
                 "hosts",
-                "Hosts, what the job would win first",
+                "Hosts, largest saving first",
                 (
                     Column("host", "host"),
                     Column("ranks", "ranks", "count"),
@@ -89,12 +89,14 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column(
                         "late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True
                     ),
-                    Column("held_ns", "others wait", "ns", "In collectives to which it came last, a step."),
+                    Column(
+                        "held_ns", "others wait", "ns", "In collectives at which it arrived last, a step."
+                    ),
                     Column(
                         "wins_ns",
                         "wins",
                         "ns",
-                        "What the job wins a step if its ranks came as the median of the rest.",
+                        "What the job saves a step if its ranks arrived like the median of the others.",
                     ),
                     Column(
                         "kernels",
@@ -102,7 +104,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
                         "number",
                         "How many times as long its kernels take, median of its ranks.",
                     ),
-                    Column("clock_ns", "clock", "ns", "Its clock less the median rank's.", signed=True),
+                    Column("clock_ns", "clock", "ns", "Its clock minus the median rank's.", signed=True),
                 ),
                 rows,
             ),

@@ -1,4 +1,4 @@
-"""What a change wins for the job: a rank that waits for others wins nothing by being quicker."""
+"""What a change saves the job: making a rank faster that waits for others saves nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuiprof.fleet.meeting import TOLERANCE
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.units import format_ns, format_share
 
-NAME, TITLE = "job", "What a change wins for the job"
+NAME, TITLE = "job", "What a change saves the job"
 
 _RULES = (
     Rule(
@@ -26,23 +26,23 @@ _RULES = (
     ),
     Rule(
         "on a rank",
-        "What the replayed step of a rank wins by itself (tuiprof report FILE advice), median of the ranks.",
+        "What the replayed step of a rank saves by itself (tuiprof report FILE advice), median of the ranks.",
     ),
 )
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Say what the findings of the advice win for the job."""
+    """Return what the findings of the advice save the job."""
     if sum(map(len, fleet.groups)) < 2:
-        return Unavailable(NAME, "no collective was matched, so that nothing says what the ranks wait for")
+        return Unavailable(NAME, "no collectives were matched, so it is unknown what the ranks wait for")
     job = fleet.job
     if not job.fits:
         return Unavailable(
             NAME,
-            f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} where "
-            f"{format_ns(job.captured_ns)} were captured: collectives overlap"
+            f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} instead of the "
+            f"captured {format_ns(job.captured_ns)}: collectives overlap"
             + ("" if fleet.grouped else ", or belong to process groups that the traces do not name"),
-            "the advice on single ranks stands: tuiprof report FOLDER --rank N",
+            "for advice on single ranks: tuiprof report FOLDER --rank N",
         )
     index = {file: row for row, file in enumerate(fleet.files.tolist())}
     priced = fleet.summary.findings.filter(pl.col("wins_ns").is_not_null())
@@ -87,7 +87,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             "warn",
         )
     else:
-        verdict = Verdict("the advice finds nothing on any rank whose gain is known", "good")
+        verdict = Verdict("no advice with a known saving on any rank", "good")
     return Report(
         NAME,
         TITLE,
@@ -122,6 +122,6 @@ def report(fleet: Fleet) -> Report | Unavailable:
         ),
         _RULES,
         (
-            "Gains are estimates for a step without the profiler; the collectives are those that were captured.",
+            "Savings are estimates for a step without the profiler; the collectives are those that were captured.",
         ),
     )

@@ -92,14 +92,14 @@ def report(fleet: Fleet) -> Report | Unavailable:
             ),
             Table(
                 "kernels",
-                "Kernels, what the slower ranks spend more first",
+                "Kernels, largest excess on the slower ranks first",
                 (
                     Column("name", "kernel"),
                     Column(
                         "more_ns",
                         "more",
                         "ns",
-                        "What the slower ranks spend more in it, all of them, in all steps.",
+                        "Excess time in it on all slower ranks, in all steps.",
                     ),
                     Column("ranks", "ranks", "count", "On which it is slower."),
                     Column("factor", "at most", "number"),

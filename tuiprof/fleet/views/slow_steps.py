@@ -43,7 +43,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
     steps = steps.filter(pl.col("ranks") * 2 > pl.col("ranks").max())
     if len(steps) < 3:
         return Unavailable(
-            NAME, f"the ranks share {plural(len(steps), 'step')}: too few to call one slow", "record more"
+            NAME,
+            f"the ranks share {plural(len(steps), 'step')}: too few to call one slow",
+            "record more steps",
         )
     median = float(np.median(steps["step_ns"].to_numpy()))
     slow = steps.filter(pl.col("step_ns") >= SLOW * median)
@@ -74,7 +76,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
         (
             Fact("steps", "steps", len(steps), "count"),
             Fact("slow_steps", "slow steps", len(slow), "count"),
-            Fact("slow_ns", "they take too long, in all", float(rows["over_ns"].sum()), "ns"),
+            Fact("slow_ns", "excess time of slow steps", float(rows["over_ns"].sum()), "ns"),
         ),
         (
             Table(
@@ -87,7 +89,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column("because", "because of rank", "count", "Empty: the step is slow on all ranks."),
                     Column(
                         "late_ns",
-                        "the latest comes",
+                        "latest rank by",
                         "ns",
                         "How much later than the median rank.",
                         signed=True,

@@ -35,29 +35,28 @@ _RULES = (
     ),
     Rule(
         "held",
-        "What the others waited in collectives to which this rank came last, mean over the others, a step.",
+        "Wait of the others in collectives at which this rank arrived last, mean over the others, a step.",
     ),
     Rule(
         "late",
-        "What the median of the others in its process group waits less what this rank waits, added over the "
-        "collectives of a step; no more than what it waits less than they do in all their groups, since a rank that "
-        "waited in one group comes late to the next. Of several groups the one in which it is latest counts. A rank "
+        "Median wait of the others in its process group minus the wait of this rank, summed over the collectives of a "
+        "step; limited to the same difference over all their groups, as a rank that waited in one group comes late to "
+        "the next. Of several groups the one in which it is latest counts. A rank "
         f"is a straggler if in its median step that is at least {format_share(LISTED_SHARE)} of the step, and "
         f"{OUTLIER:g} standard errors of the median rank (its median absolute deviation from step to step, over the "
         f"root of the number of steps), and it is late in {format_share(ALWAYS)} of the steps.",
     ),
-    Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
+    Rule("slack", "Wait of a rank itself, a step: it could be slower by this without delaying the others."),
     Rule(
-        "alone wins",
-        "What the job wins a step if this rank alone came when the second to last rank does, but no more than down to "
-        "the step of the slowest other rank by itself: replayed, with no wait for others in its collectives. With "
-        "several process groups the job is rebuilt from its collectives for that, for stragglers only.",
+        "alone saves",
+        "What the job saves a step if only this rank arrived with the second to last rank, at most down to the step of "
+        "the slowest other rank by itself: replayed without waits for others in its collectives. With several process "
+        "groups the job is rebuilt from its collectives instead, for stragglers only.",
     ),
     Rule(
         "clock",
         "Median difference between the ends of the same collectives on a rank and on the median rank. Ends lie within "
-        "the time of a message of one another, so what is more than that is a difference of clocks. No other figure "
-        "needs a common clock.",
+        "one message time of each other, so anything more is a clock difference. No other figure needs a common clock.",
     ),
 )
 
@@ -93,11 +92,11 @@ def report(fleet: Fleet) -> Report | Unavailable:
             Fact(
                 "wait_ns_per_step", "wait a step, median of ranks", float(np.median(fleet.held.slack)), "ns"
             ),
-            Fact("wins_share", "a job without stragglers wins", win, "share"),
+            Fact("wins_share", "saved without stragglers", win, "share"),
             Fact("collectives", "collectives matched", sum(map(len, fleet.groups)), "count"),
             Fact(
                 "clock_spread_ns",
-                "clocks apart",
+                "clock difference",
                 float(np.nanmax(clocks) - np.nanmin(clocks)) if not np.isnan(clocks).all() else None,
                 "ns",
             ),
@@ -151,7 +150,7 @@ def _short(label: str) -> str:
 
 
 def _units(fleet: Fleet) -> list[tuple[str, float]]:
-    """Return hosts and ranks that are late, the latest first; ranks of a late host are not named beside it."""
+    """Return hosts and ranks that are late, the latest first; ranks of a late host are not named separately."""
     late = fleet.held.late
     units = []
     for host in fleet.late_hosts:
@@ -188,7 +187,7 @@ def _ranks(fleet: Fleet) -> Table:
     ).with_columns(pl.col("clock_ns", "clock_spread_ns", "wins_ns").fill_nan(None))
     return Table(
         "ranks",
-        "Ranks, what the others waited for most first",
+        "Ranks, longest wait of the others first",
         (
             Column("rank", "rank", "count"),
             Column("host", "host", hidden=not fleet.hosts),
@@ -197,23 +196,25 @@ def _ranks(fleet: Fleet) -> Table:
                 "held_ns",
                 "others wait",
                 "ns",
-                "In collectives to which it came last, a step, mean of the others.",
+                "In collectives at which it arrived last, a step, mean of the others.",
             ),
-            Column("wins_ns", "alone wins", "ns", "What the job wins a step if this rank alone came sooner."),
-            Column("slack_ns", "slack", "ns", "What it waits itself, a step."),
+            Column(
+                "wins_ns", "alone saves", "ns", "What the job saves a step if only this rank arrived earlier."
+            ),
+            Column("slack_ns", "slack", "ns", "Its own wait, a step."),
             Column(
                 "group",
                 "in its",
                 hidden=len(fleet.groups) < 2,
                 help="The process group in which it is latest.",
             ),
-            Column("because", "differs by", help="What sets this rank apart from the others."),
-            Column("last", "last", "count", "Collectives to which it came last."),
+            Column("because", "differs by", help="How this rank differs from the others."),
+            Column("last", "last", "count", "Collectives at which it arrived last."),
             Column(
                 "clock_ns",
                 "clock",
                 "ns",
-                "Its clock less the median rank's.",
+                "Its clock minus the median rank's.",
                 signed=True,
                 hidden=not clocked,
             ),
@@ -269,7 +270,7 @@ def _collectives(fleet: Fleet) -> Table:
             Column("wait_ns", "wait", "ns", "Mean over ranks and steps."),
             Column("most_ns", "longest", "ns"),
             Column("rank", "last", "count", "The rank that came last most often."),
-            Column("share", "of steps", "share", "In how many of the steps it did."),
+            Column("share", "of steps", "share", "Share of the steps in which it did."),
             Column("steps", "steps", "count"),
         ),
         rows,
@@ -285,7 +286,7 @@ def _notes(fleet: Fleet) -> list[str]:
         notes.append(f"{plural(apart, 'rank')} share no collective with the others and are left out here.")
     if left_out := sum(one.left_out for one in fleet.groups):
         notes.append(
-            f"{plural(left_out, 'step')} of ranks are left out: their collectives are not those of most ranks."
+            f"{plural(left_out, 'step')} of ranks are left out: their collectives differ from those of most ranks."
         )
     spread = fleet.clocks.spread
     if not np.isnan(spread).all() and np.nanmax(spread) > MOST_SCATTER_NS:
@@ -298,7 +299,5 @@ def _notes(fleet: Fleet) -> list[str]:
                 "may have been matched, and waits are then too long."
             )
     if (thinned := fleet.read["thinned"].max()) and isinstance(thinned, int) and thinned > 1:
-        notes.append(
-            f"Of the collectives of a step every {thinned}th was kept; waits are those in them alone."
-        )
+        notes.append(f"Only every {thinned}th collective of a step was kept; waits cover only those.")
     return notes

@@ -55,12 +55,11 @@ def _open(source: Source, options: Options) -> Trace:
     stats = _stats(reader, size)
     if reader.overlong_at is not None and not stats.events:
         raise TraceError(
-            f"{source.path} has more than {LONGEST >> 20} MiB without the end of an event, from byte "
-            f"{reader.overlong_at:,} on",
-            "no event is that long: record the trace again",
+            f"{source.path} is damaged: no event ends within {LONGEST >> 20} MiB after byte {reader.overlong_at:,}",
+            "record the trace again",
         )
     if reader.is_list and stats.malformed and not stats.events:
-        raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)
+        raise TraceError(f"{source.path} is a JSON list, but not a list of events", _REMEDY)
     trace = _trace(reader, stats)
     if options.cache:
         cache.keep(source, trace, RawChunks(source, reader.chunks).saved())
@@ -84,7 +83,7 @@ class _Partial:
         from tuiprof.model.trust import Remark
 
         stats = _stats(self._reader, 0)
-        stats.remarks.append(Remark("partial", "still reading: what follows is missing yet", level="bad"))
+        stats.remarks.append(Remark("partial", "still reading: later events are missing", level="bad"))
         self._options.partial(_trace(self._reader, stats, complete=False))
         self._due = 2 * (time.monotonic() - self._began)
 
@@ -109,13 +108,12 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
         stats.remarks.append(
             Remark(
                 "overlong",
-                f"from byte {reader.overlong_at:,} on there are {much} without the end of an event: what follows "
-                "is not read",
+                f"no event ends within {LONGEST >> 20} MiB after byte {reader.overlong_at:,}: the rest is not read",
                 "record the trace again",
                 "bad",
             )
             if reader.truncated
-            else Remark("long-tail", f"behind the events there are {much} of properties, which are not read")
+            else Remark("long-tail", f"the properties after the events take {much} and are not read")
         )
     reader.gathered.count_into(stats)
     return stats

@@ -76,7 +76,7 @@ def assemble(
 
 
 def _xla_marks(spans: Columns, category: npt.NDArray[np.uint8], origin: int) -> pl.DataFrame | None:
-    """Tell launches and step marks of XLA's profilers, which write no category; return the steps."""
+    """Identify launches and step marks of XLA's profilers, which write no category; return the steps."""
     unsaid = category == words.CODE["other"]
     correlation = spans.numbers.get("correlation")
     if correlation is not None:
@@ -141,10 +141,10 @@ def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
     stats.repaired += unended
     if unbegun:
         stats.remarks.append(
-            Remark("unbegun", f"{unbegun} end events have no begin and are left out", level="warn")
+            Remark("unbegun", f"{unbegun} end events without a begin event are skipped", level="warn")
         )
     if unended:
-        text = f"{unended} begin events have no end: they last to the end of the trace"
+        text = f"{unended} begin events without an end event last to the end of the trace"
         stats.remarks.append(Remark("unended", text, level="warn"))
 
 
@@ -181,7 +181,7 @@ def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
 def _places(
     spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16], Ints]:
-    """Tell category, device and stream of every span; -1 = none."""
+    """Return category, device and stream of every span; -1 = none."""
     other = words.CODE["other"]
     by_word = [words.category(word) for word in gathered.cats]
     lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)

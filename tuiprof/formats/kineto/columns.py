@@ -216,7 +216,7 @@ def _numbers(values: list[Loose], missing: int = NONE) -> Ints | None:
 
 
 def _integer(value: Loose, missing: int) -> int:
-    """Return a number however it is written; the stand-in when it is none, or wider than 64 bits."""
+    """Return a number in any notation; the stand-in if it is not a number, or wider than 64 bits."""
     if isinstance(value, str):
         try:
             value = int(value, 0)

@@ -1,4 +1,4 @@
-"""Reads which process group a collective belongs to, from the arguments that PyTorch writes beside it.
+"""Reads which process group a collective belongs to, from the arguments that PyTorch writes with it.
 
 They stand on collective kernels, which have a correlation, and on the operator ``record_param_comms``, which has an
 external id. They are read from the text of a chunk, whichever way its events are decoded.

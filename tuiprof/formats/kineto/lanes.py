@@ -72,7 +72,7 @@ class Lane:
 
 
 def describe(pid: Identity, tid: Identity, labels: Labels) -> Lane:
-    """Tell what a lane is from its ids and the metadata."""
+    """Return what a lane is from its ids and the metadata."""
     process = labels.processes.get(pid, "")
     thread = labels.threads.get((pid, tid), "")
     if isinstance(pid, str) and _PROFILER.match(pid):

@@ -94,7 +94,7 @@ def _without_events(properties: dict[str, Any]) -> str:
     ).lower():
         return "is a report of neuron-profile"
     keys = ", ".join(list(properties)[:6])
-    return f"is JSON without traceEvents{f' (it holds {keys})' if keys else ''}"
+    return f"is JSON without traceEvents{f' (its keys: {keys})' if keys else ''}"
 
 
 def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class RawChunks:
         return cls(source, [ChunkSpan(*chunk) for chunk in chunks])
 
     def text(self, ordinal: int) -> str:
-        """Return the text of an event; empty when the file is gone or has changed."""
+        """Return the text of an event; empty if the file was removed or has changed."""
         index = bisect_right(self._firsts, ordinal) - 1
         if not 0 <= index < len(self._chunks):
             return ""

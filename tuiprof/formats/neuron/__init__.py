@@ -100,7 +100,7 @@ def _choose(path: Path) -> Path:
         raise refuse(path, find_tool("neuron-explorer"))
     if len(found) > 1:
         names = ", ".join(str(each.relative_to(path)) for each in found[:5])
-        raise TraceError(f"{path} holds {len(found)} Neuron profiles", f"open one of {names}")
+        raise TraceError(f"{path} contains {len(found)} Neuron profiles", f"open one of {names}")
     return found[0]
 
 
@@ -112,7 +112,7 @@ def _json(source: Source) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise TraceError(f"{source.path} is damaged: {error}", "export or copy it again") from error
     if not isinstance(document, dict):
-        raise TraceError(f"{source.path} is no Neuron profile: its JSON is no object")
+        raise TraceError(f"{source.path} is not a Neuron profile: its JSON is not an object")
     return document
 
 
@@ -190,7 +190,7 @@ def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> 
     if version and version.partition(".")[0] not in _KNOWN_SCHEMAS:
         remarks.append(
             Remark(
-                "schema", f"profile schema {version}: read by the column names of 7.4 and 12", level="warn"
+                "schema", f"profile schema {version}: read with the column names of 7.4 and 12", level="warn"
             )
         )
     if _nested(properties, "metadata", "is_simulation"):

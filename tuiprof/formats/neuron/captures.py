@@ -18,14 +18,14 @@ _PROGRAM: Final = "a compiled Neuron program (NEFF), not a trace"
 
 
 def is_capture(head: bytes, path: Path) -> bool:
-    """Tell whether a file is a raw capture or a compiled program."""
+    """Return whether a file is a raw capture or a compiled program."""
     if path.suffix in (".ntff", ".neff") or path.name.endswith(_SYSTEM):
         return True
     return head[:2] == b"\x02\x00" and head[8:16] == _NEFF_HEADER_SIZE
 
 
 def is_capture_directory(path: Path) -> bool:
-    """Tell whether a directory holds a raw capture."""
+    """Return whether a directory contains a raw capture."""
     return (path / "ntrace.pb").exists() or any(path.glob("*.ntff"))
 
 
@@ -39,7 +39,7 @@ class Conversion:
 
 
 def conversion(path: Path, tool: str | None) -> Conversion | None:
-    """Return how to convert a capture, or the directory it lies in; None for a program beside which there is none."""
+    """Return how to convert a capture, or its directory; None for a program without one next to it."""
     program = tool or "neuron-explorer"
     folder = path if path.is_dir() else path.parent
     out = folder / "explorer"

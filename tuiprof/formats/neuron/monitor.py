@@ -44,8 +44,8 @@ def read(source: Source) -> Trace:
             ]
     if not reports:
         raise TraceError(
-            f"{source.path} holds no report of neuron-monitor that can be read",
-            "record with `neuron-monitor > FILE`: one JSON document a report",
+            f"{source.path} contains no readable report of neuron-monitor",
+            "record with `neuron-monitor > FILE`: one JSON document per report",
         )
     columns = {
         "ts": pl.Int64,
@@ -122,7 +122,7 @@ class _Lines:
 
 
 def _reports(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the reports in documents: they themselves, or what they hold where somebody numbered the reports."""
+    """Yield the reports in documents: they themselves, or their contents if the reports are numbered."""
     for document in found:
         if _GROUPS & document.keys():
             yield document

@@ -217,7 +217,7 @@ def _object(value: Any, *path: str) -> dict[str, Any]:
 
 
 def _number(value: Any, key: str) -> float:
-    """Return a figure; 0 where there is none, or none that could be true."""
+    """Return a figure; 0 if it is missing or implausible."""
     found = value.get(key) if isinstance(value, dict) else None
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return 0.0
@@ -225,7 +225,7 @@ def _number(value: Any, key: str) -> float:
 
 
 def _index(text: str) -> int | None:
-    """Return the index of a core; None where the text is none."""
+    """Return the index of a core; None if the text is not one."""
     return int(text) if len(text) <= 4 and text.isdecimal() and int(text) < _MOST_CORES else None
 
 

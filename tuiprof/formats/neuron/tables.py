@@ -170,7 +170,8 @@ def _must_fit(path: Path, rows: int, columns: int) -> None:
     """Refuse a file that says to hold more than there is memory for: a few bytes can stand for any number of rows."""
     if rows * columns * 8 > available_bytes():
         raise TraceError(
-            f"{path} says to hold {rows:,} rows: more than there is memory for", "open it on a larger machine"
+            f"{path} declares {rows:,} rows, which do not fit into memory",
+            "open it on a machine with more memory",
         )
 
 

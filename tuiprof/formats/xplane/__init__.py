@@ -34,12 +34,12 @@ def _open(source: Source, options: Options) -> Trace:
         trace = Builder(decode(data), source.path).build()
     except Damaged as damage:
         cause = (
-            "it went through something that treats it as text (its bytes EF BF BD stand for lost ones)"
+            "it was processed as text (its bytes EF BF BD replace lost ones)"
             if data.count(b"\xef\xbf\xbd") > len(data) // 1000
-            else "it is cut off or damaged"
+            else "it is truncated or damaged"
         )
         raise TraceError(
-            f"{source.path} is no readable XSpace: {damage}; {cause}", "copy or record the file again"
+            f"{source.path} is not a readable XSpace: {damage}; {cause}", "copy or record the file again"
         ) from damage
     except DamagedStream as damage:
         raise TraceError(

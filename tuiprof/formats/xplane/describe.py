@@ -103,8 +103,8 @@ def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame |
         found.append(
             Remark(
                 "clock-shift",
-                f"the clocks of {len(moved)} devices were moved by {by}, so that no program starts before the host "
-                f"handed it over: launch latencies are approximate",
+                f"the clocks of {len(moved)} devices were shifted by {by}, so that no program starts before the host "
+                "launched it: launch latencies are approximate",
                 level="warn",
             )
         )
@@ -114,8 +114,8 @@ def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame |
         found.append(
             Remark(
                 "clock-contradiction",
-                f"the host records programs as ended up to {format_ns(worst / 1000)} before they end on devices "
-                f"{', '.join(str(shift.device) for shift in torn)}: compare host and device times with care",
+                f"the host records the end of programs up to {format_ns(worst / 1000)} before their end on devices "
+                f"{', '.join(str(shift.device) for shift in torn)}; host and device times are not exactly comparable",
                 level="warn",
             )
         )
@@ -128,10 +128,10 @@ def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame |
         found.append(
             Remark(
                 "paired-waits",
-                f"{format_count(waits)} host waits were put together from the two marks of each",
+                f"{format_count(waits)} host waits were assembled from pairs of begin and end marks",
             )
         )
     if steps is not None and (again := len(steps) - steps["step"].n_unique()):
-        text = f"{format_count(again)} of {format_count(len(steps))} steps have the number of an earlier one"
-        found.append(Remark("steps-anew", f"steps are counted anew: {text}"))
+        text = f"{format_count(again)} of {format_count(len(steps))} steps repeat an earlier number"
+        found.append(Remark("steps-anew", f"steps are renumbered: {text}"))
     return found

@@ -58,7 +58,7 @@ def varint(data: Data, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, position + offset + 1
         shift += 7
-    raise Damaged(f"a number at byte {position} does not end")
+    raise Damaged(f"the number at byte {position} does not end")
 
 
 def signed(value: int) -> int:
@@ -78,7 +78,7 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
         tag, position = varint(data, position)
         number, kind = tag >> 3, tag & 7
         if number == 0:
-            raise Damaged(f"byte {at} starts no field (number 0)")
+            raise Damaged(f"byte {at} is not the start of a field (number 0)")
         if kind == VARINT:
             value, position = varint(data, position)
             yield number, kind, value, 0
@@ -91,7 +91,7 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
             yield number, kind, position, position + size
             position += size
         else:
-            raise Damaged(f"byte {at} starts no field (wire type {kind})")
+            raise Damaged(f"byte {at} is not the start of a field (wire type {kind})")
     if position > end:
         raise Damaged(f"the message at byte {start} ends in the middle of a field")
 

@@ -1,4 +1,4 @@
-"""What is kept for the time when a run goes wrong: stacks, collectives, numbers that are none, memory that ran out.
+"""The black box: stacks, collectives, NaN and infinite values, and out-of-memory errors, recorded when a run fails.
 
 All of it is asked for or looked after in the log's thread, except :mod:`.nan_watch` (asked for with ``--watch-nan``)
 and :mod:`.out_of_memory` (which runs when an allocation has failed). ``control/black-box.json`` says what is wanted.
@@ -23,11 +23,9 @@ from .stacks import frames_of_error, threads_now
 from .stall import StallWatch
 
 OPTIONS = "black-box.json"  # in control/
-_STALL = "stall-"  # what requests made here are called
-_OLD_S = 60.0  # requests from before this process began to listen are nobody's any more
-_QUIET_NS = (
-    2_000_000_000  # without a step for so long nothing is in a hurry that reading the Flight Recorder delays
-)
+_STALL = "stall-"  # ids of requests made here
+_OLD_S = 60.0  # requests older than this process are ignored
+_QUIET_NS = 2_000_000_000  # after so long without a step, reading the Flight Recorder delays nothing
 
 
 class BlackBox:
@@ -78,11 +76,11 @@ class BlackBox:
         stalled = None if disturbed else self._stall.found()
         if stalled is not None:
             since, median = stalled
-            cause = f"no step for {since / 1e9:.0f} s, where the median step takes {_in_words(median)}"
+            cause = f"no step for {since / 1e9:.0f} s; the median step takes {_in_words(median)}"
             self._ask_all(f"{_STALL}{writer}-{n}", cause, writer, n)
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """Return a request; None = it is older than this process, or gone."""
+        """Return a request; None = it is older than this process, or was removed."""
         try:
             with open(os.path.join(self._control, f"stacks-{name}.json"), encoding="utf-8") as file:
                 fields = loads(file.read())
@@ -104,7 +102,7 @@ class BlackBox:
             self._answer(name, writer, n, cause)
 
     def _answer(self, name: str, writer: str, n: int, cause: str) -> None:
-        """Write where every thread of this process is, and what collectives it has entered."""
+        """Write the stacks of all threads of this process, and the collectives that it has entered."""
         quiet = self._stall.since_ns() > _QUIET_NS
         self.write("stacks", id=name, n=n, cause=cause, threads=threads_now())
         if quiet:
@@ -120,7 +118,7 @@ class BlackBox:
     # -- on the thread that trains --------------------------------------------------------------------------
 
     def not_finite(self, what: str, n: int, value: str) -> None:
-        """Note a number that is none, once a name.
+        """Record a NaN or infinite value, once per name.
 
         Args:
             what: Whose: ``metric loss``, ``gradient of layer.weight``.
@@ -144,7 +142,7 @@ class BlackBox:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._note("warn", f"the black box does not look after PyTorch: {error!r}")
+            self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
 
     def ending(self, n: int) -> None:
         """Keep where the exception came from that ends the script."""
@@ -159,7 +157,7 @@ class BlackBox:
 
 
 def _options(control: str) -> dict[str, Any]:
-    """Return what is wanted of the black box; nothing where nobody said so."""
+    """Return the enabled checks of the black box."""
     try:
         with open(os.path.join(control, OPTIONS), encoding="utf-8") as file:
             found = loads(file.read())

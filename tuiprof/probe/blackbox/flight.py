@@ -25,7 +25,7 @@ _DUMPS = (
 
 
 def dump(session: str, name: str) -> str:
-    """Write what the recorder holds into the session.
+    """Write the contents of the recorder into the session.
 
     Returns:
         The file, relative to the session; empty = there is no process group, or no recorder.

@@ -25,7 +25,7 @@ class _Check:
 
     def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[Any]) -> None:
         self.n = n
-        self.values = values  # loss first where there is one, then the norm of each gradient
+        self.values = values  # the loss first, if there is one, then the norm of each gradient
         self.event = event
         self.has_loss = has_loss
         self.parameters = parameters
@@ -43,7 +43,7 @@ class NanWatch:
         self._named = False
 
     def backward_begins(self, tensors: Any) -> None:
-        """Keep the loss of a backward pass, where it is one number.
+        """Keep the loss of a backward pass if it is a single number.
 
         Args:
             tensors: What ``torch.autograd.backward`` was called with.
@@ -103,7 +103,7 @@ class NanWatch:
             self._read()
 
     def _read(self) -> None:
-        """Read what has arrived."""
+        """Read the values that have arrived on the host."""
         while self._pending and (self._pending[0].event is None or self._pending[0].event.query()):
             check = self._pending.popleft()
             if not bool(self._torch.isfinite(check.values).all()):
@@ -128,7 +128,7 @@ class NanWatch:
             write(f"gradients of {len(bad)} of {len(values)} parameters", check.n, "nan or inf")
 
     def _names(self) -> dict[int, str]:
-        """Return what the script's modules call their parameters, by identity; looked for when something is wrong."""
+        """Return the names of parameters in the script's modules, by identity; called only for NaN and infinity."""
         module_class = self._torch.nn.Module
         modules = [it for it in gc.get_objects() if issubclass(type(it), module_class)]
         inner = {id(child) for module in modules for child in module._modules.values()}

@@ -59,10 +59,10 @@ class OutOfMemoryWatch:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._runtime.note("warn", f"memory that runs out will leave no snapshot: {error!r}")
+            self._runtime.note("warn", f"no snapshot will be written if memory runs out: {error!r}")
 
     def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
-        """Take down what held the memory; called by the allocator, which raises afterwards."""
+        """Write a snapshot of the memory; called by the allocator, which raises afterwards."""
         try:
             if self._runtime.has_left or self._records >= _MOST_RECORDS:
                 return
@@ -83,7 +83,7 @@ class OutOfMemoryWatch:
         """Write a snapshot; return its path in the session, or why there is none."""
         now = monotonic_ns()
         if self._count >= _AT_ONCE and now - self._taken_ns < _AGAIN_NS:
-            return "", "another one was kept within the second before"
+            return "", "another snapshot was written less than a second before"
         self._count += 1
         path = f"{FOLDER}/oom-{os.getpid()}-{self._count}.pickle"
         session = self._runtime.session

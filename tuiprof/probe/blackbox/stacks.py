@@ -1,4 +1,4 @@
-"""The Python stack of every thread of this process, read by a thread of the probe: no signal, nobody is stopped."""
+"""The Python stack of every thread of this process, read by a thread of the probe without signals or stops."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from time import monotonic_ns
 
 from ..assembly import Step
 
-#: A stall: no step for so many times the median step, and for so long at least.
+#: A stall: no step for so many times the median step, and for at least so long.
 STALL_TIMES = 10
 STALL_NS = 30_000_000_000
 _FEWEST_STEPS = 5  # before a median is believed
 _MEDIAN_OF = 127
-_SUSPENDED_NS = 5_000_000_000  # nobody looked for so long: the process or the machine was stopped
+_SUSPENDED_NS = 5_000_000_000  # not checked for so long: the process or the machine was stopped
 
 
 def stall_after_ns(median_ns: float, least_ns: float = STALL_NS) -> float:

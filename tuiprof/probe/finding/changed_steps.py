@@ -23,11 +23,11 @@ from .loop_steps import free_tool
 if TYPE_CHECKING:
     from ..runtime import Runtime
 
-#: What can be asked for by name.
+#: Sources that can be requested by name.
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}
-#: How a refusal begins; the command that asked looks for it.
+#: Prefix of a refusal; the command that requested the change matches it.
 REFUSED = "what a step is cannot be changed: "
-#: A change waits so long for the end of the running step, ns; without one nothing steps.
+#: A change waits so long for the end of the running step, ns; then no source is counting.
 _PATIENCE_NS = 3_000_000_000
 
 
@@ -89,13 +89,13 @@ class ChangedSteps:
             self._now()
 
     def release(self) -> None:
-        """Count what was asked for no more."""
+        """Stop counting the requested line or function."""
         for undo in (self._undo_before, self._undo):
             while undo:
                 undo.pop()()
 
     def _set_aside(self) -> None:
-        """Let what counts now do so until what was asked for is reached; what never was is given up."""
+        """Keep the present source until the requested one is reached; an earlier request that was not is dropped."""
         self._generation += 1
         while self._undo_before and self._undo:
             self._undo.pop()()
@@ -115,7 +115,7 @@ class ChangedSteps:
 
     def _count_by(self, name: str) -> None:
         if name not in BY:
-            raise ValueError(f"{name!r} is none of {', '.join(BY)}")
+            raise ValueError(f"{name!r} is not one of {', '.join(BY)}")
         steps, source = self._runtime.steps, BY[name]
         self._set_aside()
 
@@ -134,13 +134,13 @@ class ChangedSteps:
         if monitoring is None:
             version = ".".join(map(str, sys.version_info[:2]))
             raise ValueError(
-                f"to count a line of a running script needs Python 3.12, and this is {version}; --function MODULE:NAME "
-                f"works, and so does to start it with --step-at {name}"
+                f"counting a line of a running script requires Python 3.12, and this is {version}; use --function "
+                f"MODULE:NAME, or start the script with --step-at {name}"
             )
         line = int(text)
         codes = _codes_at(file, line)
         if not codes:
-            raise ValueError(f"no code that the script has loaded begins a line at {name}")
+            raise ValueError(f"no code loaded by the script starts a line at {name}")
         self._set_aside()
         ended = self._ended()
 
@@ -191,7 +191,7 @@ class ChangedSteps:
             monitoring.set_local_events(tool, code, event)
 
     def _ended(self) -> Callable[[], None]:
-        """Return what is called where a step ends: the first call begins step 0."""
+        """Return the function to call at the end of a step: its first call begins step 0."""
         steps, hook, clock = self._runtime.steps, self._hook, monotonic_ns
         begun, generation = False, self._generation
 

@@ -1,4 +1,4 @@
-"""Stands in a function's place, and calls back each time it has returned."""
+"""A wrapper of a function that calls back each time it has returned."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 def counted(function: Any, end: Callable[[], None]) -> Any:
-    """Return what is called in a function's place, and calls ``end`` each time it has returned."""
+    """Return a wrapper of a function that calls ``end`` each time it has returned."""
     return _wrapped(function, end) if isinstance(function, type(_wrapped)) else _Counted(function, end)
 
 
 class _Counted:
-    """A callable that is no Python function, such as a jitted one: itself, but that its calls are counted."""
+    """Wraps a callable that is not a Python function, such as a jitted one, and counts its calls."""
 
     def __init__(self, function: Any, end: Callable[[], None]) -> None:
         self.__wrapped__ = function

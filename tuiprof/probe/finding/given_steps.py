@@ -31,7 +31,7 @@ _AS_SCRIPT = "__tuiprof_as_script__"
 
 
 def install() -> None:
-    """Wait for the module that is meant, if one is."""
+    """Wait for the import of the named module, if there is one."""
     at, function = os.environ.get(AT, ""), os.environ.get(FUNCTION, "")
     if not at and not function:
         return
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 class _Given:
-    """Where steps are, and what is called there."""
+    """Where steps end, and the function that is called there."""
 
     def __init__(self, at: str, function: str) -> None:
         file, _, line = at.rpartition(":")
@@ -74,7 +74,7 @@ class _Given:
         )
 
     def compile(self, path: str, is_main: bool = False) -> Any:
-        """Return a module's code with the calls; None = Python shall compile it, and say what is wrong with it."""
+        """Return a module's code with the calls; None = let Python compile it and report its errors."""
         try:
             with open(path, "rb") as file:
                 tree = ast.parse(file.read(), path)
@@ -82,7 +82,7 @@ class _Given:
             return None
         if self._function:
             found = _count_function(tree, self._function.split("."))
-            what = f"--step-function: {path} defines no {self._function} on its top level"
+            what = f"--step-function: {path} does not define {self._function} at its top level"
         else:
             found = _count_line(tree, self._line)
             what = f"--step-at: there is no statement at line {self._line} of {path}"
@@ -97,7 +97,7 @@ class _Given:
     # -- the script itself ----------------------------------------------------------------------------------
 
     def importer_of_main(self, path: str) -> Any:
-        """Answer, as a path hook, whether a file is what Python was started with and holds the steps.
+        """Return, as a path hook, whether a file is the one that Python was started with and contains the steps.
 
         Raises:
             ImportError: It is not.
@@ -127,7 +127,7 @@ class _Given:
             self._end()
 
     def counted(self, function: Any) -> Any:
-        """Return what is called in a function's place."""
+        """Return the wrapper that replaces a function."""
         return counted(function, self._end)
 
     def _end(self) -> None:
@@ -147,7 +147,7 @@ class _Given:
             hook[0].failed()
 
     def _note(self, text: str) -> None:
-        """Say what is wrong, in the log and at once."""
+        """Report an error, in the log and on stderr."""
         from ..runtime import RUNTIME
 
         RUNTIME.note("bad", text)
@@ -155,7 +155,7 @@ class _Given:
 
 
 class _Main:
-    """The importer of a path that is the script: finds ``__main__`` and nothing else."""
+    """The importer of the script's path: finds only ``__main__``."""
 
     def __init__(self, path: str, entry: str, code: Any) -> None:
         self._path, self._entry, self._code = path, entry, code
@@ -169,7 +169,7 @@ class _Main:
         return spec
 
     def get_code(self, _name: str) -> Any:
-        """Return code that first makes the module and ``sys.path`` what they are when a script is run."""
+        """Return code that first sets up the module and ``sys.path`` as for a script."""
         for index, entry in enumerate(sys.path):
             if entry == self._entry:
                 folder = os.path.dirname(os.path.realpath(self._path))
@@ -188,7 +188,7 @@ class _Main:
 
 
 def _as_script(variables: dict[str, Any]) -> None:
-    """Let a module look like a script that Python runs."""
+    """Set up a module like a script that Python runs."""
     variables.update(
         __spec__=None, __package__=None, __loader__=SourceFileLoader("__main__", variables["__file__"])
     )
@@ -221,7 +221,7 @@ def _command() -> list[str]:
 
 
 def _call(name: str, like: ast.stmt, *arguments: ast.expr) -> ast.Expr:
-    """Return a call as a statement, at the place of another one."""
+    """Return a call as a statement, at the source location of another one."""
     call = ast.Expr(ast.Call(ast.Name(name, ast.Load()), list(arguments), []))
     for node in ast.walk(call):
         ast.copy_location(node, like)
@@ -264,7 +264,7 @@ def _last(statement: ast.stmt) -> int:
 
 
 def _count_function(tree: ast.Module, names: list[str]) -> bool:
-    """Put the call behind each definition of a function; return whether there is one."""
+    """Insert the call after each definition of a function; return whether there is one."""
     blocks: list[list[ast.stmt]] = [tree.body]
     for name in names[:-1]:
         classes = [node for block in blocks for node in _statements(block) if isinstance(node, ast.ClassDef)]

@@ -34,7 +34,7 @@ _SHARE, _SHARE_OF_CALLED = 0.75, 0.9
 _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 #: After so many iterations the loop stays the one.
 _SURE = 10
-#: A loop that is left after no more iterations than this, in each of so many runs of it, goes over the parts of a step.
+#: A loop that ends after at most this many iterations, in each of so many runs of it, iterates over parts of a step.
 _MOST_PARTS, _RUNS = 16, 2
 _TOOLS = (4, 3)  # numbers that no well-known tool uses
 
@@ -78,7 +78,7 @@ class LoopSteps:
             self._hook.failed()
 
     def _count(self, loops: list[Loop]) -> None:
-        """Count the last of the loops, each of which is inside the one before it."""
+        """Count the innermost of nested loops."""
         loop = loops[-1]
         if self._monitoring is None:
             self._armed = loop
@@ -97,19 +97,19 @@ class LoopSteps:
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
-            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
-            "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
+            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, detected {found_s:.0f} s after "
+            "the framework was imported; earlier ones are not counted. To use another line: --step-at FILE:LINE",
         )
         if loop.over_epochs:
             self._runtime.note(
                 "warn",
-                f"each step is an epoch, by the name of the variable at {os.path.basename(steps.loop_at)}: its batches "
-                "go through one call, as lax.scan does, or through a loop that takes little of its time",
+                f"each step is an epoch, judging by the variable name at {os.path.basename(steps.loop_at)}: its "
+                "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
 
     def _watch(self, loops: list[Loop], begun: bool) -> None:
-        """Be called back by the last of the loops, and by the one around it until it is known which is the step."""
+        """Monitor the innermost loop, and the one around it until it is known which of them is the step."""
         steps, monitoring = self._runtime.steps, self._monitoring
         loop = self._armed = loops[-1]
         counted = callback = self._callback(loop, begun)
@@ -155,13 +155,13 @@ class LoopSteps:
         inner = os.path.basename(_where(parts))
         self._runtime.note(
             "warn",
-            f"each step is a run of the loop at {inner}, which is left after {_MOST_PARTS} iterations or fewer: they "
-            f"seem to be parts of a step. If they are steps (an epoch of few batches), --step-at {inner} counts them",
+            f"each step is one run of the loop at {inner}, which ends after at most {_MOST_PARTS} iterations: these "
+            f"are probably parts of a step. If they are steps (an epoch of a few batches), use --step-at {inner}",
         )
         self._watch(loops, begun=True)
 
     def _callback(self, loop: Loop, begun: bool) -> Any:
-        """Return what counts a loop at each jump; ``begun``: an iteration that is to be counted has begun already."""
+        """Return the callback that counts a loop at each jump; ``begun``: an iteration to count has already begun."""
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
         note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
 
@@ -180,7 +180,7 @@ class LoopSteps:
                 t = clock()
                 if begun:
                     steps.end(LOOP, t)
-                else:  # the iteration that ends here began before anybody looked: what it took is not known
+                else:  # the iteration that ends here began before it was monitored: its time is unknown
                     begun = True
                     steps.loop_missed_ns = t - loop.seen_ns
                     steps.withdraw(LOOP, t)
@@ -192,7 +192,7 @@ class LoopSteps:
         return jumped
 
     def stop(self) -> None:
-        """Look for no loop any more: the user has said what a step is."""
+        """Stop searching for a loop: the user has said what a step is."""
         self._done = True
         self._runtime.sampler.stop_loops()
         self.release()
@@ -250,7 +250,7 @@ class _Trial:
 
 
 def free_tool(monitoring: Any) -> int:
-    """Return a number of ``sys.monitoring`` that is ours from now on.
+    """Reserve a tool id of ``sys.monitoring`` and return it.
 
     Raises:
         ValueError: All that tuiprof may use are taken.

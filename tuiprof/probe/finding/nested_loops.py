@@ -10,8 +10,8 @@ from .script_frames import is_script
 #: Code of the script, the offset in it of the call that was under way, and whether the script itself has called it.
 Site = tuple[CodeType, int, bool]
 
-#: How a second call lies to a first one: in the same loop, or where nothing can be told; in a loop around the
-#: first one's; in a loop beside it, both inside one that does not go over epochs; in another loop altogether.
+#: Where a second call is relative to a first one: in the same loop, or unknown; in a loop around the
+#: first one's; in an adjacent loop, both inside one that does not iterate over epochs; in an unrelated loop.
 TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
 
 
@@ -28,7 +28,7 @@ def script_sites(frame: FrameType | None) -> list[Site]:
 
 
 def relation(first: list[Site], second: list[Site]) -> int:
-    """Return how the second call lies to the first one.
+    """Return where the second call is relative to the first one.
 
     What is called once in an epoch, around the loop over its batches, is together with what is called in that, and so
     is a call that a module makes once.

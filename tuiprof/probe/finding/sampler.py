@@ -1,10 +1,10 @@
-"""Where the script is, ten times a second: its lines, and the loops that it is in.
+"""Samples the script ten times a second: its lines, and the loops that it is in.
 
 Sampled is the main thread, and once there are steps the thread that makes them.
 
 A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
-the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the places
-where it lets go of the interpreter: calls that wait or compute outside of Python, and any place after five
+the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the lines
+where it lets go of the interpreter: calls that wait or compute outside of Python, and any line after five
 milliseconds.
 """
 
@@ -139,7 +139,7 @@ class Sampler:
             )
 
     def restart(self, thread: int | None = None) -> None:
-        """Forget the lines seen so far: what the script did to get ready says nothing of its steps.
+        """Forget the lines seen so far, which belong to the script's preparation and not to its steps.
 
         Args:
             thread: The thread that makes the steps, to follow from now on; None = the same as before.
@@ -150,7 +150,7 @@ class Sampler:
         self._lines.clear()
 
     def in_script(self, share: float) -> bool:
-        """Whether the thread was in the script, waited for nobody and compiled nothing, in this share of the samples.
+        """Whether the thread ran the script, without waiting or compiling, in this share of the samples.
 
         Args:
             share: 0 to 1.
@@ -159,7 +159,7 @@ class Sampler:
         return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
 
     def top(self) -> list[tuple[str, int, int, str]]:
-        """Return file, line, number of samples and what was done there, of the lines that were seen most."""
+        """Return file, line, number of samples and activity of the most frequent lines."""
         return [(file, line, count, doing) for (file, line, doing), count in self._lines.most_common(_TOP)]
 
     def stop_loops(self) -> None:
@@ -169,7 +169,7 @@ class Sampler:
         self._loops.clear()
 
     def _around(self, frame: FrameType) -> list[Loop]:
-        """Return the loops of a frame's code that it is in, outermost first."""
+        """Return the loops of its code that a frame is in, outermost first."""
         code, at = frame.f_code, frame.f_lasti
         if code not in self._loops:
             self._loops[code] = loops_of(code)
@@ -180,7 +180,7 @@ class Sampler:
 
 
 def _doing(below: FrameType | None) -> str:
-    """Return what the script does in the frame that it has called; empty = something of its own."""
+    """Return the activity of a frame that the script has called; empty = none of the known ones."""
     if below is None:
         return ""
     module = str(below.f_globals.get("__name__", ""))

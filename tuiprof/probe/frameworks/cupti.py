@@ -57,7 +57,7 @@ class Cupti:
             by_script: The script has used ``torch.profiler`` itself.
         """
         if sys.platform != "linux":
-            return "that is known to work on Linux only"
+            return "detaching it is only known to work on Linux"
         if _numbers(self._torch.__version__) < _TORCH:
             return f"PyTorch {self._torch.__version__} is older than {_TORCH[0]}.{_TORCH[1]}"
         if os.environ.get(_NAME, "1") != "1":
@@ -66,11 +66,11 @@ class Cupti:
             if name in os.environ:
                 return f"{name} is set"
         if "triton.profiler" in sys.modules:
-            return "triton.profiler may use it"
+            return "triton.profiler may be using it"
         if by_script:
             return "the script uses torch.profiler itself"
         if self._graphs is not None and self._graphs.captured:
-            return f"the script uses CUDA graphs, and with CUDA {self._torch.version.cuda} they do not survive it"
+            return f"the script uses CUDA graphs, which CUDA {self._torch.version.cuda} breaks when it is detached"
         return ""
 
     @contextmanager

@@ -83,7 +83,7 @@ class JaxProfiler(XPlaneProfiler):
         super().stop()
 
     def finish(self) -> str:
-        """Write the lines of host waits beside the trace; return the trace's path relative to the session."""
+        """Write the lines of host waits next to the trace; return the trace's path relative to the session."""
         trace = super().finish()
         self._syncs.write(os.path.join(self._session, trace.removesuffix(".xplane.pb") + ".syncs.jsonl"))
         return trace
@@ -126,7 +126,7 @@ class Fence:
                 output.block_until_ready()
 
     def tuiprof_waits_for_devices(self) -> None:
-        """Wait; of a computation that failed the script is told when it asks for it."""
+        """Wait; the error of a failed computation is raised when the script reads its result."""
         jax = sys.modules["jax"]
         for array in self._started(jax) + jax.live_arrays():
             # One was deleted meanwhile, or its computation failed: the others count.

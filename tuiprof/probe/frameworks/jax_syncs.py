@@ -51,7 +51,7 @@ class JaxSyncWatch(SiteWatch):
             self._put(owner, name, self._timed(original, what, skip))
 
     def _put(self, owner: Any, name: str, wrapper: Any) -> None:
-        """Put a wrapper in its place, unless this version of JAX does not let it."""
+        """Install a wrapper, unless this version of JAX does not allow it."""
         with contextlib.suppress(TypeError, AttributeError):
             self._replace(owner, name, wrapper)
 
@@ -80,7 +80,7 @@ class JaxSyncWatch(SiteWatch):
         return call
 
     def _mark_thread(self) -> None:
-        """Say once in the trace which thread this is."""
+        """Mark the thread in the trace, once."""
         if not getattr(self._inside, "marked", False):
             self._inside.marked = True
             with sys.modules["jax.profiler"].TraceAnnotation(THREAD_MARK, **{THREAD_ID: self._thread_id()}):

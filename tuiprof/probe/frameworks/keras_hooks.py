@@ -13,7 +13,7 @@ from ..steps import FRAMEWORK
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Wrap what ``fit`` calls at the end of each training batch, and around validation."""
+    """Wrap the callbacks that ``fit`` calls at the end of each training batch, and around validation."""
     callbacks = module.CallbackList
     if getattr(callbacks.on_train_batch_end, "_tuiprof", False):
         return

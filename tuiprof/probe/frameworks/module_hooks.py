@@ -42,7 +42,7 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        self._inside = [False]  # a model is running; what it calls belongs to it
+        self._inside = [False]  # a model is running; calls inside it belong to it
         for name in _HANDLED:
             self._watch(name)
         self._time_saving()
@@ -50,7 +50,7 @@ class Models:
             self.wrap(sys.modules[_COMPILED].OptimizedModule)
 
     def _watch(self, name: str) -> None:
-        """Learn from a method that is called on whole models what they are."""
+        """Record models from a method that is called on whole models."""
         base, compiling, hook = self._torch.nn.Module, self._compiling, self._hook
         original = getattr(base, name)
         busy = False  # train() calls itself for each part
@@ -98,7 +98,7 @@ class Models:
         own = vars(kind).get("__call__")
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            # What a tracer puts in the place of nn.Module's is found each time anew.
+            # A tracer replaces nn.Module's: looked up each time.
             call = owner.__call__ if own is None else own
             if compiling() or inside[0]:
                 return call(self, *args, **kwargs)
@@ -162,7 +162,7 @@ class Models:
         setattr(kind, name, method)
 
     def _time_saving(self) -> None:
-        """Note what ``torch.save`` takes."""
+        """Record the time of ``torch.save``."""
         original = self._torch.save
         note, clock, ident = self._steps.marks.append, monotonic_ns, get_ident
 

@@ -43,7 +43,7 @@ class Profilers:
 
 
 def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
-    """See when the script profiles itself; only one profiler can run, and then it is the script's."""
+    """Detect when the script profiles itself: only one profiler can run, and the script's has priority."""
     state = Profilers(Cupti(torch) if getattr(torch.version, "cuda", None) else None)
     profile = torch.autograd.profiler.profile
     begin = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
@@ -164,7 +164,7 @@ class TorchProfiler:
         if not self._torch.autograd._profiler_enabled():
             # There is no result then, and to export it would crash.
             raise CaptureError(
-                "PyTorch has lost its profiler: the steps are made inside calls from C++, or in several threads"
+                "PyTorch lost its profiler state: steps run inside calls from C++, or in several threads"
             )
         cupti = self._profilers.cupti
         if cupti is None or not self._on_device or self._capturer.ending:
@@ -178,7 +178,7 @@ class TorchProfiler:
         self._break_device_chain()
 
     def finish(self) -> str:
-        """Compress the trace and put it in its place, the lines of host waits before it.
+        """Compress the trace and move it to its final path, after the lines of host waits.
 
         Returns:
             Path relative to the session.
@@ -193,7 +193,7 @@ class TorchProfiler:
         return os.path.relpath(trace, self._session)
 
     def abort(self) -> None:
-        """Leave the profiler as it was before; what was recorded is dropped."""
+        """Restore the profiler to its previous state; the recorded data is dropped."""
         self._steps.range = None
         self._garbage.stop()
         if self._syncs is not None:
@@ -215,7 +215,7 @@ class TorchProfiler:
             self._profilers.own = False
 
     def _break_device_chain(self) -> None:
-        """Keep starting and stopping out of the device time of a step."""
+        """Exclude starting and stopping from the device time of a step."""
         if self._steps.device is not None:
             self._steps.device.break_chain()
 

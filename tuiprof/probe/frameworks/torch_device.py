@@ -1,4 +1,4 @@
-"""How long a step took on the device, and what the allocator holds, without ever waiting for the device.
+"""Device time of steps and the state of the allocator, without ever waiting for the device.
 
 An event is recorded at a step boundary on the current stream. Some boundaries later, when ``query()`` says
 that it has happened, the time between two neighbours is read. Events are read on the thread that steps: a
@@ -96,7 +96,7 @@ class TorchDevice:
         self.every = 1
 
     def boundary(self, n: int) -> int:
-        """Record the end of a step and read what has become known.
+        """Record the end of a step and read the events that have completed.
 
         Returns:
             The next step whose end is wanted.
@@ -173,7 +173,7 @@ class TorchDevice:
         return self._capturing is not None and self._cuda.is_initialized() and bool(self._capturing())
 
     def _judge(self) -> None:
-        """Time fewer or more steps, by what the boundaries since the last time cost and how long a step takes."""
+        """Adjust how many steps are timed, by the cost of the boundaries since the last time and the step time."""
         step_times = sorted(self._step_times)
         boundary_ns = sum(self._costs) / len(self._costs)
         self._costs, self._step_times = [], []
@@ -193,7 +193,7 @@ class TorchDevice:
         self._last = None
 
     def break_chain(self) -> None:
-        """Let the device step that is running begin at a new event: what came till now belongs to no step."""
+        """Restart the running device step at a new event: the time until now belongs to no step."""
         if self._last is None:
             return
         try:
@@ -271,8 +271,8 @@ class TorchDevice:
                     continue
                 self._told.add(index)
                 properties = self._cuda.get_device_properties(index)
-                place = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
-                pci = "" if -1 in place else "{:04x}:{:02x}:{:02x}".format(*place)
+                address = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+                pci = "" if -1 in address else "{:04x}:{:02x}:{:02x}".format(*address)
                 found.append((index, str(getattr(properties, "uuid", "")), pci))
         except Exception:
             self._names_hook.failed()
@@ -280,5 +280,5 @@ class TorchDevice:
 
 
 def _cost_a_step(boundary_ns: float, every: int) -> float:
-    """Return what a step pays on the average, ns."""
+    """Return the mean cost of a step, ns."""
     return boundary_ns if every == 1 else boundary_ns * 2 / every

@@ -34,7 +34,7 @@ PHASES: dict[str, dict[str, dict[str, int]]] = {
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Time what the framework has in this module."""
+    """Time the framework's functions in this module."""
     models = runtime.models
     if models is None:  # torch itself is being imported, and hooks it when that is done
         return

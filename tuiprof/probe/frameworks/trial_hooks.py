@@ -49,7 +49,7 @@ Change = Callable[[Callable[..., None], inspect.BoundArguments], None]
 
 
 def _wrap(made: Any, change: Change) -> None:
-    """Have instances of a class made with other arguments."""
+    """Replace the arguments with which a class is instantiated."""
     original = getattr(made, "__init__", None)
     if original is None or getattr(original, "_tuiprof_trial", False):
         return

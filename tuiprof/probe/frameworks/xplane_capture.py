@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool]) -> Callable[[], None]:
-    """Return what a wrapper calls when a step may have ended; it never raises."""
+    """Return the function that a wrapper calls when a step may have ended; it never raises."""
     hook = runtime.hook(name)
     steps = runtime.steps
 

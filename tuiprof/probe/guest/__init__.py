@@ -1,1 +1,1 @@
-"""Being no trouble in somebody else's process: threads, descriptors, environment, exceptions."""
+"""Running inside another program's process without disturbing it: threads, descriptors, environment, exceptions."""

@@ -22,24 +22,24 @@ _IN_USE: list[Any] = []
 
 @contextlib.contextmanager
 def visible_to_c(name: str, value: str) -> Iterator[None]:
-    """Let ``getenv`` find a variable that is not set.
+    """Make ``getenv`` find a variable that is not set.
 
     Raises:
         ValueError: This C library has no ``environ``.
     """
     library = ctypes.CDLL(None)
-    place = ctypes.c_void_p.in_dll(library, "environ")
+    variable = ctypes.c_void_p.in_dll(library, "environ")
     text = ctypes.create_string_buffer(f"{name}={value}".encode())
-    before = place.value
+    before = variable.value
     entries = _entries(before)
     array = (ctypes.c_void_p * (len(entries) + 2))(ctypes.addressof(text), *entries, None)
     _READ.append((text, array))
-    place.value = ours = ctypes.addressof(array)
+    variable.value = ours = ctypes.addressof(array)
     try:
         yield
     finally:
-        if place.value == ours and _entries(ours)[1:] == entries == _entries(before):
-            place.value = before
+        if variable.value == ours and _entries(ours)[1:] == entries == _entries(before):
+            variable.value = before
         else:  # the script has set a variable of its own meanwhile: keep the array that holds it
             library.unsetenv(name.encode())
             _IN_USE.append((text, array))

@@ -41,7 +41,7 @@ def own_errors_dropped() -> Iterator[None]:
 
 
 def leave_out(error: BaseException) -> None:
-    """Take the caller's frame, a wrapper of ours, out of an exception that it is about to raise again.
+    """Remove the caller's frame, a wrapper of the probe, from an exception that it is about to re-raise.
 
     Up to Python 3.10 it stays in what the script prints.
     """

@@ -19,7 +19,7 @@ class ClosedByScript(OSError):
 
 
 class _Held:
-    """A file that is open, whatever the script closes.
+    """A file that stays open, whatever the script closes.
 
     It is opened non-blocking, which means nothing to a file and tells it from those of the script (see :meth:`fd`).
     """
@@ -59,19 +59,19 @@ class _Held:
             return False
 
     def _open_again(self) -> None:
-        self._fd = -1  # the number is somebody else's
+        self._fd = -1  # the descriptor belongs to another file now
         try:
             fd = _out_of_the_way(os.open(self._path, self._flags))
         except OSError as error:
             raise ClosedByScript(*error.args) from error
         if _identity(fd) != self._identity:
             os.close(fd)
-            raise ClosedByScript(f"{self._path} is another file now")
+            raise ClosedByScript(f"{self._path} was replaced by another file")
         self._fd = fd
 
 
 class OwnFile(_Held):
-    """A new file that is appended to.
+    """A new file for appending.
 
     Args:
         path: Where it is to be; the folder must exist.

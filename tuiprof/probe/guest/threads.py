@@ -51,7 +51,7 @@ class ProbeThread:
         self._native_id = _thread.get_native_id()
         try:
             self._run()
-        except BaseException as error:  # nobody else would say so
+        except BaseException as error:  # otherwise it would go unnoticed
             sys.stderr.write(f"tuiprof: a thread of the probe failed: {error!r}\n")
         finally:
             self._running.release()
@@ -84,7 +84,7 @@ class ProbeThread:
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Deliver no signal to this thread meanwhile; what came is delivered afterwards."""
+    """Block signals to this thread; pending ones are delivered afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -124,7 +124,7 @@ def attach(
         pids: The processes: one, or the ranks of one run.
         name: Name of the session; empty = that of the first one's script.
         root: Where to keep the session; None = the default.
-        watch_nan: Check loss and gradients for numbers that are none.
+        watch_nan: Check loss and gradients for NaN and infinite values.
 
     Returns:
         The session, and what was found in each process.
@@ -155,23 +155,23 @@ def _enter(session: Session, pid: int) -> enter.Answer:
     answer = enter.send(pid, session.control, "enter")
     if answer.error:
         remedy = f"watch it: tuiprof attach {Path(answer.session).name}" if answer.session else ""
-        raise SessionError(f"process {pid} was not entered: {answer.error}", remedy)
+        raise SessionError(f"process {pid} could not be attached: {answer.error}", remedy)
     return answer
 
 
 def detach(session: Session) -> None:
-    """Leave the process of a session, which goes on as if nobody had come, and wait until that is done.
+    """Detach from the process of a session, which continues as before, and wait until that is done.
 
     Raises:
         SessionError: It was not, or it is over.
     """
     if not session.meta.attached:
         raise SessionError(
-            f"{session.id} was started by tuiprof, which stays in it to its end", "stop it: tuiprof attach, Q"
+            f"{session.id} was started by tuiprof and cannot be detached", "stop it: tuiprof attach, Q"
         )
     request_stop(session)
     if not wait(session, _DETACH_S).over:
-        raise SessionError(f"{session.id} has not been left yet", "see tuiprof attach")
+        raise SessionError(f"{session.id} is not detached yet", "see tuiprof attach")
 
 
 def _meta(pids: Sequence[int], name: str) -> SessionMeta:
@@ -225,13 +225,13 @@ def _record(session: Session, pids: Sequence[int]) -> None:
         raise LaunchError(f"the recorder could not be started: {error}") from error
     if done.returncode != 0:
         said = log.read_text(errors="replace").strip().splitlines()
-        raise LaunchError(f"the recorder died: {said[-1] if said else 'it said nothing'}", f"see {log}")
+        raise LaunchError(f"the recorder died: {said[-1] if said else 'no output'}", f"see {log}")
 
 
 def describe(answer: enter.Answer) -> str:
     """Return what was found in a process, in one sentence."""
     if not answer.frameworks:
-        return "it has imported neither PyTorch nor JAX yet; steps are seen once it does"
+        return "it has not imported PyTorch or JAX yet; steps are recorded once it does"
     words = f"it uses {' and '.join(answer.frameworks)}"
     if "torch" in answer.frameworks:
         words += f", with {answer.optimizers} optimizer{'' if answer.optimizers == 1 else 's'}"

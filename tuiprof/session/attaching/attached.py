@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     found = {pid: process.identify(pid) for pid in map(int, argv[1:])}
     who = [one for one in found.values() if one is not None]
     if len(who) < len(found):
-        sys.stderr.write("a process has ended meanwhile\n")
+        sys.stderr.write("a process ended in the meantime\n")
         return 1
     reading, writing = os.pipe()
     if os.fork():
@@ -61,7 +61,8 @@ def main(argv: list[str]) -> int:
     assert own is not None  # this very process runs
     # Not named as the script: whoever looks for a script to stop must find none.
     write_atomic(
-        session.control / "process.json", msgspec.json.encode(process.Processes(own, None, process.place()))
+        session.control / "process.json",
+        msgspec.json.encode(process.Processes(own, None, process.pid_namespace())),
     )
     lock = RecorderLock(session.control)
     for stream in (session.stdout, session.stderr):
@@ -84,7 +85,7 @@ def _record(session: Session, who: Sequence[process.ProcessId], log: LogWriter) 
     recorder.start()
     why = ENDED
     log.write(
-        Note(time.monotonic_ns(), "info", "the process had begun before; its output goes where it went")
+        Note(time.monotonic_ns(), "info", "the process was already running; its output is not recorded")
     )
     while any(map(process.alive, who)):
         if leaving.asked or read_stop(session) is not None:
@@ -113,7 +114,7 @@ class _Signals:
 
 
 def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
-    """Have the probe take itself out."""
+    """Have the probe remove itself."""
     try:
         answer = enter.send(who.pid, session.control, "leave")
     except TuiprofError as error:
@@ -122,7 +123,7 @@ def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
             log.write(Note(time.monotonic_ns(), "warn", text))
         return
     if answer.error or answer.left:
-        said = answer.error or f"not put back, but idle: {', '.join(answer.left[:5])}"
+        said = answer.error or f"not restored, but inactive: {', '.join(answer.left[:5])}"
         log.write(Note(time.monotonic_ns(), "warn", f"process {who.pid}: {said}"))
 
 

@@ -55,10 +55,10 @@ def change_request(
         UsageProblem: None or several are given, or it cannot be read.
     """
     if sum(bool(it) for it in (at, function, by)) != 1:
-        raise UsageProblem("say one of --at, --function and --by", "for example --at train.py:88")
+        raise UsageProblem("give one of --at, --function and --by", "for example --at train.py:88")
     if by:
         if by not in BY:
-            raise UsageProblem(f"{by!r} is no kind of step", f"one of {', '.join(BY)}")
+            raise UsageProblem(f"{by!r} is not a kind of step", f"one of {', '.join(BY)}")
         return {"by": by}
     if at and not Path(at.rpartition(":")[0]).is_file():
         there = Path(session.meta.cwd) / at
@@ -76,7 +76,7 @@ def request_change(session: Session, wanted: dict[str, str]) -> None:
     status = session.status()
     if status.over:
         raise SessionError(
-            f"{session.id} is over: {status}", "name the line when it is run: --step-at FILE:LINE"
+            f"{session.id} has ended: {status}", "give the line when starting a run: --step-at FILE:LINE"
         )
     for part in session.parts:
         write_inside(part.control, f"steps-{time.time_ns()}.json", msgspec.json.encode(wanted))
@@ -125,4 +125,4 @@ def _answers(fold: Fold, before: Mapping[str, object], since_ns: int) -> list[An
 
 def said(rank: WriterState) -> str:
     """Return what a step of a process is: ``optimizer steps at train.py:88, 312 so far``."""
-    return counted(rank) or "no step seen yet"
+    return counted(rank) or "no steps yet"

@@ -115,7 +115,7 @@ def check(pid: int) -> tuple[int, int]:
         SessionError: It cannot; the message says why.
     """
     if sys.platform != "linux":
-        raise SessionError("a running process can be entered on Linux alone", "start it with tuiprof run")
+        raise SessionError("attaching to a running process requires Linux", "start it with tuiprof run")
     refusal = ptrace.forbidden(pid)
     if refusal is not None:
         raise SessionError(*refusal)
@@ -124,8 +124,8 @@ def check(pid: int) -> tuple[int, int]:
     version = python_of(pid)
     if version is None:
         raise SessionError(
-            f"process {pid} runs no CPython that tuiprof knows: {_command(pid)}",
-            "name the Python process itself, not its shell or launcher: tuiprof attach --pid",
+            f"process {pid} does not run a CPython that tuiprof supports: {_command(pid)}",
+            "give the Python process itself, not its shell or launcher: tuiprof attach --pid",
         )
     if version < OLDEST:
         raise SessionError(
@@ -133,20 +133,23 @@ def check(pid: int) -> tuple[int, int]:
         )
     if not os.path.exists(_PROC / str(pid) / "root" / str(PAYLOAD).lstrip("/")):
         raise SessionError(
-            f"process {pid} runs in another container, where tuiprof's files are not", "run tuiprof in there"
+            f"process {pid} runs in another container, without tuiprof's files",
+            "run tuiprof in that container",
         )
     if version < _REMOTE_EXEC:
         if importlib.util.find_spec("hypno") is None:
             raise SessionError(
-                f"hypno is needed to enter a process of Python {version[0]}.{version[1]}", INSTALL
+                f"attaching to a process of Python {version[0]}.{version[1]} requires hypno", INSTALL
             )
         if platform.machine() not in _NO_LIMIT:
-            raise SessionError(f"a running process cannot be entered on {platform.machine()}")
+            raise SessionError(
+                f"attaching to a process of this Python is not supported on {platform.machine()}"
+            )
     return version
 
 
 def send(pid: int, control: Path, what: str) -> Answer:
-    """Have a process load the probe (``enter``) or let it go (``leave``), and wait for its answer.
+    """Have a process load the probe (``enter``) or remove it (``leave``), and wait for its answer.
 
     Args:
         pid: The process.
@@ -172,11 +175,11 @@ def send(pid: int, control: Path, what: str) -> Answer:
         if found is not None:
             return found
         if not os.path.exists(_PROC / str(pid)):
-            raise SessionError(f"process {pid} ended meanwhile")
+            raise SessionError(f"process {pid} has ended")
         time.sleep(_LOOK_S * 10)
     raise SessionError(
-        f"process {pid} gave no answer within {_ANSWER_S:.0f} s: code outside of Python holds its interpreter",
-        "its stacks: tuiprof stacks --pid; it was left as it is",
+        f"process {pid} did not answer within {_ANSWER_S:.0f} s: native code holds its interpreter lock",
+        "see its stacks: tuiprof stacks --pid; the process was not changed",
     )
 
 
@@ -198,7 +201,7 @@ def _remote_exec(pid: int, control: Path, code: str) -> None:
         if "Permission" in (said[-1] if said else ""):
             raise SessionError(*ptrace.refused())
         raise SessionError(
-            f"Python did not let process {pid} be entered: {said[-1] if said else 'no reason given'}"
+            f"sys.remote_exec failed for process {pid}: {said[-1] if said else 'no reason given'}"
         )
 
 
@@ -218,7 +221,7 @@ def _inject(pid: int, code: str) -> None:
     except PyInjectorError as error:
         if "ermission" in str(error) or "not permitted" in str(error):
             raise SessionError(*ptrace.refused()) from error
-        raise SessionError(f"process {pid} cannot be entered: {str(error).splitlines()[0]}") from error
+        raise SessionError(f"cannot attach to process {pid}: {str(error).splitlines()[0]}") from error
     finally:
         api.inject = inject
 
@@ -250,8 +253,8 @@ def _waiting_thread(pid: int) -> int:
                 return thread
         time.sleep(_LOOK_S)
     raise SessionError(
-        f"process {pid} has no thread that waits, and its only ones compute without a pause: to stop one anywhere "
-        "could harm it",
+        f"process {pid} has no waiting thread: its threads compute without a pause, and stopping one at an arbitrary "
+        "point could corrupt the process",
         "try again later, or start the script with tuiprof run",
     )
 
@@ -261,7 +264,7 @@ def _threads(pid: int) -> list[int]:
     try:
         return sorted((int(name) for name in os.listdir(_PROC / str(pid) / "task")), reverse=True)
     except OSError as error:
-        raise SessionError(f"process {pid} ended meanwhile") from error
+        raise SessionError(f"process {pid} has ended") from error
 
 
 def _state(pid: int, thread: int) -> str | None:

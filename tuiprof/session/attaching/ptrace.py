@@ -1,4 +1,4 @@
-"""Whether another process may be looked into, and if not, what forbids it and what helps."""
+"""Whether ptrace is permitted on a process, and if not, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CAP_SYS_PTRACE: Final = 1 << 19
 
 
 def forbidden(pid: int) -> tuple[str, str] | None:
-    """Return what is known to forbid ptrace on a process, and what helps; None = nothing is known to.
+    """Return why ptrace on a process is known to be forbidden, and the remedy; None = no reason is known.
 
     A container may forbid it by its system call filter, which only trying shows.
     """
@@ -22,7 +22,7 @@ def forbidden(pid: int) -> tuple[str, str] | None:
     except OSError:
         return f"there is no process {pid}", "see the processes: ps aux, or tuiprof attach --pid"
     if pid == os.getpid():
-        return "that is tuiprof itself", "name the process that trains"
+        return "that is tuiprof itself", "give the training process"
     if _has_capability():
         return None
     if owner != os.geteuid() or real != {os.geteuid()}:
@@ -33,21 +33,19 @@ def forbidden(pid: int) -> tuple[str, str] | None:
     scope = _scope()
     if scope == 1:
         return (
-            f"this system allows ptrace on a process's own children only, and {pid} is none (ptrace_scope is 1)",
+            f"this system allows ptrace on a process's own children only, and {pid} is not one (ptrace_scope is 1)",
             "use sudo, or allow it until the next boot: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope",
         )
     if scope is not None and scope >= 2:
         return (
             f"this system allows ptrace to administrators only (ptrace_scope is {scope})",
-            "use sudo"
-            if scope == 2
-            else "it can be changed by a reboot alone; start the script with tuiprof run",
+            "use sudo" if scope == 2 else "only a reboot can change it; start the script with tuiprof run",
         )
     return None
 
 
 def refused() -> tuple[str, str]:
-    """Return what to say where the system refused ptrace for no reason that can be seen."""
+    """Return the message and remedy if the system refused ptrace for an unknown reason."""
     return (
         "the system does not allow ptrace",
         "in a container, start it with --cap-add SYS_PTRACE; elsewhere use sudo",

@@ -1,4 +1,4 @@
-"""Python stacks of a process that has no probe, read from outside by py-spy.
+"""Python stacks of a process without a probe, read by py-spy.
 
 py-spy reads the memory of any CPython of the last fifteen years without running anything in it, on Linux, macOS and
 Windows. It comes with ``pip install 'tuiprof[stacks]'``.
@@ -54,7 +54,9 @@ def stacks_of(pid: int, *, children: bool = False) -> dict[int, list[Thread]]:
         raise SessionError(*refusal)
     spy = program()
     if spy is None:
-        raise SessionError(f"py-spy is needed to look into process {pid}, which has no probe", INSTALL)
+        raise SessionError(
+            f"reading the stacks of process {pid}, which has no probe, requires py-spy", INSTALL
+        )
     command = [spy, "dump", "--json", "--full-filenames", "--pid", str(pid)]
     try:
         done = subprocess.run(
@@ -64,16 +66,17 @@ def stacks_of(pid: int, *, children: bool = False) -> dict[int, list[Thread]]:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise SessionError(f"py-spy gave no answer about process {pid}", "try again") from error
+        raise SessionError(f"py-spy did not answer for process {pid}", "try again") from error
     except OSError as error:
         raise SessionError(f"{spy} could not be started: {error}", INSTALL) from error
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode != 0:
         if any(words in said.lower() for words in _REFUSED):
             raise SessionError(*ptrace.refused())
-        last = next((line.strip() for line in said.splitlines() if line.strip()), "it said nothing")
+        last = next((line.strip() for line in said.splitlines() if line.strip()), "no output")
         raise SessionError(
-            f"py-spy cannot read process {pid}: {last.removeprefix('Error: ')}", "is it Python?"
+            f"py-spy cannot read process {pid}: {last.removeprefix('Error: ')}",
+            "check that it is a Python process",
         )
     try:
         found = msgspec.json.decode(done.stdout, type=list[_Thread])

@@ -67,7 +67,7 @@ def expected(session: Session, fold: Fold) -> list[WriterState]:
 def is_here(session: Session, rank: WriterState) -> bool:
     """Return whether the process numbers of a rank mean something on this machine."""
     who = processes(session.part(rank.name))
-    return who is not None and who.place == process.place()
+    return who is not None and who.pid_namespace == process.pid_namespace()
 
 
 def take_stacks(session: Session, patience_s: float = PATIENCE_S) -> tuple[Fold, StacksState]:

@@ -58,11 +58,13 @@ class Copy:
             before is None or (before.host, before.folder) != (remote.host, folder) or self.path.is_symlink()
         ):
             raise SessionError(
-                f"{self.path} is no copy of {remote.host}:{folder}",
+                f"{self.path} is not a copy of {remote.host}:{folder}",
                 "move it, or collect into another --sessions",
             )
         if before is not None and before.goes_on and before.collector != process.identify(os.getpid()):
-            raise SessionError(f"{self.path} is being collected already", "one collector is enough")
+            raise SessionError(
+                f"{self.path} is already being collected", "a session can have only one collector"
+            )
         try:
             for name in ("", "log", "control", "traces"):
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,13 +87,15 @@ class Copy:
         return ended
 
     def tell(self, every_s: float, problem: str = "", *, ended: bool = False) -> None:
-        """Say in the copy that it is collected, or why it is not."""
+        """Store in the copy that it is collected, or why it is not."""
         before = read_collected(self.path)
         reached_ns = before.unix_ns if before is not None and problem else time.time_ns()
         own = None if ended else process.identify(os.getpid())
         write_collected(
             self.path,
-            Collected(self.remote.host, self.folder, reached_ns, every_s, problem, own, process.place()),
+            Collected(
+                self.remote.host, self.folder, reached_ns, every_s, problem, own, process.pid_namespace()
+            ),
         )
 
     def _send_requests(self) -> None:
@@ -199,7 +203,7 @@ class Collector:
                     self.error = error
                     return
                 if str(error) != problem:
-                    self._say(f"{error}; asked again every {max(self._every_s, _AGAIN_S):g} s")
+                    self._say(f"{error}; retrying every {max(self._every_s, _AGAIN_S):g} s")
                 problem = str(error)
             except TuiprofError as error:  # nothing that time mends
                 self.error = error
@@ -210,7 +214,7 @@ class Collector:
             self._stopped.wait(max(self._every_s, _AGAIN_S) if problem else self._every_s)
 
     def _find(self, remote: Remote) -> None:
-        """Take up the sessions of a host's newest run."""
+        """Start collecting the sessions of a host's newest run."""
         copies = self.copies[remote.host]
         known = {copy.folder for copy in copies}
         for folder in remote.sessions(self._name):
@@ -234,7 +238,7 @@ class Collector:
                 try:
                     if copy.copy_files():
                         self._say(
-                            f"{remote.host}: {copy.path.name} is over, {format_bytes(_size(copy.path))}"
+                            f"{remote.host}: {copy.path.name} has ended, {format_bytes(_size(copy.path))}"
                         )
                 except Unreached:
                     continue  # the thread of the logs says so

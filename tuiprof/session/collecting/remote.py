@@ -123,7 +123,7 @@ class Remote:
         return re.sub(r"[^A-Za-z0-9_-]+", "-", self.host.rpartition("@")[2]).strip("-")[:40] or "host"
 
     def check(self) -> None:
-        """Look whether what it needs here is installed.
+        """Check that the required programs are installed here.
 
         Raises:
             UsageProblem: It is not.
@@ -131,7 +131,7 @@ class Remote:
         for program in (self.ssh[0], "rsync"):
             if shutil.which(program) is None:
                 package = _PACKAGES.get(program, program)
-                raise UsageProblem(f"there is no {program} here", f"install it: apt install {package}")
+                raise UsageProblem(f"{program} is not installed", f"install it: apt install {package}")
 
     def sessions(self, name: str = "") -> list[str]:
         """Return the folders of its newest run, as full paths there; several where each process has one.
@@ -153,7 +153,7 @@ class Remote:
         root, *names = listed.splitlines() or [""]
         if not marker or not root.startswith("/"):
             raise Unreached(
-                f"{self.host} did not list its sessions", "a login script there may end the shell"
+                f"{self.host} did not list its sessions", "check whether a login script there ends the shell"
             )
         found = sorted(it for it in names if _SESSION.fullmatch(it) and _fits(it, name))
         return [f"{root.rstrip('/')}/{it}" for it in _of_newest(found)]
@@ -246,15 +246,15 @@ class Remote:
         others = [
             line for line in lines if not line.startswith(("rsync error", "rsync: connection unex", "mux_"))
         ]
-        silent = "the connection broke off" if lines else f"ended with status {code}"
+        silent = "the connection was lost" if lines else f"ended with status {code}"
         by_ssh = code == 255 or "(code 255)" in errors  # of ssh the last line is the reason
         said = (of_ssh or others[-1 if by_ssh else 0 :] or [silent])[0]
         if code == 127 or "rsync: command not found" in errors or "rsync: not found" in errors:
-            return f"there is no rsync on {self.host}", "install it there: apt install rsync"
+            return f"rsync is not installed on {self.host}", "install it there: apt install rsync"
         if "Permission denied" in said and "(" in said:
             return (
                 f"{self.host} refuses: {said[:200]}",
-                "keys are needed, as nobody is asked for a password: ssh-copy-id",
+                "set up a key, as passwords are not asked for: ssh-copy-id",
             )
         return f"{self.host}: {said[:200]}", ""
 

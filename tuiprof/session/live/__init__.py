@@ -1,1 +1,1 @@
-"""A session as it goes on: its logs followed, folded, judged, replayed."""
+"""A running session: its logs followed, folded, checked for alerts, replayed."""

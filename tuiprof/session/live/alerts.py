@@ -1,4 +1,4 @@
-"""What is going wrong in a run, each with the rule by which it is said: pure functions of the fold."""
+"""Alerts of a run, each with its rule: pure functions of the fold."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tuiprof.session.store.storage import LEAST_FREE_BYTES
 Level = Literal["warn", "bad"]
 
 _SECOND: Final = 1_000_000_000
-#: A collapse: so long …
+#: Utilisation collapse: the median of the last so long …
 COLLAPSE_NS: Final = 20 * _SECOND
-#: … below this share of what it was in so long before, where that was at least so much.
+#: … is below this share of the median of so long before, which was at least so much.
 COLLAPSE_SHARE, COLLAPSE_BEFORE_NS, COLLAPSE_FROM = 0.5, 120 * _SECOND, 0.40
-#: Creep: the least reading of each of so many equal parts of the last so long rises, by this share in all.
+#: Creep: the minimum of each of so many equal parts of this window rises, by this share and so many bytes in total.
 CREEP_PARTS, CREEP_NS, CREEP_SHARE, CREEP_BYTES = 6, 600 * _SECOND, 0.03, 64 << 20
-#: Creep is not judged before so much of a run has passed: what is loaded once has been loaded by then.
+#: Creep is not judged earlier in a run: memory that is allocated once has been allocated by then.
 CREEP_AFTER_NS: Final = 120 * _SECOND
-#: The loader leaves empty the step from this share on, over so many steps.
+#: The data phase takes this share of the step or more, over so many steps.
 DATA_SHARE, DATA_STEPS = 0.15, 50
-#: A device is called idle below this share, over so many readings.
+#: A device is idle below this utilisation, over so many readings.
 IDLE_UTIL, IDLE_READINGS = 0.60, 20
 #: Step times vary from this jitter on.
 JITTER_SHARE: Final = 0.10
@@ -73,35 +73,36 @@ _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P
 RULES: Final = (
     (
         _STORAGE,
-        f"less than {format_bytes(LEAST_FREE_BYTES)} are free where the session lies, or its files cannot be written",
+        f"less than {format_bytes(LEAST_FREE_BYTES)} free on the session's file system, or its files cannot be written",
     ),
     (
         _HOST,
-        f"the recorder of a host ended out of order, or nothing that it writes (every 5 s at least) came for "
-        f"{format_ns(SILENT_S * _SECOND)}",
+        f"the recorder of a host ended without a final record, or no record of it (it writes at least every 5 s) "
+        f"arrived for {format_ns(SILENT_S * _SECOND)}",
     ),
-    (_MEMORY_OUT, "an allocation on a device failed, also where the script caught the error"),
+    (_MEMORY_OUT, "an allocation on a device failed, even if the script caught the error"),
     (_NAN, "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite"),
     (
         _STALLED,
-        f"no step for {STALL_TIMES} times the median step and for {format_ns(STALL_NS)}: stacks of all ranks are kept",
+        f"no step for {STALL_TIMES} times the median step and for {format_ns(STALL_NS)}; stacks of all ranks are "
+        "recorded",
     ),
     (
         _COLLAPSE,
         f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
         f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
     ),
-    (_THROTTLE, "the driver gives a reason other than an idle device for clocks below the highest"),
+    (_THROTTLE, "the driver reports a reason for reduced clocks other than an idle device"),
     (_SLOWER, SLOWER_RULE),
     (_STARVED, f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps"),
     (
         _CREEP,
-        f"the least reading of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is above that of "
-        f"the part before, in all by {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)}",
+        f"the minimum of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is above that of the part "
+        f"before, by at least {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)} in total",
     ),
     (
         _IDLE,
-        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while steps are made",
+        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while the script runs steps",
     ),
     (_JITTER, f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}"),
 )
@@ -110,12 +111,12 @@ _SAID: Final = dict(RULES)
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that goes wrong.
+    """A problem of a run.
 
     Attributes:
         name: The rule's name.
         level: How bad it is.
-        text: What was seen, one clause; may hold names from the script, so untrusted.
+        text: What was observed, one clause; untrusted, as it may contain names from the script.
         rule: The rule with its thresholds.
     """
 
@@ -133,16 +134,16 @@ def alerts(
     storage: str = "",
     hosts: Sequence[HostState] = (),
 ) -> list[Alert]:
-    """Return what goes wrong at a moment, the worst first.
+    """Return the alerts at a moment, the worst first.
 
     Args:
         fold: The state at that moment.
         rank: The process shown; None = none.
         now_ns: The moment, session time.
         others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.ownership.of_others`);
-            what they do is nothing that the run could mend.
-        storage: What keeps the run from being recorded; empty = nothing.
-        hosts: The hosts of the run, where it has several.
+            the run cannot change what they do.
+        storage: Why the run cannot be recorded; empty = it can.
+        hosts: The hosts of a run of several hosts.
     """
     found = [_alert(_STORAGE, storage, "bad")] if storage else []
     found += [_alert(_HOST, said, "bad") for said in lost(hosts)]
@@ -162,12 +163,13 @@ def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Se
     first, record = failed[0], failed[0].record
     assert isinstance(record, OutOfMemory)
     times = f", {len(failed)} times so far" if len(failed) > 1 else ""
-    text = f"{first.writer} got no {format_bytes(record.wanted)} on device {record.dev} at step {record.n}{times}"
+    wanted = f"{format_bytes(record.wanted)} on device {record.dev}"
+    text = f"{first.writer} could not allocate {wanted} at step {record.n}{times}"
     return [_alert(_MEMORY_OUT, text, "bad")]
 
 
 def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """No step has come for long."""
+    """No step has ended for a long time."""
     if rank is None or rank.end is not None or fold.end is not None:
         return []
     last = _rows_until(rank, now_ns)
@@ -177,8 +179,8 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     since_ns = now_ns - int(rank.steps.rows["t_ns"][last - 1])
     if not since_ns >= stall_after_ns(median_ns):
         return []
-    text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
-    return [_alert(_STALLED, f"{text}: stacks show where it waits", "bad")]
+    text = f"no step for {format_ns(since_ns)}; the median step takes {format_ns(median_ns)}"
+    return [_alert(_STALLED, f"{text}; the stacks show where the process waits", "bad")]
 
 
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -200,20 +202,20 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set
 
 
 def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """A device holds its clocks back."""
+    """A device reduces its clocks."""
     return [
-        _alert(_THROTTLE, f"{_called(key)} holds its clocks back: {word}")
+        _alert(_THROTTLE, f"{_called(key)} reduces its clocks: {word}")
         for key, device in fold.devices.items()
         if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
 
 
 def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """A profiler left something behind."""
+    """Steps take longer since a capture."""
     slowdown = rank.steps.slowdown if rank is not None else None
     if rank is None or slowdown is None or slowdown.last >= _last_n(rank, now_ns):
         return []
-    return [_alert(_SLOWER, f"{slowdown}; figures of the whole run are of the steps before it")]
+    return [_alert(_SLOWER, f"{slowdown}; figures of the whole run are from the steps before it")]
 
 
 def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -226,13 +228,13 @@ def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
             continue
         now, before = float(np.median(values[lately])), float(np.median(values[~lately]))
         if before >= COLLAPSE_FROM and now < COLLAPSE_SHARE * before:
-            text = f"{_called(key)} fell from {format_share(before)} to {format_share(now)} busy"
+            text = f"{_called(key)} is {format_share(now)} busy, down from {format_share(before)}"
             found.append(_alert(_COLLAPSE, text, "bad"))
     return found
 
 
 def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """Memory grows without end."""
+    """Memory keeps growing."""
     series: list[tuple[str, Ints, Floats]] = []
     if rank is not None:
         for index, memory in rank.memory.items():
@@ -257,7 +259,7 @@ def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str
         if (np.diff(least) > 0).all() and rise >= max(CREEP_SHARE * least[0], CREEP_BYTES):
             hourly = rise / (edges[-2] - edges[0]) * 3600e9
             now = format_bytes(round(values[-1]))
-            found.append(_alert(_CREEP, f"{what} grows by {format_bytes(round(hourly))} an hour, now {now}"))
+            found.append(_alert(_CREEP, f"{what} grows by {format_bytes(round(hourly))} per hour, now {now}"))
     return found
 
 
@@ -271,17 +273,17 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others
     for name in _DATA_PHASES:
         share = means.get(name, 0.0) / total if total else 0.0
         if share >= DATA_SHARE:
-            text = f"{format_share(share)} of a step waits for data ({format_ns(means[name])})"
-            return [_alert(_STARVED, f"{text}: more loader workers, or less work a sample")]
+            text = f"{format_share(share)} of the step is spent waiting for data ({format_ns(means[name])})"
+            return [_alert(_STARVED, f"{text}: use more loader workers, or do less work per sample")]
     return []
 
 
 def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """A device has too little to do while steps are made."""
+    """A device is idle too much while the script runs steps."""
     if rank is None or not _stepping(rank, now_ns):
         return []
     found = []
-    # What was idle before the first step waited for imports, not for the script.
+    # Before the first step the device is idle because of imports.
     first_ns = int(rank.steps.rows["t_ns"][0])
     for key, name in _busy_figures(fold, others):
         if _is_host(key):
@@ -289,8 +291,8 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
         _, values = _readings(fold.devices[key], name, first_ns, now_ns)
         recent = values[-IDLE_READINGS:]
         if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
-            text = f"{_called(key)} works {format_share(busy)} of the time"
-            found.append(_alert(_IDLE, f"{text} — capture to see what it waits for"))
+            text = f"{_called(key)} is busy {format_share(busy)} of the time"
+            found.append(_alert(_IDLE, f"{text} — capture some steps to see what it waits for"))
     return found
 
 
@@ -306,7 +308,7 @@ def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
 
 
 def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """The newest thing that the probe or the recorder warned of."""
+    """The latest warning of the probe or the recorder."""
     for note in reversed(fold.notes):
         if note.level in ("warn", "bad") and not _NOT_FINITE.match(note.text):
             level: Level = "bad" if note.level == "bad" else "warn"
@@ -332,7 +334,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
 
 
 def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
-    """Return device and figure of how busy it is; the host counts only where the run has nothing else."""
+    """Return the devices, each with the figure of its utilisation; the host only if the run has no other device."""
     devices = [(key, "util") for key in fold.devices if not _is_host(key) and key not in others]
     return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
 
@@ -356,7 +358,7 @@ def _last_n(rank: WriterState, now_ns: int) -> int:
 
 
 def _stepping(rank: WriterState | None, now_ns: int) -> bool:
-    """Whether steps are made, and have been for a while: not while the run starts, nor after its end."""
+    """Whether the script has been running steps for a while: not at the start of a run, nor after its end."""
     if rank is None or not len(rank.steps.rows):
         return False
     t_ns = rank.steps.rows["t_ns"]
@@ -370,7 +372,7 @@ def _is_host(key: str) -> bool:
 
 
 def _called(key: str) -> str:
-    """Return what people call a device."""
+    """Return the usual name of a device."""
     device, _, host = key.partition("@")
     name = f"GPU {device[3:]}" if device.startswith("gpu") else device
     return f"{name} of {host}" if host else name

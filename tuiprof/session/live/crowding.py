@@ -1,4 +1,4 @@
-"""Whether other programs kept the machine busy while a run was recorded: its step times are then not its own."""
+"""Whether other programs kept the machine busy during a run, which makes its step times longer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LEAST_READINGS: Final = 4
 
 
 def crowded(fold: Fold) -> str:
-    """Say that other programs took the cores that a run might have used.
+    """Return a warning if other programs used cores that the run could have used.
 
     Returns:
-        A sentence with the shares; empty where there was room, or where it is unknown.
+        A sentence with the shares; empty if there were idle cores, or if it is unknown.
     """
     host = fold.devices.get("host")
     cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
@@ -32,6 +32,6 @@ def crowded(fold: Fold) -> str:
     if used < BUSY_SHARE or others < OTHERS_SHARE:
         return ""
     return (
-        f"the machine was crowded: {format_share(used)} of its CPU time was used, {format_share(others)} by other "
-        "programs, so step times are longer and less steady than the script's own"
+        f"other programs kept the machine busy: {format_share(used)} of its CPU time was used, {format_share(others)} "
+        "by other programs, so step times are longer and vary more than on an idle machine"
     )

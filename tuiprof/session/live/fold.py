@@ -167,7 +167,7 @@ class CaptureState:
         first, last = self.first, self.last
         steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
         how = "was being recorded" if self.state == "started" else "had not begun"
-        return f"capture {self.id}{steps} {how} when the run ended: it has no trace"
+        return f"capture {self.id}{steps} {how} when the run ended, so it has no trace"
 
     @property
     def cause(self) -> str:
@@ -203,13 +203,13 @@ class StacksState:
 
     @property
     def cause(self) -> str:
-        """Why they were taken without anybody asking; empty = somebody asked."""
+        """Why they were taken automatically; empty = they were requested."""
         return next((record.cause for record in self.by_writer.values() if record.cause), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that went wrong in a process at a step.
+    """A failure in a process at a step.
 
     Attributes:
         t_ns: Session time.
@@ -224,11 +224,11 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class NoteLine:
-    """Something worth telling the user.
+    """A note of the probe or the recorder.
 
     Attributes:
         t_ns: Session time.
-        writer: Who said it.
+        writer: Who wrote it.
         level: ``info``, ``warn`` or ``bad``.
         text: Plain text, untrusted.
     """
@@ -265,11 +265,11 @@ class Fold:
         captures: Capture requests by id.
         notes: The last :data:`KEEP_NOTES` notes, in order of session time.
         stacks: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
-        troubles: Numbers that are none and memory that ran out, in the order read; the first :data:`KEEP_NOTES`.
+        troubles: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
         now_ns: Session time of the newest record.
         records: Number of records so far.
         printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
-        problems: What of the logs could not be read, one sentence a file.
+        problems: Log lines that could not be read, one sentence per file.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -297,7 +297,7 @@ class Fold:
         """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
 
         Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
-        side; then it is the first one that trains, as opposed to one that only evaluates, unless it fell silent
+        side; then it is the first one that trains, as opposed to one that only evaluates, unless its log stopped
         :data:`SILENT_NS` before another.
         """
         ranks = self.ranks
@@ -311,13 +311,13 @@ class Fold:
 
     @property
     def end(self) -> End | None:
-        """How the run ended, by the recorder; None = it goes on, or the recorder died."""
+        """How the run ended, from the recorder; None = it is running, or the recorder died."""
         recorder = self.writers.get(RECORDER)
         return recorder.end if recorder else None
 
     @property
     def recorder_share(self) -> float | None:
-        """CPU share (1 = one core) that the recorder takes; None = not told yet."""
+        """CPU share (1 = one core) of the recorder; None = unknown yet."""
         recorder = self.writers.get(RECORDER)
         return recorder.cost_share if recorder else None
 
@@ -413,7 +413,7 @@ class Fold:
         self._seen(state, newest_at)
 
     def _withdraw(self, state: WriterState) -> None:
-        """Forget the steps of a writer: they were none. What was captured of them is said to be no evidence."""
+        """Forget the steps of a writer, which were not steps; captures of them are marked as not representative."""
         state.steps = StepSeries()
         for capture in self.captures.values():
             record = capture.by_writer.get(state.name)

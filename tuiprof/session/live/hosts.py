@@ -1,4 +1,4 @@
-"""The hosts of a run beside one another: which go on, which fell silent, and whose clock differs."""
+"""The hosts of a run: which are running, which stopped writing, and whose clock differs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HostState:
         status: State of its part.
         ranks: Its processes, by rank.
         clock: How its clock differs from the first host's; None = it is the first.
-        silent_s: So long nothing was read of what it records; 0 = it is over, or that was not watched.
+        silent_s: Time since its last record was read; 0 = its run has ended, or it is not watched.
     """
 
     name: str
@@ -58,17 +58,17 @@ class HostState:
 
     @property
     def waits(self) -> str:
-        """What is known of a host whose ranks have made no step yet; empty = they have."""
+        """State of a host whose ranks have not run a step yet; empty = they have."""
         if self.lead is not None:
             return ""
         launch = launch_of(self.session)
         per_node = launch.per_node if launch is not None else None
         expected = f"{per_node} {'ranks' if per_node > 1 else 'rank'} expected, " if per_node else ""
-        return f"{expected}no step yet, since {self.session.started.astimezone():%H:%M:%S}"
+        return f"{expected}no steps yet, started {self.session.started.astimezone():%H:%M:%S}"
 
     @property
     def lost(self) -> str:
-        """Why nothing comes from it any more though its run was not ended in order; empty = that is not so."""
+        """Why its records stopped although its run did not end in order; empty = they did not."""
         if self.status.state == "interrupted":
             return self.status.detail or "interrupted"
         if self.status.detail.startswith(NOT_REACHED):
@@ -78,7 +78,7 @@ class HostState:
 
     @property
     def left(self) -> bool:
-        """Whether nobody collects what it records any more: what became of it is not known here."""
+        """Whether its session is no longer collected, so that its state is unknown here."""
         return self.status.detail.startswith(COLLECTED)
 
 
@@ -110,7 +110,7 @@ def read_statuses(session: Session) -> dict[str, Status]:
 
 
 def lost(hosts: Sequence[HostState]) -> list[str]:
-    """Return which hosts are lost or failed while others go on or ended well; one sentence each."""
+    """Return which hosts are lost or failed while others run or ended normally; one sentence each."""
     said = []
     for host in hosts:
         after = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
@@ -124,21 +124,21 @@ def lost(hosts: Sequence[HostState]) -> list[str]:
 def sentences(hosts: Sequence[HostState]) -> list[str]:
     """Return what is wrong with hosts: lost ones, and clocks that differ; one sentence each."""
     return lost(hosts) + [
-        f"the clock of {host.name} is {host.clock}, by the ends of {host.clock.steps} steps; corrected"
+        f"the clock of {host.name} is {host.clock}, measured at the ends of {host.clock.steps} steps; corrected"
         for host in hosts
         if host.clock is not None and host.clock.worth_saying
     ]
 
 
 class HostWatch:
-    """Watches the hosts of a run that goes on: one whose logs no longer grow is said before its status changes.
+    """Watches the hosts of a running run: reports one whose logs stopped growing before its status changes.
 
     Args:
         session: The run.
         now_s: The clock, for tests.
 
     Attributes:
-        statuses: State of each host's part, as :func:`read_statuses` returns it; whoever watches refreshes it.
+        statuses: State of each host's part, as :func:`read_statuses` returns it; refreshed by the caller.
     """
 
     def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:

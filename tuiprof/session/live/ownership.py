@@ -50,7 +50,7 @@ def _told(fold: Fold, suffix: str) -> list[Uses]:
 
 
 def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
-    """Return the sampled device that a process told of; None = it is not among them (of another machine, say)."""
+    """Return the sampled device that a process reported; None = it is not sampled (for example on another machine)."""
     for device in devices:
         names = f"{device.details.get('uuid', '')},{device.details.get('mig_uuids', '')}".split(",")
         bare = {name.rpartition("GPU-")[2].removeprefix("MIG-") for name in names if name}

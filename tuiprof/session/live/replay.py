@@ -126,7 +126,7 @@ class Live:
 
 
 class _Rest:
-    """Reads all of a session in a thread, in pieces, so that a screen stays responsive beside it.
+    """Reads all of a session in a thread, in pieces, so that the screen stays responsive.
 
     Attributes:
         live: What it reads into; of the thread until :attr:`done`.
@@ -191,7 +191,7 @@ class _Due:
         self._last_t_ns = 0
 
     def far_from(self, t_ns: int) -> bool:
-        """Whether so much lies between here and a later moment that it is better begun anew."""
+        """Whether a later moment is so far away that restarting is faster."""
         return self.file.behind > KEEP_BYTES and (
             self.file.position_of(t_ns - self._offset_ns) - self.file.position > KEEP_BYTES + BLOCK
         )
@@ -302,7 +302,7 @@ class Replay:
         self._paused = value
 
     def extend(self) -> None:
-        """Take up what was recorded since the replay began, of a run that goes on."""
+        """Add what was recorded since the replay began, for a running session."""
         self._whole = max(self._whole, _span_ns(self.session))
 
     @property

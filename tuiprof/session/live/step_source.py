@@ -1,4 +1,4 @@
-"""What a step of a run is, and whether a capture shows such steps."""
+"""What a step of a run is, and whether a capture is representative of the steps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.live.fold import CaptureState, Fold
 from tuiprof.session.live.writer_state import WriterState
 
-#: A capture whose steps are shorter than this share of the session's median, or longer than so many times and by so
-#: much, shows something else than the steps of the session. The upper limits leave room for what a profiler costs.
+#: A capture is not representative if its steps are shorter than this share of the session's median, or longer by this
+#: factor and by so many ns. The upper limits allow for the overhead of a profiler.
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
-#: With fewer steps outside the capture there is nothing to hold it against.
+#: With fewer steps outside the capture there is nothing to compare it with.
 _FEWEST: Final = 5
-#: A long step is rare where a capture holds so many times its share of the session, which needs that many steps …
+#: Long steps are rare if their share of the capture is so many times their share of the session, which needs that many
+#: steps …
 _RARE: Final = 3.0
 _FEWEST_TO_BE_RARE: Final = 20
-#: … and that many captured ones, so that it is not the ordinary one of them.
+#: … and that many captured ones.
 _FEWEST_CAPTURED: Final = 3
-#: Steps vary: what lies between these quantiles resembles the others.
+#: Steps vary: those between these quantiles are representative.
 _EDGE: Final = 0.05
 RULE: Final = (
     f"the median of the captured steps is below {SHORTEST:g} times the median step of the session, or above "
-    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms, which is more than a profiler costs, and outside of "
-    f"what {1 - 2 * _EDGE:.0%} of the steps take; or what was captured was withdrawn as no training steps; at least "
-    f"{_FEWEST} other steps are needed"
+    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside "
+    f"the range of {1 - 2 * _EDGE:.0%} of the steps; or what was captured was withdrawn because it was not training "
+    f"steps; at least {_FEWEST} other steps are needed"
 )
 
 
 def described(rank: WriterState | None) -> str:
-    """Return what ends a step of a process: ``optimizer steps at train.py:88``; empty = the log does not tell."""
+    """Return what ends a step of a process: ``optimizer steps at train.py:88``; empty = unknown."""
     source = rank.step_source if rank is not None else None
     if source is None:
         return ""
@@ -45,7 +46,7 @@ def described(rank: WriterState | None) -> str:
 
 
 def likely(fold: Fold, cwd: str) -> str:
-    """Return the line whose executions are probably the steps that nobody saw, as typed in ``cwd``; empty = unknown."""
+    """Return the line whose executions are probably the undetected steps, relative to ``cwd``; empty = unknown."""
     where = next((rank.likely_step for rank in fold.ranks if rank.likely_step), "")
     file, _, line = where.rpartition(":")
     if not file:
@@ -64,10 +65,10 @@ def counted(rank: WriterState | None) -> str:
 
 
 def missing(rank: WriterState) -> str:
-    """Return which steps were not counted, as they were not known as such yet; empty = none, as far as is known."""
+    """Return which steps were not counted because they had not been identified yet; empty = none are known."""
     few = _missed(rank)
     return (
-        f"{few} not counted, from before this was known to end a step; --step-at FILE:LINE counts all"
+        f"{few} not counted, as the end of a step had not been identified yet; --step-at FILE:LINE counts all"
         if few
         else ""
     )
@@ -83,13 +84,13 @@ def _missed(rank: WriterState) -> str:
 
 
 def refusal(capture: CaptureState, fold: Fold) -> str:
-    """Return why a capture is no evidence of what a step of the session takes; empty = it is."""
+    """Return why a capture is not representative of the session's steps; empty = it is."""
     if not capture.paths:
         return ""
     if capture.withdrawn:
         return (
-            f"capture {capture.id} is no evidence: what it recorded turned out to be no training steps, "
-            "and was withdrawn; capture again"
+            f"capture {capture.id} is not representative: what it recorded turned out not to be training steps and "
+            "was withdrawn; capture again"
         )
     for name, record in sorted(capture.by_writer.items()):
         rank = fold.writers.get(name)
@@ -107,14 +108,14 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
         if not shortest_ns <= captured_ns <= longest_ns:
             return (
-                f"capture {capture.id} is no evidence: its steps took {format_ns(captured_ns)} in the median, those "
-                f"of the session {format_ns(stats.median_ns)}; capture others: tuiprof record --capture N@STEP"
+                f"capture {capture.id} is not representative: its median step took {format_ns(captured_ns)}, that of "
+                f"the session {format_ns(stats.median_ns)}; capture other steps: tuiprof record --capture N@STEP"
             )
     return ""
 
 
 def rare_steps(capture: CaptureState, fold: Fold) -> str:
-    """Return which steps of a capture are long ones that are rare in the session; empty = none."""
+    """Return which steps of a capture are long steps that are rare in the session; empty = none."""
     for name, record in sorted(capture.by_writer.items()):
         rank = fold.writers.get(name)
         if rank is None or record.first is None or record.last is None:
@@ -131,20 +132,20 @@ def rare_steps(capture: CaptureState, fold: Fold) -> str:
             numbers = ", ".join(map(str, rows["n"][inside][longest]))
             took = format_ns(float(captured_ns[longest].max()))
             return (
-                f"step {numbers} took {took} while captured, and {format_share(share)} of the session's steps are so "
-                f"long: what it does is {format_share(float(longest.mean()))} of this capture, and counts for too "
-                "much in what is found; capture others: tuiprof record --capture N@STEP"
+                f"step {numbers} took {took} while captured; {format_share(share)} of the session's steps are that "
+                f"long, but {format_share(float(longest.mean()))} of this capture's, so its findings overstate them; "
+                "capture other steps: tuiprof record --capture N@STEP"
             )
     return ""
 
 
 def refusals(fold: Fold) -> dict[str, str]:
-    """Return why captures are no evidence, by the path of their traces relative to the session."""
+    """Return why captures are not representative, by the path of their traces relative to the session."""
     return _by_path(fold, refusal)
 
 
 def remarks(fold: Fold) -> dict[str, str]:
-    """Return what captures show too much of, by the path of their traces relative to the session."""
+    """Return which long steps captures overstate, by the path of their traces relative to the session."""
     return _by_path(fold, rare_steps)
 
 

@@ -1,4 +1,4 @@
-"""Which rank of a distributed run holds up the others."""
+"""Which rank of a distributed run delays the others."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tuiprof.session.live.writer_state import WriterState
 
 #: Steps that are compared.
 STEPS: Final = 100
-#: A rank is a straggler when its figure is above the median of all ranks by this share of a step.
+#: A rank is a straggler if its figure is above the median of the other ranks by this share of a step.
 SHARE: Final = 0.05
-#: Beside a device that is timed, the host holds up others only from this share of the step on: else it runs ahead.
+#: With device times, a host delays the others only from this share of the step on: below, it runs ahead.
 NO_SLACK: Final = 0.9
 #: Where ranks wait for one another.
 _MEETING: Final = ("backward", "optimizer")
 RULE: Final = (
-    f"median of the last {STEPS} steps of each rank; a straggler takes {SHARE:.0%} of a step longer than the median "
-    f"rank. Where all ranks take the same time because they wait for one another, what counts is the time outside "
-    f"{' and '.join(_MEETING)}, in which the others' waiting is hidden; with an accelerator only where that is "
-    f"{NO_SLACK:.0%} of the step or more, as a host that runs ahead of its device holds up nobody."
+    f"the median of a straggler's last {STEPS} steps is above the median of the other ranks by {SHARE:.0%} of a step. "
+    f"If all ranks take the same time because they wait for one another, the time outside {' and '.join(_MEETING)} is "
+    f"compared, as the others wait inside these phases; with an accelerator only if it is {NO_SLACK:.0%} of the step "
+    "or more, as a host that runs ahead of its device does not delay the others."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One rank beside the others.
+    """One rank, for comparison with the others.
 
     Attributes:
         name: Its writer.
         rank: Its number; None = unknown.
         host: Its host; empty = the run has one.
         step_ns: Median step time; NaN = no steps.
-        own_ns: Median time of a step outside of where ranks wait for one another; NaN = no phases are known.
+        own_ns: Median time of a step outside the phases in which ranks wait for one another; NaN = unknown.
         recent_ns: Its last step times, oldest first.
-        straggles: It holds up the others.
-        why: By what: ``"step time"`` or ``"time before it meets the others"``; empty = it does not.
+        straggles: It delays the others.
+        why: The high figure: ``"step time"`` or ``"time outside backward and optimizer"``; empty = no straggler.
     """
 
     name: str
@@ -59,12 +59,12 @@ def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane
     middle = float(np.nanmedian(steps))
     for figures, why in (
         (steps, "step time"),
-        (np.array([lane.own_ns for lane in found]), "time before it meets the others"),
+        (np.array([lane.own_ns for lane in found]), f"time outside {' and '.join(_MEETING)}"),
     ):
         if np.isfinite(figures).sum() < 2:
             continue
         worst = int(np.nanargmax(figures))
-        # Against the other ranks: of two, the slower one must not hide in the middle.
+        # Compared with the other ranks: with two, the median of both would include the slower one.
         others = float(np.nanmedian(np.delete(figures, worst)))
         if figures[worst] - others >= SHARE * middle:
             lane = found[worst]
@@ -76,7 +76,7 @@ def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane
 
 
 def _has_slack(rank: WriterState, lane: Lane) -> bool:
-    """Whether the host of a rank runs ahead of its device, so that nobody waits for what it does meanwhile."""
+    """Whether the host of a rank runs ahead of its device, so that its time does not delay the others."""
     return bool((rank.steps.rows["device_ns"] >= 0).any()) and lane.own_ns < NO_SLACK * lane.step_ns
 
 

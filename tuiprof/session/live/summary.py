@@ -1,4 +1,4 @@
-"""What a recorded run was like, as a report: step times, phases, devices, captures and what was noted."""
+"""Report of a recorded run: step times, phases, devices, captures and notes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tuiprof.telemetry.figures import figure, show
 _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
 
 
-#: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
+#: Time outside of all phases, and time that rare long steps add, is mentioned from this share on; waiting for data too.
 _MUCH, _MUCH_DATA = 0.2, 0.15
-#: Evaluations and checkpoints get a word from this share on.
+#: Evaluations and checkpoints are mentioned from this share on.
 _LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
 #: Lines are named from so many samples on, and each from this share on.
@@ -52,8 +52,8 @@ _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
 _OTHER_NOTE = (
-    f"{_REST}: what no phase covers, such as the loop's own Python, logging, copies to the device and what a framework "
-    "does around the model; the table of lines says where"
+    f"{_REST}: time outside of all phases, such as Python code of the loop, logging, copies to the device and "
+    "framework code around the model; see the table of lines"
 )
 
 
@@ -69,7 +69,7 @@ def read_fold(session: Session) -> Fold:
 
 
 def summarise(session: Session, fold: Fold | None = None) -> Report:
-    """Tell what a run was like."""
+    """Return the report of a run."""
     fold = fold or read_fold(session)
     status = session.status()
     lead = fold.lead
@@ -95,14 +95,14 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         rules=(
             Rule(
                 "step time",
-                "host time from the end of one step to the end of the next, without evaluations and checkpoints that "
-                "come now and then; captured steps left out, and later ones where a capture has slowed them down",
+                "host time from the end of one step to the end of the next, without occasional evaluations and "
+                "checkpoints; captured steps are excluded, and so are later steps if a capture slowed them down",
             ),
             *([Rule("on the device", AHEAD_RULE)] if stats is not None and stats.on_device else []),
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
-            *([Rule("no evidence", EVIDENCE_RULE)] if refusals(fold) else []),
+            *([Rule("not representative", EVIDENCE_RULE)] if refusals(fold) else []),
             *([Rule("clocks", CLOCK_RULE)] if hosts else []),
         ),
         notes=(*sentences(hosts), *_notes(session, fold, status, stats)),
@@ -110,7 +110,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
 
 
 def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None) -> list[str]:
-    """Return what there is to know before believing the figures: why it failed, what went wrong, who else ran."""
+    """Return the notes of a report: why the run failed, warnings, and what limits the figures."""
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
     said += fold.problems
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
@@ -123,11 +123,12 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
             if rank.end is not None and rank.end.ph:
                 after = ", ".join(f"{name} {format_ns(ns)}" for name, ns in rank.end.ph.items())
                 said.append(
-                    f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}after the last step: {after}, in no step"
+                    f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}after the last step: {after}, not counted in "
+                    "any step"
                 )
         said += [
-            f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
-            "the figures are those of the steps before it"
+            f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}, as the profiler still has an effect; "
+            "the figures are from the steps before the capture"
             for rank in fold.ranks
             if (slowdown := _slowdown(rank)) is not None
         ]
@@ -147,10 +148,10 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         said = last_words(session)
         return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
     if not fold.ranks and status.over:
-        unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
+        unseen = "no steps were recorded, as no process with the probe imported PyTorch, JAX or tuiprof"
         return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
     if fold.lead is None or stats is None or not stats.count:
-        return f"{session.title} {status}: no training step was seen. {_how_to_name(session, fold)}"
+        return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
     steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
     return (
@@ -164,27 +165,27 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
 
 
 def _how_to_name(session: Session, fold: Fold) -> str:
-    """Return what to do about steps that were not seen: which line probably ends one."""
+    """Return how to record steps that were not detected: the line that probably ends one, and the command."""
     if line := likely(fold, session.meta.cwd):
         return (
-            f"The script was in the loop at {line}; to count its iterations: "
-            f"{_again(session, line)} (from Python 3.12 on they are found without it)"
+            f"The script ran the loop at {line}; to count its iterations: "
+            f"{_again(session, line)} (Python 3.12 and newer detects them without the option)"
         )
-    said = f"Name the line that ends one, the script stays as it is: {_again(session, 'FILE:LINE')}"
+    said = f"Name the line that ends a step (the script needs no change): {_again(session, 'FILE:LINE')}"
     lines = fold.lead.lines if fold.lead is not None else None
     if lines is not None and lines.samples >= _FEWEST_SAMPLES and lines.top:
         file, number, count = lines.top[0]
         if count >= _ALL_OF_IT * lines.samples:
             where = f"{_short(file, session)}:{number}"
             return (
-                f"{format_share(count / lines.samples)} of the time is at {where}; if it holds all steps, as "
-                "lax.scan does, only a capture by the clock shows them: --capture 3s@20s"
+                f"{format_share(count / lines.samples)} of the time is spent at {where}; if this line runs all "
+                "steps, like lax.scan, only a timed capture shows them: --capture 3s@20s"
             )
     return said
 
 
 def _again(session: Session, line: str) -> str:
-    """Return the command that runs the script again and counts a line."""
+    """Return the command that records the script again and counts the executions of a line as steps."""
     words = session.meta.argv if not session.meta.attached else []
     command = " ".join(map(shell_word, words))
     return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _LONGEST_COMMAND else '…'}"
@@ -203,16 +204,18 @@ def _level(status: Status, stats: StepStats | None) -> Level:
 
 def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStats | None) -> tuple[Fact, ...]:
     facts = [
-        Fact("state", "state", str(status), "text", "Whether the run goes on, and how it ended."),
-        Fact("exit_code", "exit status", status.code, "count", "As a shell gives it: 128 + n for signal n."),
-        Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the newest record."),
+        Fact("state", "state", str(status), "text", "Whether the run is still going, or how it ended."),
+        Fact(
+            "exit_code", "exit status", status.code, "count", "As reported by a shell: 128 + n for signal n."
+        ),
+        Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the latest record."),
     ]
     if lead is None or stats is None:
         return tuple(facts)
     device = lead.steps.rows["device_ns"][lead.steps.comparable()]
     device = device[device >= 0]
     facts += [
-        Fact("steps", "steps", len(lead.steps), "count", "Steps recorded, captured ones included."),
+        Fact("steps", "steps", len(lead.steps), "count", "Recorded steps, including captured ones."),
         *(
             [Fact("steps_are", "steps are", what, "text", "What ends a step.")]
             if (what := described(lead))
@@ -233,24 +236,27 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
         Fact(
             "probe_ns_per_step",
-            "probe cost a step",
+            "probe cost per step",
             lead.cost_per_step_ns,
             "ns",
-            "What the probe's hooks took of the thread that trains: measured at each step's end, and taken for the "
-            "step's other hooks as well. Captured steps and the opening of the log are not in it.",
+            "Time of the probe's hooks on the training thread: measured at the end of each step, and assumed to be "
+            "the same for the step's other hooks. Excludes captured steps and opening the log.",
         ),
         Fact("probe_share", "probe share", lead.cost_share, "share"),
     ]
     if len(device):
         about = "Mean time between the device events at the ends of two steps."
         if lead.steps.device_every > 1:
-            about += f" Timed on one step in {lead.steps.device_every}: to time each costs steps so short too much."
+            about += (
+                f" Measured on one step in {lead.steps.device_every}, as steps this short are slowed down by timing "
+                "each of them."
+            )
         facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
     return tuple(facts)
 
 
 def _left_behind(lead: WriterState) -> list[Fact]:
-    """Return how much longer steps take since a capture, where they do."""
+    """Return how much longer steps take since a capture, if they do."""
     slowdown = lead.steps.slowdown
     if slowdown is None:
         return []
@@ -258,14 +264,14 @@ def _left_behind(lead: WriterState) -> list[Fact]:
 
 
 def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
-    """Return what the recorder and the screens that watched took beside the script."""
+    """Return the CPU time of the recorder and of the live screens."""
     duration_s = fold.now_ns / 1e9
     watched = [viewing for viewing in viewings(session.path) if viewing.host == session.meta.host]
     screens = sum(viewing.cpu_s for viewing in watched) / duration_s if watched and duration_s > 0 else None
-    help_ = "CPU time over the run's time; 100 % = one core."
+    help_ = "CPU time divided by the duration of the run; 100 % = one core."
     return (
         Fact("recorder_share", "recorder", fold.recorder_share, "share", help_),
-        Fact("screens_share", "screens that watched", screens, "share", help_),
+        Fact("screens_share", "live screens", screens, "share", help_),
     )
 
 
@@ -295,16 +301,16 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
         Column("ranks", "ranks"),
         Column("waits", "waits", hidden=not any(host.waits for host in hosts), whole=True),
         Column("steps", "steps", "count"),
-        Column("median_ns", "median", "ns", "Of its lowest rank."),
+        Column("median_ns", "median", "ns", "Of the lowest rank on the host."),
         Column("clock", "clock", help=CLOCK_RULE),
-        Column("clock_ahead_ns", "clock ahead", "ns", "Of the first host's.", hidden=True),
+        Column("clock_ahead_ns", "clock ahead", "ns", "Relative to the first host.", hidden=True),
         Column("folder", "session", hidden=True),
     )
     return Table("hosts", "Hosts", columns, pl.DataFrame(rows, infer_schema_length=None))
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return numbers in few words: ``0-7, 12``."""
+    """Return numbers as ranges: ``0-7, 12``."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][-1] + 1:
@@ -361,23 +367,21 @@ def _phases(lead: WriterState | None) -> Table | None:
         Column("phase", "phase"),
         Column(
             "step_ns",
-            "a step",
+            "per step",
             "ns",
-            "Host time of an ordinary step, of the half of the steps nearest to the median: these add up to the "
-            "median step. Where the host runs ahead of the device, the rest of the device's step is a line of its own.",
+            "Host time in an ordinary step, from the half of the steps nearest to the median; the rows add up to the "
+            "median step. If the host runs ahead of the device, the rest of the device's step is a separate row.",
         ),
         Column("share", "share", "share"),
-        Column(
-            "mean_ns", "mean", "ns", "Mean over all steps: rare long ones, such as evaluations, are in it."
-        ),
+        Column("mean_ns", "mean", "ns", "Mean over all steps, including rare long ones such as evaluations."),
     )
-    title = "Where a step goes"
+    title = "Step time by phase"
     chart = Chart(title, (Series("step_ns"),), at="phase", form="bars")
     return Table("phases", title, columns, pl.DataFrame(rows), _diagnosis(ordinary, means), chart=chart)
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
-    """Return where the script's main thread was, by samples."""
+    """Return the lines that the script's main thread ran, by samples."""
     lines = lead.lines if lead is not None else None
     if lead is None or lines is None or lines.samples < _FEWEST_SAMPLES:
         return None
@@ -389,13 +393,13 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
     ]
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
-        f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, where it leaves "
-        "Python or waits; the line of the script that it was called from"
+        f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, taken where it "
+        "leaves Python or waits; each counts for the script's line in its stack"
     )
     took_ns = lines.at - lead.head.mono_ns if lead.head is not None else 0
     if lines.ns and took_ns > 0:
-        note += f". They took {format_share(lines.ns / took_ns)} of a core"
-    return Table("lines", "Where the script was", columns, pl.DataFrame(rows), note) if rows else None
+        note += f". Sampling took {format_share(lines.ns / took_ns)} of a core"
+    return Table("lines", "Time by line of the script", columns, pl.DataFrame(rows), note) if rows else None
 
 
 def _short(file: str, session: Session) -> str:
@@ -406,30 +410,30 @@ def _short(file: str, session: Session) -> str:
 
 
 def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
-    """Return what the phases alone say of a run: what to look at first; empty = nothing stands out."""
+    """Return what stands out in the phases of a run; empty = nothing."""
     total, mean = sum(ordinary.values()), sum(means.values())
     said = []
     waits = sum(means.get(name, 0.0) for name in _DATA)
     if waits >= _MUCH_DATA * mean:
         said.append(
-            f"the script waits for data {format_share(waits / mean)} of its time: more workers for the loader, or "
-            "less work a sample"
+            f"the script waits for data {format_share(waits / mean)} of the time: use more loader workers, or do less "
+            "work per sample"
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
     between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
     if sum(between.values()) >= _LEAST_BETWEEN * mean:
         shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
-        said.append(f"between the steps, {shares} of the time")
+        said.append(f"between steps: {shares} of the time")
     if ordinary.get("evaluation", 0.0) >= _LEAST_BETWEEN * total and "backward" in ordinary:
         said.append(
-            "evaluation in ordinary steps: a model in evaluation mode is called without gradients, such as a teacher"
+            "evaluation in ordinary steps: a model in evaluation mode runs without gradients, for example a teacher"
         )
     grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
     if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:
         name = _REST if largest == "other" else largest
-        said.append(f"rare long steps make the mean step {format_ns(mean)}, most of the excess in {name}")
+        said.append(f"rare long steps raise the mean step to {format_ns(mean)}, mostly in {name}")
     return "; ".join(said)
 
 
@@ -441,7 +445,7 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
         for name in _DEVICE_FIGURES:
             if name in history.overview:
                 mean = history.overview[name].overall_mean
-                if mean == mean:  # it was read at least once
+                if mean == mean:  # read at least once
                     rows.append(
                         {
                             "device": key,
@@ -472,7 +476,7 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
 def _left_out(fold: Fold, others: Set[str]) -> str:
     """Return which devices have no rows because the run uses others; empty = none."""
     named = ", ".join(key for key in fold.devices if key in others)
-    return f"not this run's, left out: {named}" if named else ""
+    return f"not used by this run, left out: {named}" if named else ""
 
 
 def _captures(fold: Fold) -> Table | None:
@@ -531,7 +535,7 @@ def _step_time(fold: Fold) -> Table | None:
 
 
 def _captured(fold: Fold, lead: WriterState) -> Ints:
-    """Return how many captured steps each row of the overview stands for."""
+    """Return the number of captured steps in each row of the overview."""
     steps = lead.steps
     counts = np.zeros(len(steps.overview), np.int64)
     if steps.last_n is None:

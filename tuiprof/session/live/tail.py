@@ -27,7 +27,7 @@ BLOCK: Final = 4 << 20
 #: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
 LONGEST_LINE: Final = 8 << 20
 
-#: A place in a log is looked for to within so many bytes.
+#: An offset in a log is searched to within so many bytes.
 _CLOSE: Final = 64 << 10
 
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -147,7 +147,7 @@ class LogFile:
         return self._decode(head)
 
     def position_of(self, at: int) -> int:
-        """Return a place in the file before which every record is older than a moment; the lines are in order.
+        """Return an offset in the file before which every record is older than a moment; the lines are in order.
 
         Args:
             at: The moment, on the writer's clock, ns.
@@ -215,7 +215,7 @@ class LogFile:
 
 
 def _data_after(path: Path, position: int) -> int:
-    """Return where the next bytes are that take room on the disk, at most the end; nobody wrote what lies before."""
+    """Return the offset of the next allocated bytes of a sparse file, at most the end."""
     try:
         with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
             try:
@@ -283,14 +283,14 @@ class LogReader:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read so far, one sentence a file."""
+        """What could not be read so far, one sentence per file."""
         said = []
         for name, file in self._files.items():
             if file.unreadable:
                 said.append(f"log/{name}.jsonl cannot be read: {file.unreadable}")
             if file.malformed:
                 lines = "1 line" if file.malformed == 1 else f"{file.malformed} lines"
-                said.append(f"{lines} of log/{name}.jsonl cannot be read and are left out")
+                said.append(f"{lines} of log/{name}.jsonl cannot be read and are skipped")
         return said
 
     @property
@@ -325,7 +325,7 @@ class LogReader:
             file.close()
 
     def _find(self) -> None:
-        """Take up files that have appeared."""
+        """Start following files that have appeared."""
         for log in self.session.logs():
             if log.writer not in self._files:
                 file = self._files[log.writer] = LogFile(log.path)

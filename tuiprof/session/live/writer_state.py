@@ -309,7 +309,7 @@ class StepSeries:
         return self.rows[f"v:{name}"]
 
     def restart(self) -> None:
-        """The process started anew and counts its steps from 0 again."""
+        """The process was restarted and counts its steps from 0 again."""
         self._segment = self.rows.total
         self._early.clear()
 

@@ -62,7 +62,7 @@ class LogWriter:
             return self._flush()
 
     def give_up_readings(self) -> None:
-        """Give up what waits and is not said in words, so that the last lines fit into little space."""
+        """Drop waiting readings, so that the last lines fit into little space."""
         with self._lock:
             first, others = list(self._waiting)[:1], list(self._waiting)[1:]  # the first may be half written
             kept = [line for line in others if line.startswith(_WORDS)]
@@ -100,7 +100,7 @@ class LogWriter:
         """Return the note that says that lines waited, and forget about it."""
         now = time.monotonic_ns()
         waited_s = math.ceil((now - (self._stuck_since or now)) / 1e9)
-        lost = f"; {self._lost} readings were given up" if self._lost else "; nothing was lost"
+        lost = f"; {self._lost} readings were dropped" if self._lost else "; nothing was lost"
         note = Note(now, "warn", f"the recorder could not write for {waited_s} s: {self._why}{lost}")
         self._stuck_since, self._lost = None, 0
         return note

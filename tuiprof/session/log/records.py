@@ -336,7 +336,7 @@ class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
 
 
 class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
-    """A number of the training that is none, written the first time.
+    """A NaN or infinite value of the training, written the first time.
 
     Attributes:
         at: Monotonic ns.
@@ -352,7 +352,7 @@ class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
 
 
 class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
-    """An allocation on a device that failed; the script may have caught the error and gone on.
+    """A failed allocation on a device; the script may have caught the error and continued.
 
     Attributes:
         at: Monotonic ns.

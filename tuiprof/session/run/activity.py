@@ -1,4 +1,4 @@
-"""What a script does before its first step, seen from outside: which compiler it runs, which framework is loaded."""
+"""What a script does before its first step: the compiler it runs, the framework it has loaded."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LIBRARIES: Final = (
 
 
 def activity(session: Session) -> str:
-    """Return what the script of a session does just now, in words; empty = unknown."""
+    """Return what the script of a session is doing, as a sentence; empty = unknown."""
     who = processes(session)
-    if who is None or who.place != process.place():
+    if who is None or who.pid_namespace != process.pid_namespace():
         return ""
     if who.script is None or not process.alive(who.script):
         return "the script has not been started yet"

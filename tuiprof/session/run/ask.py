@@ -31,7 +31,7 @@ def distributions() -> dict[str, str]:
 
 
 def torch_cuda() -> bool:
-    """Say whether the torch that would be imported was built with CUDA, without importing it."""
+    """Return whether the torch that would be imported was built with CUDA, without importing it."""
     for folder in sys.path:
         library = os.path.join(folder, "torch", "lib")
         if folder and os.path.isdir(library):

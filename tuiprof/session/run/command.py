@@ -1,4 +1,4 @@
-"""What to run: which interpreter, which file, and what was probably meant when there is none."""
+"""What to run: which interpreter, which file, and suggestions if it does not exist."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
 
 
 def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
-    """Refuse a program that is no Python in which the probe can run; it is started once to ask.
+    """Raise an error if the probe cannot run in a program; the program is started once to find out.
 
     Raises:
         LaunchError: It does not answer as a Python does, or is too old.
@@ -83,7 +83,7 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
         raise LaunchError(f"{python} cannot be started: {error.strerror}", remedy) from error
     answer = _ANSWER.fullmatch(done.stdout.decode("utf-8", "replace"))
     if done.returncode or answer is None:
-        raise LaunchError(f"{python} is no Python interpreter", remedy)
+        raise LaunchError(f"{python} is not a Python interpreter", remedy)
     if (int(answer[1]), int(answer[2])) < _OLDEST:
         raise LaunchError(
             f"{python} is Python {answer[1]}.{answer[2]}", "tuiprof runs scripts in Python 3.9 and later"
@@ -112,7 +112,7 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         LaunchError: Something named does not exist or cannot be executed.
     """
     if not argv or not argv[0]:
-        raise LaunchError("there is nothing to run", "name a script: tuiprof run -- python train.py")
+        raise LaunchError("no command given", "give one: tuiprof run -- python train.py")
     program, *rest = argv
     if is_python(program):
         if rest and not rest[0].startswith("-"):
@@ -126,7 +126,7 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         if not os.path.exists(path):
             raise LaunchError(f"there is no file {path.name!r} in {path.parent}", _did_you_mean(path))
         if os.path.isdir(path):
-            raise LaunchError(f"{program!r} is a directory", "name the script in it")
+            raise LaunchError(f"{program!r} is a directory", "give the path of a script in it")
         if not os.access(path, os.X_OK):
             raise LaunchError(
                 f"{program!r} is not executable", f"chmod +x {program}, or name its interpreter"
@@ -151,7 +151,7 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
 def _script_must_exist(name: str, cwd: Path) -> None:
     path = cwd / typed_path(name)
     if os.path.isdir(path) and not os.path.exists(path / "__main__.py"):
-        raise LaunchError(f"{name!r} is a directory without __main__.py", "name the script in it")
+        raise LaunchError(f"{name!r} is a directory without __main__.py", "give the path of a script in it")
     if not os.path.exists(path):
         raise LaunchError(f"there is no script {path.name!r} in {path.parent}", _did_you_mean(path))
 

@@ -72,7 +72,7 @@ def request_capture(
     reached = [part for part in running_parts(session) if not unreached(part)]
     if not reached:
         why = ", ".join(filter(None, map(unreached, session.parts)))
-        raise SessionError(f"no host of {session.id} can be asked: {why}")
+        raise SessionError(f"no host of {session.id} can be reached: {why}")
     request = CaptureRequest(slug(id) if id else _new_id(session), steps, at, stack, shapes, memory)
     for part in reached:
         put_capture(part, request)
@@ -89,7 +89,7 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
 
 
 def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
-    """Say what the black box is to look after that costs something; nothing is written where nothing is wanted.
+    """Enable those checks of the black box that cost time; writes nothing if there are none.
 
     Raises:
         SessionError: It cannot be written.
@@ -138,12 +138,12 @@ def put_trigger(session: Session, request: TriggerRequest) -> None:
         SessionError: It cannot be written.
     """
     if sum(when is not None for when in (request.above_ns, request.times, request.every)) != 1:
-        raise ValueError("a time, a multiple of the median, or a number of steps")
+        raise ValueError("give one of a time, a multiple of the median, and a number of steps")
     for name, number in (("steps", request.steps), ("every", request.every), ("above_ns", request.above_ns)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1")
     if request.times is not None and not request.times > 1:
-        raise ValueError("a slow step takes more than once the median")
+        raise ValueError("the multiple of the median must be above 1")
     write_inside(session.control, f"trigger-{request.id}.json", msgspec.json.encode(request))
 
 
@@ -189,7 +189,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
     who = processes(session) or known
     if who is None or session.path.exists():
         _must_run(session)
-    here = who is not None and who.place == process.place()
+    here = who is not None and who.pid_namespace == process.pid_namespace()
     recorded = here and who is not None and process.alive(who.supervisor)
     try:
         request = StopRequest(time.time_ns(), int(sig), firm)
@@ -203,7 +203,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
     pid = who.script.pid if who.script is not None else who.supervisor.pid
     remedy = f"stop it as the user who started it (process {pid})"
     if known is None and not is_own(session.control / PROCESS_FILE):  # it may name any process
-        raise SessionError(f"{session.id} is the run of another user", remedy)
+        raise SessionError(f"{session.id} belongs to another user", remedy)
     try:
         if recorded and not firm:
             os.kill(who.supervisor.pid, sig)
@@ -212,7 +212,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
     except ProcessLookupError:  # it has just ended by itself
         pass
     except PermissionError as error:
-        raise SessionError(f"{session.id} is the run of another user", remedy) from error
+        raise SessionError(f"{session.id} belongs to another user", remedy) from error
 
 
 def stop_unless_over(
@@ -236,7 +236,7 @@ def read_stop(session: Session) -> StopRequest | None:
 
 
 def running_parts(session: Session) -> list[Session]:
-    """Return the parts of a run that go on, of each host one.
+    """Return the running parts of a run, one per host.
 
     Raises:
         SessionError: The run is over.
@@ -253,7 +253,7 @@ def running_parts(session: Session) -> list[Session]:
 def _must_run(session: Session) -> None:
     status = status_of(session)
     if status.over:
-        raise SessionError(f"{session.id} is over: {status}", "start a new run: tuiprof run …")
+        raise SessionError(f"{session.id} has ended: {status}", "start a new run: tuiprof run …")
 
 
 def _new_id(session: Session) -> str:

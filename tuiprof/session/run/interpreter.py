@@ -1,4 +1,4 @@
-"""What the interpreter that runs scripts has, asked of it in a subprocess that needs only the standard library.
+"""Facts about the interpreter that runs scripts, collected in a subprocess that needs only the standard library.
 
 That interpreter need not be tuiprof's: it may be of another environment, another Python (3.9+), without tuiprof.
 """
@@ -66,7 +66,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What scenarios would run on, in a line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
+        """What scenarios would run on, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
         devices = [f"{name} ×{count}" for name, count in _counted(name for name, _ in self.gpus)]
         if not devices:
             devices = [f"{self.cores} CPU cores"]
@@ -77,7 +77,7 @@ class Facts(msgspec.Struct, frozen=True):
 def facts(
     python: str | os.PathLike[str] | None = None, *, refresh: bool = False, timeout_s: float = 30.0
 ) -> Facts:
-    """Ask an interpreter what it has; remembered for the life of this process.
+    """Inspect an interpreter; cached for the life of this process.
 
     Raises:
         LaunchError: There is no such interpreter, or it does not answer.
@@ -110,14 +110,12 @@ def _ask(python: Path, timeout_s: float) -> Facts:
     if done.returncode or not answer:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "", said[-1]) if said else f"exit status {done.returncode}"
-        raise LaunchError(
-            f"{python} cannot be asked what it has: {why}", "tuiprof runs scripts in Python 3.9+"
-        )
+        raise LaunchError(f"{python} cannot be inspected: {why}", "tuiprof runs scripts in Python 3.9+")
     try:
         raw: dict[str, Any] = msgspec.json.decode(answer[-1][len(_MARK) :])
         return msgspec.convert({"python": str(python), **raw}, Facts)
     except msgspec.MsgspecError as error:
-        raise LaunchError(f"{python} gave an answer that makes no sense: {error}", "") from error
+        raise LaunchError(f"{python} returned an invalid answer: {error}", "") from error
 
 
 def _counted(names: Any) -> list[tuple[str, int]]:

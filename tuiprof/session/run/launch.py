@@ -60,7 +60,7 @@ class LaunchSpec:
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
         keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
-        watch_nan: Check loss and gradients for numbers that are none, once a step.
+        watch_nan: Check loss and gradients for NaN and infinite values, once per step.
         stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
             terminal, which it would share with the screen.
     """
@@ -94,7 +94,8 @@ def parse_capture(
         seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
         if not 0 < seconds <= LONGEST_S:
             raise UsageProblem(
-                f"--capture {text!r} is not within {LONGEST_S:g} s", "traces of seconds are large"
+                f"--capture {text!r} is not between 0 and {LONGEST_S:g} s",
+                "traces of several seconds are large",
             )
         return CaptureRequest(
             DEFAULT_CAPTURE.id, 1, None, stack, shapes, memory, seconds=seconds, after_s=after_s
@@ -162,7 +163,7 @@ def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
 
 
 def _never_started(session: Session, why: str) -> None:
-    """Let a session whose supervisor came to nothing say so, instead of looking as if it were being started."""
+    """Record in the session that its supervisor failed, so that it is not listed as starting."""
     if last_end(session, "recorder") is None:
         with contextlib.suppress(OSError):  # what failed may be the disk
             end = End(time.monotonic_ns(), 126, None, why)
@@ -229,7 +230,7 @@ def _name(spec: LaunchSpec) -> str:
 
 @contextlib.contextmanager
 def _piped_in(wanted: bool) -> Iterator[int | None]:
-    """Give the descriptor of a pipe, socket or file that is this process's standard input; None where it is none."""
+    """Return the descriptor of this process's standard input if it is a pipe, socket or file, else None."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:  # it was started without one
@@ -272,7 +273,7 @@ def _supervise(session: Session, plan: Plan) -> None:
     except (OSError, msgspec.DecodeError) as error:
         said = log.read_text(errors="replace").strip().splitlines()
         raise LaunchError(
-            f"the supervisor died: {said[-1] if said else 'it said nothing'}", f"see {log}"
+            f"the supervisor died: {said[-1] if said else 'no output'}", f"see {log}"
         ) from error
     if reply.error:
         kind = SessionError if reply.of_session else LaunchError

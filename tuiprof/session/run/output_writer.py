@@ -179,7 +179,7 @@ class OutputWriter:
         self._thread = threading.Thread(target=self._write, name="writing", daemon=True)
 
     def run(self) -> None:
-        """Work until nobody can print any more, and all is written or given up."""
+        """Work until no process can print any more, and all output is written or dropped."""
         self._thread.start()
         while still := [stream for stream in self._streams if stream.open]:
             select.select([stream.pipe for stream in still], [], [])

@@ -142,7 +142,7 @@ class Recorder:
                 self._log.write(Telemetry(at, reading.device, figures, dict(reading.text)))
 
     def _tell_printed(self, *, again: bool) -> None:
-        """Tell how much the script has printed by now."""
+        """Record how much the script has printed so far."""
         sizes = []
         for name in ("stdout.log", "stderr.log"):
             try:

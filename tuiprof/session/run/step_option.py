@@ -1,4 +1,4 @@
-"""Where the user says that steps end: what is typed, and what the probe gets."""
+"""The options that say where steps end, and the environment variables that pass them to the probe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
     """
     step_at, step_function = option.format("at"), option.format("function")
     if at and function:
-        raise UsageProblem(f"{step_at} contradicts {step_function}", "give the one that a step ends with")
+        raise UsageProblem(f"{step_at} cannot be used with {step_function}", "use one of them")
     if at:
         file, _, line = at.rpartition(":")
         if not file or not line.isdecimal() or not int(line):
@@ -35,7 +35,7 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
             )
         lines = path.read_bytes().count(b"\n") + 1
         if int(line) > lines:
-            raise UsageProblem(f"{step_at}: {file} has {lines} lines", f"line {line} is not there")
+            raise UsageProblem(f"{step_at}: {file} has {lines} lines", f"it has no line {line}")
         return {STEP_AT: f"{path.resolve()}:{int(line)}"}
     if function:
         module, _, name = function.partition(":")

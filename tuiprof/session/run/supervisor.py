@@ -58,8 +58,8 @@ _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 
 NO_PROBE: Final = (
-    "no probe recorded anything: it is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a "
-    "PYTHONPATH of its own (PYTHONPATH=mine:$PYTHONPATH keeps it)"
+    "the probe recorded nothing: Python 3.9 and newer loads it, except with -I, -E or -S, or if PYTHONPATH is replaced "
+    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
 )
 
 
@@ -149,7 +149,7 @@ class _Run:
         own = process.identify(os.getpid())
         assert own is not None  # this very process runs
         # A script that has already ended has no identity any more, and needs none.
-        who = process.Processes(own, process.identify(script) if script else None, process.place())
+        who = process.Processes(own, process.identify(script) if script else None, process.pid_namespace())
         write_atomic(self._session.control / "process.json", msgspec.json.encode(who))
 
     def _start(self, output: OutputPipes) -> Family | None:
@@ -180,11 +180,11 @@ class _Run:
         try:
             self._identify(child.pid)
         except TuiprofError as error:  # the script runs all the same
-            self._note("warn", f"{error.message}: without it a lost recorder looks like a lost run")
+            self._note("warn", f"{error.message}: the session is listed as interrupted until the run ends")
         if output.problem:
             self._note(
                 "warn",
-                f"the script prints straight into its files, which a full disk fails: {output.problem}",
+                f"the script prints directly to its files, and fails if the disk is full: {output.problem}",
             )
         _answer(Reply())
         return Family(child.pid, lambda: output.pid)
@@ -227,11 +227,11 @@ class _Run:
             names = ", ".join(f"{_name(item)} ({item.pid})" for item in left[:4])
             before, recorded = recorded, self._recorded_bytes()
             if recorded == before:
-                self._note("info", f"the script left processes behind, which go on: {names}")
+                self._note("info", f"the script left processes running: {names}")
                 return
             if not told:
                 self._note(
-                    "info", f"the script has ended, but processes it left behind record steps: {names}"
+                    "info", f"the script has ended, but processes it left running record steps: {names}"
                 )
                 told = True
             over_s = now_s + _LEFTOVER_S
@@ -314,13 +314,13 @@ def _why_not(plan: Plan, error: OSError) -> tuple[str, str]:
     program = plan.command[0]
     if error.errno == errno.ENOEXEC:
         return (
-            f"{program} is no program",
-            "begin a script with #! and its interpreter, or name the interpreter",
+            f"{program} is not an executable",
+            "start the script with a #! line, or give its interpreter",
         )
     if error.errno in _NOT_THERE:
         return f"{program} or the interpreter named in its first line does not exist", "check its #! line"
     if error.errno == errno.EACCES:
-        return f"{program} may not be executed", f"chmod +x {program}"
+        return f"no permission to execute {program}", f"chmod +x {program}"
     return f"{program} could not be started: {error.strerror or error}", ""
 
 

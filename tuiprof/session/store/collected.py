@@ -1,4 +1,4 @@
-"""Copies of session folders that ``tuiprof collect`` brings here from another host, and who goes on bringing them."""
+"""Copies of session folders that ``tuiprof collect`` makes of another host's, and their collector."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Collected(msgspec.Struct, frozen=True):
         every_s: Pause between two copies, s.
         problem: Why the last attempt failed; empty = it did not.
         collector: The process that collects; None = it has ended.
-        place: Where its number means something.
+        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
     """
 
     host: str
@@ -41,23 +41,23 @@ class Collected(msgspec.Struct, frozen=True):
     every_s: float = 2.0
     problem: str = ""
     collector: process.ProcessId | None = None
-    place: str = ""
+    pid_namespace: str = msgspec.field(name="place", default="")
 
     @property
     def goes_on(self) -> bool:
-        """Whether somebody collects; of a collector on another machine, whether it did lately."""
+        """Whether a collector is running; for one on another machine, whether it copied recently."""
         if self.collector is None:
             return False
-        if self.place != process.place():
+        if self.pid_namespace != process.pid_namespace():
             return time.time() - self.unix_ns / 1e9 < 10 * self.every_s + 60
         return process.alive(self.collector)
 
     @property
     def trouble(self) -> str:
-        """Why nothing new comes from the host; empty = it does."""
+        """Why no new data comes from the host; empty = it does."""
         until = datetime.fromtimestamp(self.unix_ns / 1e9, UTC)
         if not self.goes_on:
-            return f"{COLLECTED} until {until:%H:%M:%S} UTC, and nobody goes on: tuiprof collect {self.host}"
+            return f"{COLLECTED} until {until:%H:%M:%S} UTC, no collector is running: tuiprof collect {self.host}"
         return f"{NOT_REACHED} since {until:%H:%M:%S} UTC: {self.problem}" if self.problem else ""
 
 
@@ -73,7 +73,7 @@ def unreached(session: Session) -> str:
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
-    """Say who collects a session folder.
+    """Store who collects a session folder.
 
     Raises:
         SessionError: It cannot be written.

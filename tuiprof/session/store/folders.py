@@ -376,7 +376,7 @@ def list_sessions(
 
 
 def _as_runs(listed: list[Summary]) -> list[Summary]:
-    """Return one summary for the parts of a run, at the place of the newest."""
+    """Return one summary for the parts of a run, in the position of the newest."""
     by_id = {it.id: it for it in listed}
     groups = [[part.id for part in group] for group in runs(it.part for it in listed if it.part is not None)]
     groups = with_waiting(groups, (it.launch for it in listed if it.launch is not None))
@@ -424,7 +424,7 @@ def find_session(root: Path, text: str) -> Session:
     beginning = [path for path in paths if path.name.startswith(text)]
     if len(beginning) > 1:
         some = ", ".join(path.name for path in beginning[:3])
-        raise UsageProblem(f"{len(beginning)} sessions begin with {text!r}: {some}", "give more of the name")
+        raise UsageProblem(f"{len(beginning)} sessions begin with {text!r}: {some}", "use a longer prefix")
     if beginning:
         return run_of(Session(beginning[0]))
     close = _closest(text, paths)
@@ -517,7 +517,7 @@ def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
         count += 1
         with contextlib.suppress(SessionError):  # a damaged one counts as well
             seen.update(part.path for part in run_of(Session(path)).parts)
-    raise UsageProblem(f"there is no session {text!r}: {root} holds {count}", "see tuiprof list")
+    raise UsageProblem(f"there is no session {text!r}: {root} contains {count}", "see tuiprof list")
 
 
 def _closest(text: str, paths: list[Path]) -> str | None:

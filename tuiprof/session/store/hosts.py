@@ -48,10 +48,10 @@ _MOST_NAMED: Final = 3
 #: Options of launchers for the number of hosts: torchrun, accelerate, Lightning.
 _NODES: Final = ("nnodes", "num-machines", "num-nodes")
 CLOCK_RULE: Final = (
-    "ranks that wait for one another end the same step at about the same time; the difference of clocks is the median "
-    f"over the steps that both have, {_FEWEST_STEPS} or more, used where the differences scatter by less than "
-    f"{COUPLED_SHARE:.0%} of a step (half of the range of 80 % of them). Where the hosts run ahead of their devices it "
-    "can be off by a step or two. Otherwise the wall clocks are taken as they are"
+    "ranks that wait for one another end the same step at about the same time. The clock difference is the median "
+    f"over at least {_FEWEST_STEPS} common steps; it is corrected if the differences vary by less than "
+    f"{COUPLED_SHARE:.0%} of a step (half of the range of 80 % of them). If the hosts run ahead of their devices, it "
+    "can be off by a step or two. Otherwise wall clocks are not corrected"
 )
 
 
@@ -121,7 +121,7 @@ class ClockDifference:
         if self.same:
             return "same machine"
         if self.spread_ns is None:
-            return "not known: wall clocks are taken as they are"
+            return "unknown: wall clocks are not corrected"
         where = "ahead" if self.ahead_ns >= 0 else "behind"
         return f"{format_ns(abs(self.ahead_ns))} {where} ±{format_ns(self.spread_ns)}"
 

@@ -79,7 +79,7 @@ def parse_tags(text: str) -> tuple[str, ...]:
     for tag in tags:
         if not _TAG.fullmatch(tag):
             raise UsageProblem(
-                f"{tag!r} is no tag", "a tag has letters, digits and . _ + -, at most 32 of them"
+                f"{tag!r} is not a valid tag", "a tag has letters, digits and . _ + -, at most 32 of them"
             )
     return tags
 
@@ -106,7 +106,7 @@ def _to_change(session: Path) -> Labels:
     """Return the labels of a session for a change; a damaged file is an error, so that it is not overwritten."""
     labels = read_small_json(session / LABELS_FILE, Labels)
     if labels is None and (session / LABELS_FILE).exists():
-        raise SessionError(f"{session / LABELS_FILE} is damaged", "mend it, or delete it to begin anew")
+        raise SessionError(f"{session / LABELS_FILE} is damaged", "repair it, or delete it to start over")
     return labels or Labels()
 
 

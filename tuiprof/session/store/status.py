@@ -92,7 +92,7 @@ def from_end(end: End) -> Status:
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
     if end.why == DETACHED:
-        return Status("finished", detail="detached, the process goes on")
+        return Status("finished", detail="detached, the process keeps running")
     if end.why == ENDED:
         return Status("finished", detail="exit status unknown")
     if code is None:
@@ -124,7 +124,7 @@ def processes(session: Session) -> process.Processes | None:
     who = read_small_json(session.control / PROCESS_FILE, process.Processes)
     if who is not None and read_collected(session.path) is not None:
         # A copy: whatever it says, these are processes of another machine, and none here is to be signalled.
-        return msgspec.structs.replace(who, place="")
+        return msgspec.structs.replace(who, pid_namespace="")
     return who
 
 
@@ -147,7 +147,7 @@ def status(session: Session) -> Status:
         if 0 <= age_s < STARTING_S:
             return Status("running", detail="starting")
         return Status("interrupted", detail="never started")
-    if who.place != process.place():
+    if who.pid_namespace != process.pid_namespace():
         return _elsewhere(session)
     if process.alive(who.supervisor):
         return Status("running")

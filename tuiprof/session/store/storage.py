@@ -49,20 +49,20 @@ def trouble(session: Session) -> str:
     """Return why a running script is not recorded at the moment; empty = it is."""
     counts = read_counts(session)
     if counts.why:
-        return f"{counts.why}: {_kept(counts)}; the script goes on ({session.path})"
+        return f"{counts.why}: {_kept(counts)}; the script keeps running ({session.path})"
     try:
         disk = os.statvfs(session.path)
     except FileNotFoundError:
-        return f"the session was deleted: nothing more is recorded; the script goes on ({session.path})"
+        return f"the session was deleted: nothing more is recorded; the script keeps running ({session.path})"
     except OSError:  # a mount that does not answer: nothing is known
         return ""
     # A file system without a size of its own, as some network ones are, has no blocks at all.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
-        return f"no space left: nothing more is recorded; the script goes on ({session.path})"
+        return f"no space left: nothing more is recorded; the script keeps running ({session.path})"
     return ""
 
 
 def _kept(counts: Counts) -> str:
-    said = f"{format_bytes(sum(counts.waiting))} of output wait in memory"
+    said = f"{format_bytes(sum(counts.waiting))} of output is held in memory"
     lost = sum(counts.lost)
-    return f"{said}, {format_bytes(lost)} are lost" if lost else said
+    return f"{said}, {format_bytes(lost)} is lost" if lost else said

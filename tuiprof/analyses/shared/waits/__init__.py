@@ -257,7 +257,7 @@ def _refine(
 
 
 def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) -> Ints:
-    """Tell waits made by the profiler from those that count."""
+    """Separate waits made by the profiler from those that count."""
     apart = np.zeros(len(last), dtype=np.int64)
     apart[ancestry.by_profiler] = BY_PROFILER
     bare = (

@@ -157,7 +157,7 @@ class ChunkDecoder:
             repaired += mended is not text
             texts.append(mended)
         chunk = self._strictly(b",".join(texts))
-        assert chunk is not None, "mended events are sound one by one, so together they are"
+        assert chunk is not None, "repaired events decode one by one, so they also decode together"
         chunk.malformed += malformed
         chunk.repaired += repaired
         chunk.strict = False
@@ -201,7 +201,7 @@ def _chunk(
     phases = _phases(events)
     every = np.arange(len(events), dtype=np.uint32) if positions is None else positions
     if len(every) != len(events):
-        raise msgspec.DecodeError("an event that is two, or none")
+        raise msgspec.DecodeError("the number of events does not match their positions")
 
     def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
         return list(compress(events, mask.tolist())), every[mask]

@@ -58,7 +58,7 @@ class EventReader:
 
         Raises:
             NotATrace: There is no list of events in it.
-            TraceError: It inflates to more than the limit, or cannot be read.
+            TraceError: It decompresses to more than the limit, or cannot be read.
         """
         plain = self.source.wrapping == "plain"
         with self.source.stream() as stream:
@@ -157,8 +157,8 @@ class EventReader:
         free, events = available_bytes(), self.gathered.events
         if free < events * _TABLE_BYTES:
             raise TraceError(
-                f"{self.source.path} holds more events than there is memory for: {events:,} were read, and "
-                f"{free >> 20:,} MiB are left",
+                f"{self.source.path} does not fit into memory: {events:,} events were read, and {free >> 20:,} MiB are "
+                "free",
                 "open it on a machine with more memory, or record fewer steps",
             )
 
