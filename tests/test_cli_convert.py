@@ -101,7 +101,7 @@ def test_convert_runs_it_once(machine: Machine, capsys: pytest.CaptureFixture[st
 def test_a_program_that_fails_says_what_it_said(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.install(status=4)
     assert main(["report", str(machine.capture), "--convert"]) == 3
-    assert "ended with status 4: NEFF version 9 is not supported" in capsys.readouterr().err
+    assert "failed with status 4: NEFF version 9 is not supported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "runs"), [("y", 1), ("n", 0), ("", 0)])
