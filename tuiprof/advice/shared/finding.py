@@ -244,7 +244,7 @@ class Evidence:
         return self.without_operators(self.operators_of(row))
 
     def operators_of(self, row: WaitLocation) -> Ints:
-        """Return the operators that wait at a location: the outermost ``aten::`` one around each call, else the call."""
+        """Return the operators that wait at a location: the outermost ``aten::`` one around each call, or the call."""
         trace = self.trace
         rows = self.calls_of(row)
         found, reached = rows.copy(), np.ones(len(rows), dtype=bool)
