@@ -86,7 +86,7 @@ def disturb(terminal: InTerminal) -> None:
     ("keys", "shows"),
     [
         ("", "stream 7"),
-        ("/", "a text, or for example"),  # a text field
+        ("/", "text to search for"),  # a text field
         ("?", "esc closes"),  # a dialog over the screen
         ("\x10", "Search for commands"),  # the palette: a text field in a dialog
     ],

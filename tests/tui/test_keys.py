@@ -55,10 +55,10 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         await pilot.press("question_mark")
         text = await until_shown(pilot, "esc closes", "What this screen shows")
         assert "app.palette" not in text  # ids are for those who ask
-        assert text.index("Search every command") < text.index("Jitter is the median")
+        assert text.index("Search commands, scenarios") < text.index("Jitter is the median")
         # The screen's own keys first; of Textual's own only those for the panes, in our words.
-        assert text.index("Freeze the screen") < text.index("Everywhere")
-        assert "To the next pane" in text
+        assert text.index("Pause the display") < text.index("Everywhere")
+        assert "Go to the next pane" in text
         assert "Focus Next" not in text
         assert "^" not in text.replace("ctrl+", ""), "one notation for ctrl"
         await pilot.press("i")
@@ -84,7 +84,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         works = {a.binding for a in app.screen.active_bindings.values() if a.enabled and a.tooltip}
         wanted = {*works, *Binding.make_bindings(timeline.BINDINGS), *Binding.make_bindings(table.BINDINGS)}
         moving = {b.id for b in wanted if moves_cursor(b)}
-        assert {"table.down", "timeline.cursor_on"} <= moving
+        assert {"table.down", "timeline.cursor_forward"} <= moving
         sentences = {b.tooltip for b in wanted if b.action != "command_palette" and b.id not in moving}
         await pilot.press("ctrl+p")
         options = app.screen.query_one(OptionList)
@@ -93,7 +93,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         assert {sentence for sentence in sentences if sentence not in offered} == set()
         texts = [str(option.prompt).rpartition("  ")[0].strip() for option in options.options]
         assert len(set(texts)) == len(texts), "nothing is offered twice"
-        await pilot.press(*"event after")
+        await pilot.press(*"next event")
         await until_shown(pilot, ". in timeline")
         await pilot.press("enter")
         await until(pilot, lambda: timeline.has_focus and timeline.state.event is not None)

@@ -92,7 +92,7 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
         assert "python train.py" in text
         assert "\x1b" not in text
         await choose(app, f"session:{done.session.path}")
-        await until_shown(pilot, "R replay", "median of the last steps", "12.")
+        await until_shown(pilot, "R replay", "median step", "12.")
 
 
 async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(

@@ -58,8 +58,8 @@ def test_a_sync_is_linked_with_what_it_waited_for_and_what_it_delayed() -> None:
     done, delayed = rows_of(trace, "sum_kernel")
     assert linked(trace, first) == {"waited for": done, "delayed": delayed}
     assert linked(trace, second) == {"waited for": delayed}  # nothing was launched after it
-    assert linked(trace, done)["awaited by"] == first
-    assert linked(trace, delayed)["held up by"] == first
+    assert linked(trace, done)["waited for by"] == first
+    assert linked(trace, delayed)["delayed by"] == first
     assert linked(trace, rows_of(trace, "aten::mm")[0]) == {}
 
 
@@ -84,7 +84,7 @@ def test_what_an_event_is_linked_with_is_said_with_the_time_between() -> None:
     assert said.endswith("cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between")
     said = event_words(trace, work, links_of(trace, work))
     assert "sum_kernel 5.00 ms · f: launched by cudaLaunchKernel, 1.00 ms between" in said
-    assert "F: awaited by cudaStreamSynchronize, done 1.00 ms before its end" in said
+    assert "F: waited for by cudaStreamSynchronize, done 1.00 ms before its end" in said
     said = event_words(trace, sync, links_of(trace, sync))
     assert "f: waited for sum_kernel, done 1.00 ms before its end" in said
     assert said.endswith("F: delayed sum_kernel, 6.00 ms after it")
@@ -96,7 +96,7 @@ def test_the_way_of_a_sync_leads_from_its_end() -> None:
     awaited, delayed = links_of(trace, sync)
     assert awaited.instants(trace, sync) == (9 * MS - 1, 8 * MS - 1)
     assert delayed.instants(trace, sync) == (9 * MS - 1, 15 * MS)
-    back = next(link for link in links_of(trace, delayed.row) if link.way == "held up by")
+    back = next(link for link in links_of(trace, delayed.row) if link.way == "delayed by")
     assert back.instants(trace, delayed.row) == delayed.instants(trace, sync)
 
 

@@ -34,7 +34,7 @@ async def test_the_verdict_that_matters_most_stands_on_top() -> None:
         assert app.view.current == "waits"  # the tab that has its evidence
         await pilot.press("1")
         await settle(pilot)
-        assert "✗ 2▸ 2 waits hold the host" in app.text("#trace-verdict")
+        assert "✗ 2 waits hold the host" in app.text("#trace-verdict")
         assert "NVIDIA H200 · 2 steps · 16 events · 10.0 ms a step" in app.text("#trace-head")
         assert "trust" in app.text("#trace-head")
         tabs = app.text("TabBar")

@@ -86,7 +86,7 @@ async def test_a_filter_expression_compares_figures_and_points_at_what_is_wrong(
         assert "columns: start · duration · category · name" in app.text()
         await pilot.press(*"duration >= 5")
         await pilot.pause()
-        line = next(line for line in app.text().splitlines() if "a unit is missing" in line)
+        line = next(line for line in app.text().splitlines() if "missing unit" in line)
         typed = next(line for line in app.text().splitlines() if "duration >= 5" in line)
         assert line.index("^") == typed.index("duration >= 5") + len("duration >= 5")
         assert "16 rows" in app.text("#answer-title")  # what is no filter leaves the rows alone

@@ -104,7 +104,7 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         assert app.timeline.state.cursor == 6 * MS
         await pilot.press("F")
         assert app.timeline.state.cursor == 15 * MS
-        assert "held up by cudaStreamSynchronize" in app.words()
+        assert "delayed by cudaStreamSynchronize" in app.words()
         await pilot.press("F")
         assert app.timeline.state.cursor == 6 * MS
         app.timeline.focus()
@@ -116,7 +116,7 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         assert "6.00 ms after it" in text
         await pilot.press("L")
         await settle(pilot)
-        assert "held up by  (L jumps there)" in app.text("DetailPane")
+        assert "delayed by  (L jumps there)" in app.text("DetailPane")
         assert app.timeline.state.cursor == 15 * MS
 
 

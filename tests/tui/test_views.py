@@ -41,7 +41,7 @@ def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Result
     results.work_out("fine", whole)
     assert view.headline(results, whole, "fine", None) == view.Headline("fine says so", "good", "", True)
     results.work_out("bad", whole)
-    assert view.headline(results, whole, "fine", None) == view.Headline("bad says so", "bad", "2▸", False)
+    assert view.headline(results, whole, "fine", None) == view.Headline("bad says so", "bad", "2", False)
     assert view.headline(results, whole, "bad", 0.4) == view.Headline(
         "so far, 40% read: bad says so", "bad", "", True
     )

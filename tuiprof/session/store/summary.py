@@ -1,4 +1,4 @@
-"""A summary of a session for lists, from small files and the end of its logs; no log is read whole."""
+"""A summary of a session for lists, from small files and the end of its logs; no long log is read whole."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tuiprof.system.files import read_end
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
-#: How much of the end of a rank's log is read: about a hundred steps.
-_TAIL_BYTES: Final = 16 << 10
+#: How much of the end of a rank's log is read: a thousand steps or more, within two milliseconds.
+_TAIL_BYTES: Final = 256 << 10
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -35,8 +35,9 @@ class Summary(msgspec.Struct, frozen=True):
         unix_ns: Start, Unix ns.
         duration_ns: From the start to the last record; None = no record.
         steps: Steps recorded by the rank with the most; 0 = none.
-        median_ns: Median of the last steps (about a hundred, as many as the end of the log holds; captured steps
-            are left out); where a capture slowed the script down, of the steps before it; None = no steps.
+        median_ns: Median step without captured ones; where a capture slowed the script down, of the steps before
+            it; None = no steps.
+        recent: Whether the median is that of the last steps only, because the log is too long to be read whole.
         argv: The command as given.
         host: Where it ran.
         part: The run of several hosts that it may be a part of.
@@ -54,6 +55,7 @@ class Summary(msgspec.Struct, frozen=True):
     duration_ns: int | None = None
     steps: int = 0
     median_ns: float | None = None
+    recent: bool = False
     argv: list[str] = []
     host: str = ""
     part: Part | None = None
@@ -74,7 +76,7 @@ class Summary(msgspec.Struct, frozen=True):
 def summary_of(session: Session) -> Summary:
     """Return the summary of a session."""
     clock = Clock(session.meta)
-    steps, median_ns, latest_ns = 0, None, -1
+    steps, median_ns, recent, latest_ns = 0, None, False, -1
     for path in session.log_files():
         records = decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 2048))
         marked = [record for record in records if type(record) is Step]
@@ -83,7 +85,7 @@ def summary_of(session: Session) -> Summary:
             head = records[0] if isinstance(records[0], Head) else first_head(path)
             latest_ns = max(latest_ns, last.at + clock.offset_ns(head))
         if marked and marked[-1].n >= steps:
-            steps = marked[-1].n + 1
+            steps, recent = marked[-1].n + 1, marked[0].n > 0
             plain = [step.dur for step in marked if not step.cap]
             slower = next((record for record in reversed(records) if isinstance(record, Slower)), None)
             if slower is not None:
@@ -102,6 +104,7 @@ def summary_of(session: Session) -> Summary:
         duration_ns=latest_ns if latest_ns >= 0 else None,
         steps=steps,
         median_ns=median_ns,
+        recent=recent,
         argv=session.meta.argv,
         host=session.meta.host,
         part=part_of(session),
@@ -125,6 +128,7 @@ def of_run(parts: list[Summary]) -> Summary:
         duration_ns=max(lasted, default=None),
         steps=most.steps,
         median_ns=first.median_ns or most.median_ns,
+        recent=(first if first.median_ns else most).recent,
         host=", ".join(hosts),
         parts=parts,
     )

@@ -18,8 +18,8 @@ from tuiprof.tui.terminal.keys import key
 _EVERYWHERE: Final = "Everywhere"
 #: Textual's own keys, which have neither a group nor an id.
 _TEXTUAL: Final = [
-    ("tab", "next pane", "To the next pane", ""),
-    ("shift+tab", "pane before", "To the pane before", ""),
+    ("tab", "next pane", "Go to the next pane", ""),
+    ("shift+tab", "previous pane", "Go to the previous pane", ""),
 ]
 
 
@@ -39,7 +39,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             "escape,q,question_mark",
             "close",
             "close",
-            "Back to the screen",
+            "Close the help",
             id="help.close",
             group="Help",
             display="esc",
@@ -101,7 +101,8 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             keys = merged.setdefault(binding.id or binding.action, (binding, [], rank))[1]
             keys.append(self.app.get_key_display(binding))
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
-        for binding, keys, _rank in sorted(merged.values(), key=lambda item: item[2]):
+        # Within a group what the line of keys shows comes first, moving around last.
+        for binding, keys, _rank in sorted(merged.values(), key=lambda item: (item[2], not item[0].show)):
             if binding.group is None:
                 continue  # Textual's own, see below
             group = binding.group.description

@@ -31,7 +31,7 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape,q", "close", "close", "Stay where you are", id="jump.close", group="Jump", display="esc")
+        key("escape,q", "close", "close", "Stay in this pane", id="jump.close", group="Jump", display="esc")
     ]
 
     def __init__(self, about: Screen[Any]) -> None:

@@ -98,20 +98,20 @@ def _advice(app: TuiprofApp) -> None:
 STOPS: Final = (
     Stop(
         "1 of 5 · The library",
-        "Run a script, open a trace, or learn from a ladder: a published optimisation, one change a variant. "
+        "Run a script, open a trace, or learn from a ladder: a published optimisation, one change at a time. "
         "Your runs are under Recent. r runs the variant under the cursor, o opens a file.",
         _library,
     ),
     Stop(
         "2 of 5 · A run, live",
         "A recorded run, replayed: step times, where a step goes, devices, output, and at the bottom the main "
-        "finding. While a run is going, p profiles the next steps. Your own script: tuiprof run -- python train.py",
+        "finding. During a run, p captures the next steps. For your own script: tuiprof run -- python train.py",
         _live,
     ),
     Stop(
         "3 of 5 · Its trace",
         "At the top, what to change first: how much it saves, where it is, and the fix; ] shows the next finding. "
-        "Below, the timeline with the time lost to it, and one tab an analysis: digits switch tabs.",
+        "Below, the timeline with the time lost to it, and one tab for each analysis: digits switch tabs.",
         _trace,
     ),
     Stop(
@@ -122,7 +122,7 @@ STOPS: Final = (
     ),
     Stop(
         "5 of 5 · What to do",
-        "Advice: what was found, what it costs, the fix, and how sure that is. e exports the reports. On every "
+        "Advice: what was found, what it costs, the fix, and how certain that is. e exports the reports. On every "
         "screen, ? lists the keys and ctrl+p finds any command, session or trace by name.",
         _advice,
     ),
@@ -140,9 +140,11 @@ class TourCard(Static, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter,space", "go(1)", "next", "To the next step of the tour", id="tour.next", group="Tour"),
-        key("backspace", "go(-1)", "back", "To the step before", id="tour.back", group="Tour"),
-        key("escape", "end", "end the tour", "Leave the tour here", id="tour.end", group="Tour"),
+        key("enter,space", "go(1)", "next", "Go to the next step of the tour", id="tour.next", group="Tour"),
+        key(
+            "backspace", "go(-1)", "back", "Go to the previous step of the tour", id="tour.back", group="Tour"
+        ),
+        key("escape", "end", "end the tour", "End the tour", id="tour.end", group="Tour"),
     ]
 
     def __init__(self, tour: Tour) -> None:

@@ -41,11 +41,11 @@ class CompareScreen(Screen[None]):
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
-        "On top the verdict and how sure it is, then the step times of both on one scale, then both timelines: they\n"
-        "move together, aligned at the first step. Below are tables of what changed, the largest change\n"
-        "first; differences are after minus before, so negative is faster.\n\n"
-        "Enter on a row shows its longest event in both timelines; an event that is chosen in one is marked in the\n"
-        "other: the same name, in the same step, as often into it."
+        "On top are the verdict and its confidence interval, then the step times of both on one scale, then both\n"
+        "timelines, aligned at the first step; they move together. The tables list what changed, largest change\n"
+        "first. Differences are after minus before: negative is faster.\n\n"
+        "Enter on a row shows its longest event in both timelines. Selecting an event in one timeline marks its\n"
+        "counterpart in the other: the event of the same name at the same position in the same step."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [

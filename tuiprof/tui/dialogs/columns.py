@@ -36,12 +36,12 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
     """Answers the keys of the columns to show, in order; empty = as by default; None = as it was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("enter", "take", "show these", "Show these columns, now and in future"),
+        _key("enter", "take", "show these", "Show these columns, and remember them"),
         _key("space,x", "toggle_column", "show / hide", "Show or hide the column under the cursor", "space"),
         _key("K,shift+up", "shift(-1)", "earlier", "Move the column to the left", "K"),
         _key("J,shift+down", "shift(1)", "later", "Move the column to the right", "J"),
-        _key("r", "reset", "default", "Show the columns as they are by default"),
-        _key("escape,q", "cancel", "cancel", "Leave the columns as they are", "esc"),
+        _key("r", "reset", "default", "Restore the default columns"),
+        _key("escape,q", "cancel", "cancel", "Close without changing the columns", "esc"),
     ]
 
     def __init__(self, columns: Sequence[Column], shown: Sequence[str]) -> None:

@@ -41,10 +41,8 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("y", "answer(True)", "yes", "Do it", id="confirm.yes", group="Question"),
-        key(
-            "n,escape,q", "answer(False)", "no", "Do nothing", id="confirm.no", group="Question", display="n"
-        ),
+        key("y", "answer(True)", "yes", "Yes", id="confirm.yes", group="Question"),
+        key("n,escape,q", "answer(False)", "no", "No", id="confirm.no", group="Question", display="n"),
     ]
 
     def __init__(self, title: str, lines: list[str], *, yes: str = "yes", no: str = "no") -> None:
@@ -84,7 +82,13 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
-            "escape,q", "cancel", "cancel", "Choose nothing", id="pick.cancel", group="Choice", display="esc"
+            "escape,q",
+            "cancel",
+            "cancel",
+            "Close without choosing",
+            id="pick.cancel",
+            group="Choice",
+            display="esc",
         ),
     ]
 

@@ -114,11 +114,16 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "write", "write", "Write the file", "enter"),
         _key(
-            "down", "scope(1)", "what", "The open analysis, the table as it is shown, or all", "↑ ↓", "scope"
+            "down",
+            "scope(1)",
+            "what",
+            "Write the open analysis, the table as shown, or everything",
+            "↑ ↓",
+            "scope",
         ),
-        _key("up", "scope(-1)", "what", "The one above in the list", "↑ ↓", "scope_back"),
+        _key("up", "scope(-1)", "what", "Previous choice of what to write", "↑ ↓", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
-        _key("escape", "close", "cancel", "Write nothing", "esc"),
+        _key("escape", "close", "cancel", "Close without writing", "esc"),
     ]
 
     @dataclass

@@ -177,7 +177,7 @@ def form_keys(
     ]
     if one_field:
         return keys
-    following, before = ("next field", "To the next field"), ("field before", "To the field before")
+    following, before = ("next field", "Go to the next field"), ("previous field", "Go to the previous field")
     return [
         *keys,
         key("tab", "app.focus_next", *following, id=f"{name}.next", group=group),
@@ -271,7 +271,7 @@ class TextForm(Form[str], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "text", "Text", "take it", "Take what was typed", "Change nothing", one_field=True
+        "text", "Text", "save", "Save the text", "Cancel", one_field=True
     )
 
     def __init__(
@@ -296,12 +296,12 @@ class PathForm(Form[Path], inherit_bindings=False):
     """Answers the path of a trace or session, completed as it is typed, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *form_keys("path", "Open", "open", "Open it", "Open nothing", one_field=True),
+        *form_keys("path", "Open", "open", "Open the path", "Cancel", one_field=True),
         key(
             "tab",
             "complete",
             "complete",
-            "Take the suggestion",
+            "Accept the suggestion",
             id="path.complete",
             group="Open",
             priority=True,

@@ -40,10 +40,10 @@ class FleetScreen(Screen[None]):
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
-        "A line is a rank, a column a step, and a cell how much later than the median rank it comes to the\n"
-        "collectives of the step: the taller and redder, the later. Where not all ranks or steps fit, a cell is\n"
-        "the latest of several; + shows fewer of them. Below is what sets the rank under the cursor apart.\n\n"
-        "Enter opens the rank's own trace at that step."
+        "Each line is a rank, each column a step. The height and colour of a cell show how much later than the\n"
+        "median rank it reaches the collectives of that step. If not all ranks or steps fit, a cell shows the\n"
+        "latest of several; + zooms in. Below the grid is how the selected rank differs from the others.\n\n"
+        "Enter opens the trace of the selected rank at that step."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [

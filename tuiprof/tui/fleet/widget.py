@@ -17,15 +17,15 @@ class RankMap(Lines, can_focus=True):
     """Ranks from top to bottom, steps from left to right."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "move(-1, 0)", "up", "The rank above", id="fleet.up", group="Ranks", show=False),
-        key("down,j", "move(1, 0)", "down", "The rank below", id="fleet.down", group="Ranks", show=False),
-        key("left,h", "move(0, -1)", "left", "The step before", id="fleet.left", group="Ranks", show=False),
-        key("right,l", "move(0, 1)", "right", "The step after", id="fleet.right", group="Ranks", show=False),
+        key("up,k", "move(-1, 0)", "up", "Rank above", id="fleet.up", group="Ranks", show=False),
+        key("down,j", "move(1, 0)", "down", "Rank below", id="fleet.down", group="Ranks", show=False),
+        key("left,h", "move(0, -1)", "left", "Previous step", id="fleet.left", group="Ranks", show=False),
+        key("right,l", "move(0, 1)", "right", "Next step", id="fleet.right", group="Ranks", show=False),
         key(
             "pageup",
             "page(-1)",
             "page up",
-            "A screen of ranks up",
+            "One page up",
             id="fleet.page_up",
             group="Ranks",
             show=False,
@@ -34,7 +34,7 @@ class RankMap(Lines, can_focus=True):
             "pagedown",
             "page(1)",
             "page down",
-            "A screen of ranks down",
+            "One page down",
             id="fleet.page_down",
             group="Ranks",
             show=False,
@@ -42,8 +42,8 @@ class RankMap(Lines, can_focus=True):
         key(
             "plus,equals_sign",
             "magnify(1)",
-            "closer",
-            "Fewer ranks and steps a cell",
+            "zoom in",
+            "Zoom in: fewer ranks and steps per cell",
             id="fleet.closer",
             group="Ranks",
             display="+",
@@ -51,13 +51,13 @@ class RankMap(Lines, can_focus=True):
         key(
             "minus",
             "magnify(-1)",
-            "farther",
-            "More ranks and steps a cell",
+            "zoom out",
+            "Zoom out: more ranks and steps per cell",
             id="fleet.farther",
             group="Ranks",
             display="-",
         ),
-        key("s", "sort", "sort", "Order by lateness, or by rank", id="fleet.sort", group="Ranks"),
+        key("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort", group="Ranks"),
         key("x", "latest", "latest", "Go to the latest rank and step", id="fleet.latest", group="Ranks"),
     ]
 
@@ -88,7 +88,7 @@ class RankMap(Lines, can_focus=True):
         self.redraw()
 
     def action_sort(self) -> None:
-        """Order by lateness, or by rank."""
+        """Sort by lateness or by rank."""
         self._shown.sort()
         self.redraw()
 

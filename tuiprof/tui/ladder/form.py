@@ -30,7 +30,7 @@ class LadderForm(Form[LadderWish], inherit_bindings=False):
     """Asks how to measure a ladder."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "measure", "Measure", "measure", "Start it", "Start nothing"
+        "measure", "Measure", "measure", "Start measuring", "Cancel"
     )
 
     def __init__(self, name: str, presets: Sequence[str]) -> None:

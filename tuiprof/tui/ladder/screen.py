@@ -140,19 +140,19 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     CSS_PATH = "screen.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
-        "Each rung changes one thing. Every trial is a fresh process: first the numbers of each variant are checked\n"
-        "and some of its steps captured, then all are timed in turns (A B C A B C …). `ratio` is the step time over\n"
-        "that of the rung's baseline with its 95 % interval. Where there is room it is drawn as well, on a log scale:\n"
-        "left of the baseline's line is faster; an interval that reaches over the line tells no difference.\n"
-        "`published` is the publication's figure on its own hardware. What is measured goes on when the dashboard is\n"
+        "Each rung changes one thing. Every trial is a fresh process: first the results of each variant are checked\n"
+        "and some of its steps captured, then all variants are timed in turns (A B C A B C …). `ratio` is the step\n"
+        "time relative to the rung's baseline, with its 95 % interval. If there is room it is also drawn, on a log\n"
+        "scale: left of the baseline is faster, and an interval that crosses the baseline shows no difference.\n"
+        "`published` is the publication's figure on its own hardware. Measuring continues when the dashboard is\n"
         "closed, and can be stopped and resumed."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("r", "run", "measure", "Measure it; go on where it was stopped", id="ladder.run"),
-        _key("N", "new", "measure anew", "Measure it from the beginning", id="ladder.new", show=False),
-        _key("S", "stop", "stop", "Stop after this trial; once more: at once", id="ladder.stop"),
-        _key("w", "watch", "watch", "Watch the trial that runs", id="ladder.watch"),
-        _key("c", "compare", "compare", "Compare the rung with the one it builds on", id="ladder.compare"),
+        _key("r", "run", "measure", "Measure the ladder, or resume", id="ladder.run"),
+        _key("N", "new", "measure again", "Measure again from the start", id="ladder.new", show=False),
+        _key("S", "stop", "stop", "Stop after this trial; press again to stop now", id="ladder.stop"),
+        _key("w", "watch", "watch", "Watch the running trial", id="ladder.watch"),
+        _key("c", "compare", "compare", "Compare the rung with its baseline", id="ladder.compare"),
         _key("s", "source", "source", "Read the script", id="ladder.source"),
         _key(
             "e",
@@ -161,13 +161,15 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             "Write the table as Markdown, CSV, JSON, text or HTML",
             id="ladder.export",
         ),
-        _key("left_square_bracket", "measured(1)", "older", "The measurement before", id="ladder.older"),
-        _key("right_square_bracket", "measured(-1)", "newer", "The next measurement", id="ladder.newer"),
+        _key(
+            "left_square_bracket", "measured(1)", "older", "Show the previous measurement", id="ladder.older"
+        ),
+        _key("right_square_bracket", "measured(-1)", "newer", "Show the next measurement", id="ladder.newer"),
         _key(
             "q,escape",
             "leave",
             "back",
-            "Back to the library; what is measured goes on",
+            "Back to the library; measuring continues",
             id="ladder.leave",
             display="q",
         ),
@@ -394,7 +396,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         return (f"{view.folder}:{before.name}", f"{view.folder}:{rung.name}") if timed or traced else None
 
     def action_compare(self) -> None:
-        """Compare the rung with the one it builds on: by their timing trials, and by their traces."""
+        """Compare the rung with its baseline: by their timing trials, and by their traces."""
         if (pair := self._pair()) is not None:
             self.app.go.compare(*pair)
 

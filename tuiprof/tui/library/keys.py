@@ -19,20 +19,20 @@ def library_keys() -> list[BindingType]:
         _library(
             "l", "ladder", "ladder", "Measure the whole ladder or show its results", id="library.ladder"
         ),
-        _library("s", "source", "source", "Read the script", id="library.source"),
-        _sessions("R", "replay", "replay", "Replay the session from its beginning", id="library.replay"),
-        _sessions("space", "mark", "mark", "Mark the session, to compare two", id="library.mark"),
+        _library("s", "source", "source", "Show the script", id="library.source"),
+        _sessions("R", "replay", "replay", "Replay the session from the start", id="library.replay"),
+        _sessions("space", "mark", "mark", "Mark the session for comparison", id="library.mark"),
         _sessions("c", "compare", "compare", "Compare the two marked sessions", id="library.compare"),
-        _sessions("t", "tags", "tags", "Change the tags of the session", id="library.tags", show=False),
+        _sessions("t", "tags", "tags", "Edit the session's tags", id="library.tags", show=False),
         _sessions("m", "note", "note", "Write a note on the session", id="library.note", show=False),
         _library("o", "open_file", "open a file", "Open a trace or session by path", id="library.open_file"),
-        _library("e", "example", "example", "Look at the example trace", id="library.example"),
+        _library("e", "example", "example", "Open the example trace", id="library.example"),
         _library("P", "python", "Python", "Choose the Python that scripts run in", id="library.python"),
         _library(
             "slash",
             "filter",
             "filter",
-            "Show only entries that contain a text, tags and notes included",
+            "Filter the list by name, tag or note",
             id="library.filter",
             display="/",
             priority=True,  # before the keys typed after it: else a list takes them, and one of them starts a run
@@ -55,6 +55,6 @@ def library_keys() -> list[BindingType]:
             show=False,
         ),
         _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
-        _library("escape", "clear", "clear filter", "Show everything again", id="library.clear", show=False),
+        _library("escape", "clear", "clear filter", "Clear the filter", id="library.clear", show=False),
         _library("q", "quit", "quit", "Quit tuiprof; runs continue", id="library.quit"),
     ]

@@ -37,7 +37,7 @@ class LaunchWish:
 class LaunchForm(Form[LaunchWish], inherit_bindings=False):
     """Asks how to run a variant of a ladder."""
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start it", "Start nothing")
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run", "Cancel")
 
     def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
         steps = optional(whole("steps must be a whole number above 0", 1))
@@ -74,7 +74,7 @@ class RunForm(Form[RunWish], inherit_bindings=False):
         python: The interpreter that it will run in; empty = not known yet.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start it", "Start nothing")
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run", "Cancel")
 
     def __init__(self, command: PastCommand | None, python: str) -> None:
         where = f" — python is {python}" if python else ""

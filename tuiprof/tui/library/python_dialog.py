@@ -47,12 +47,12 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("o", "other", "another", "Type the path of another one", id="python.other", group="Python"),
+        key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
         key(
             "escape,q",
             "cancel",
             "cancel",
-            "Change nothing",
+            "Close without changing anything",
             id="python.cancel",
             group="Python",
             display="esc",

@@ -54,10 +54,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
-        "Learn: ladders are published optimisations; each variant makes one change. `published` is the published\n"
-        "figure, on its own hardware; `here` is the median step time of the newest ladder or finished run on this\n"
-        "machine, `syncs/step` is from its trace. space marks sessions, c compares two of them.\n"
-        "● runs now · ✓ finished · ✗ failed · ■ stopped · ◌ interrupted"
+        "Learn: a ladder is a published optimisation, measured one change at a time; each variant makes one change.\n"
+        "`published` is the published figure on its own hardware; `here` is the median step time of the newest\n"
+        "ladder or finished run on this machine, and `syncs/step` is from its trace. space marks a session, c\n"
+        "compares the two marked ones.\n\n"
+        "● running · ✓ finished · ✗ failed · ■ stopped · ◌ interrupted"
     )
 
     def __init__(self) -> None:

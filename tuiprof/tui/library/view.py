@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Endings that all traces share, left out of their names.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
+#: A trace that a session captured: of a rank, at a moment in Unix ms.
+_STAMPED: Final = re.compile(r"rank\d+\.(\d{13})")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
     "finished": (glyphs.DONE, "good", ""),
@@ -282,7 +284,11 @@ def _action_line(shelf: Shelf, key: str, words: str, shortcut: str, width: int) 
 
 def _trace_line(path: Path, width: int) -> Row:
     """Return a trace below the session that captured it."""
-    return fit([(f"  trace {sanitize(_ENDING.sub('', path.name))}", "dim")], width)
+    name = _ENDING.sub("", path.name)
+    if stamp := _STAMPED.fullmatch(name):
+        at = datetime.fromtimestamp(int(stamp[1]) / 1e3, UTC).astimezone()
+        return fit([(f"  trace captured at {at:%H:%M:%S}", "dim")], width)
+    return fit([(f"  trace {sanitize(name)}", "dim")], width)
 
 
 def best_win(ladders: Sequence[LadderItem]) -> str:
@@ -565,7 +571,7 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
         ("started", started.strftime("%Y-%m-%d %H:%M:%S %Z") if started else glyphs.NONE),
         ("lasted", format_ns(session.duration_ns)),
         ("steps", format_count(session.steps) if session.steps else "none recorded"),
-        ("median of the last steps", format_ns(session.median_ns)),
+        ("median of the last steps" if session.recent else "median step", format_ns(session.median_ns)),
         ("host", session.host or glyphs.NONE),
         ("disk use", format_bytes(shelf.sizes.get(session.id, 0))),
         ("folder", session.path),
@@ -579,15 +585,16 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
         [(f"{glyph} ", role), (sanitize(session.title), "title"), (f"  {sanitize(how)}", role)],
         [],
     ]
+    column = max(len(label) for label, _text in facts) + 2
     for label, text in facts:
-        lines = textwrap.wrap(sanitize(text), max(20, width - 26), break_on_hyphens=False) or [""]
-        rows.append([(f"{label:<25} ", "dim"), (lines[0], "text")])
-        rows.extend([(" " * 26, "text"), (line, "text")] for line in lines[1:3])
+        lines = textwrap.wrap(sanitize(text), max(20, width - column), break_on_hyphens=False) or [""]
+        rows.append([(label.ljust(column), "dim"), (lines[0], "text")])
+        rows.extend([(" " * column, "text"), (line, "text")] for line in lines[1:3])
     if errors:
         rows.extend([[], [("last lines of its standard error", "dim")]])
         rows.extend([("▏", "warn"), (line, "text")] for line in errors)
-    verb = "watch it" if session.state == "running" else "look at it"
-    keys = (("enter", verb), ("R", "replay it"), ("t", "tags"), ("m", "note"), ("space", "mark to compare"))
+    verb = "watch" if session.state == "running" else "open"
+    keys = (("enter", verb), ("R", "replay"), ("t", "tags"), ("m", "note"), ("space", "mark to compare"))
     rows.append([])
     rows.append([span for name, does in keys for span in ((f"{name} ", "key"), (f"{does}   ", "dim"))])
     return rows

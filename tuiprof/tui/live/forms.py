@@ -41,7 +41,7 @@ class CaptureForm(Form[CaptureWish], inherit_bindings=False):
     """Asks what to profile; ``steps`` is the number of steps proposed."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "capture", "Capture", "capture", "Ask the script for it", "Ask for nothing"
+        "capture", "Capture", "capture", "Start the capture", "Cancel"
     )
 
     def __init__(self, steps: int) -> None:
@@ -82,7 +82,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "arm", "Arm", "arm", "Arm what is filled in, only that", "Change nothing"
+        "arm", "Arm", "arm", "Arm these triggers and no others", "Cancel"
     )
 
     def __init__(self, slow: str, every: str, budget_bytes: int) -> None:
@@ -125,7 +125,7 @@ class StepsForm(Form[dict[str, str]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "steps", "Count", "count", "Count these from 0", "Change nothing", one_field=True
+        "steps", "Count", "count", "Count steps this way from now on", "Cancel", one_field=True
     )
 
     def __init__(self, now: str, parse: Callable[[str, str], dict[str, str]]) -> None:

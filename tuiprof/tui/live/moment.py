@@ -126,6 +126,11 @@ class Moment:
         return self.following or (self.replay is not None and not (self.replay.paused or self.replay.over))
 
     @property
+    def paused(self) -> bool:
+        """What is shown stands still until it is resumed."""
+        return self.frozen_ns is not None or (self.replay is not None and self.replay.paused)
+
+    @property
     def read_share(self) -> float:
         """Share of the logs that has been read."""
         return self.run.read_share if isinstance(self.run, Live) else 1.0

@@ -33,21 +33,19 @@ class OutputPane(Lines, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "scroll(-1)", "up", "One line back", id="output.up", group="Output", show=False),
-        key("down,j", "scroll(1)", "down", "One line on", id="output.down", group="Output", show=False),
-        key(
-            "pageup", "page(-1)", "page up", "One page back", id="output.page_up", group="Output", show=False
-        ),
+        key("up,k", "scroll(-1)", "up", "One line up", id="output.up", group="Output", show=False),
+        key("down,j", "scroll(1)", "down", "One line down", id="output.down", group="Output", show=False),
+        key("pageup", "page(-1)", "page up", "One page up", id="output.page_up", group="Output", show=False),
         key(
             "pagedown",
             "page(1)",
             "page down",
-            "One page on",
+            "One page down",
             id="output.page_down",
             group="Output",
             show=False,
         ),
-        key("home,g", "top", "start", "First line kept", id="output.home", group="Output", show=False),
+        key("home,g", "top", "start", "Go to the first line", id="output.home", group="Output", show=False),
         key(
             "end,G", "follow", "follow", "Follow the newest line", id="output.end", group="Output", show=False
         ),
@@ -55,15 +53,15 @@ class OutputPane(Lines, can_focus=True):
             "n",
             "match(1)",
             "next match",
-            "The next line that was searched for",
+            "Go to the next match",
             id="output.next",
             group="Output",
         ),
         key(
             "N",
             "match(-1)",
-            "match before",
-            "The line before that was searched for",
+            "previous match",
+            "Go to the previous match",
             id="output.before",
             group="Output",
             show=False,
@@ -72,7 +70,7 @@ class OutputPane(Lines, can_focus=True):
             "escape",
             "search_end",
             "end search",
-            "Mark nothing any more",
+            "End the search",
             id="output.unsearch",
             group="Output",
         ),

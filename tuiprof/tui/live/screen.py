@@ -80,12 +80,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]  # noqa: RUF012
     HELP = (
-        "Step times are host times from the end of one step to the end of the next; median, p95, jitter and\n"
-        "phases are of the steps in view, captured ones left out. Jitter is the median absolute deviation as a\n"
-        "share of the median. ● marks a step far above the median, ▀ steps that ran under the profiler.\n\n"
-        "← → go back and on in time, end returns to the present; n N select slow steps, comma and full stop any\n"
-        "step: enter then opens it in its trace where a capture covers it. Where several ranks run, `own` is the\n"
-        "time of a step outside of backward and optimizer, in which ranks wait for one another."
+        "A step time is host time from the end of one step to the end of the next. Median, p95, jitter and phases\n"
+        "cover the steps in view, without captured ones. Jitter is the median absolute deviation as a share of the\n"
+        "median. ● marks a step far above the median, ▀ steps that ran under the profiler.\n\n"
+        "← and → move through time, end returns to the present. n and N select slow steps, full stop and comma any\n"
+        "step; enter then opens the step in its trace if a capture covers it. With several ranks, `own` is the time\n"
+        "of a step outside of backward and optimizer, where ranks wait for each other."
     )
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
@@ -107,6 +107,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
+        self._labels: dict[str, str] = {}  # of keys whose label says what they do now
         self._hosts_at_s = 0.0  # monotonic s at which hosts are looked for next
 
     @property
@@ -117,7 +118,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         """The panes, and the keys at the bottom."""
         yield RunPanes(self.moment, self.figures, self._verdict)
-        yield KeyBar()
+        yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
         """Begin to follow the session."""
@@ -197,9 +198,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             moment.selected,
             len(self.runs.shown) > 1,
             captures.can_arm,
+            moment.paused,
         )
         if state != self._bound:
             self._bound = state
+            self._labels["live.leave"] = "leave" if moment.running else "close"
+            self._labels["live.pause"] = "resume" if moment.paused else "pause"
+            self._labels["live.now"] = "now" if moment.running else "end"
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -259,6 +259,7 @@ class StripChart(Lines):
             at = round((number * step_s - left) / cell_s) - len(text) // 2
             at = max(at, 0) if number == 0 else at
             apart = all(at + len(text) < start or at > stop for start, stop in taken)
+            # Within a second of it a tick reads like the last label.
             if at >= 0 and at + len(text) <= width and apart and text != last:
                 cells[at : at + len(text)] = list(text)
         cells[begin : begin + len(last)] = list(last)

@@ -516,7 +516,7 @@ def no_step_lines(
             f"to count its iterations: tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
         ]
     if replayed:
-        return ["no step yet at this moment of the run: → goes on in it, > plays it faster"]
+        return ["no step yet at this point of the run: → skips ahead, > plays faster"]
     if status.over:
         lines = [f"{status}, and no step was marked", *errors]
         return lines if status.state == "failed" else [*lines, *how]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,14 +64,28 @@ class Captures:
         return ", ".join(parts)
 
 
+def session_folder(path: Path) -> Path | None:
+    """Return the folder of the session that captured a trace; None = it is not in one."""
+    return next((folder for folder in path.parents if (folder / "session.json").is_file()), None)
+
+
+def trace_title(path: Path) -> str:
+    """Return what a trace is called on the screen: as its session, else as its file; untrusted.
+
+    The files of a session are named after ranks and moments, ``rank0.1795465808049.pt.trace.json.gz``, which tells
+    nobody which run it was.
+    """
+    session = session_folder(path.absolute())
+    return path.name if session is None else re.sub(r"^\d{8}T\d{6}Z-", "", session.name)
+
+
 def captures_of(path: Path, directory: Path | None = None) -> Captures:
     """Find the traces that a trace belongs with; none of them is read. Takes a worker: folders are walked."""
     from tuiprof.formats import open_trace
     from tuiprof.formats.directory import sets_in, siblings
 
-    directory = directory or next(
-        (folder / "traces" for folder in path.parents if (folder / "session.json").is_file()), None
-    )
+    session = session_folder(path)
+    directory = directory or (session / "traces" if session is not None else None)
     if directory is not None:
         try:
             found = Captures(sets_in(directory, open_trace), path)

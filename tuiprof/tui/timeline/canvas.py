@@ -255,8 +255,11 @@ class Canvas:
     def _legend_line(self, lanes: Lanes, width: int) -> Strip:
         """Explain the signs of the visible lanes, as far as there is room."""
         state = self._state
+        self._paint_lanes(lanes)
+        drawn = np.concatenate([cells.kinds for cells in (self._map, *self._cells)])
         row = legend(
             state.visible_lanes,
+            set(np.unique(drawn).tolist()),
             replayed=lanes.replayed is not None,
             nested=state.nested,
             closed=state.has_nested,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from rich.cells import cell_len
@@ -62,6 +64,16 @@ for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collect
     _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
 _FRAME = re.compile(r"[^()]+\(\d+\): ")
 _LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
+_SIGNS: Final = (
+    ("L", Kind.LAUNCH, "launch"),
+    ("S", Kind.SYNC, "host waits"),
+    ("▇", Kind.KERNEL, "busy"),
+)
+_LETTERS: Final = (
+    ("c", Kind.COPY, "copy"),
+    ("f", Kind.FILL, "fill"),
+    ("C", Kind.COLLECTIVE, "collective"),
+)
 _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
 
 
@@ -234,11 +246,14 @@ def _label_runs(
             chars[begin + len(label)] = " "
 
 
-def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> list[tuple[str, Kind, str]]:
+def legend(
+    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, closed: bool
+) -> list[tuple[str, Kind, str]]:
     """Return the signs that lanes are drawn with: sign, style, meaning.
 
     Args:
         lanes: The lanes that show.
+        drawn: Each :class:`Kind` that is on the screen now.
         replayed: Whether they show a replayed step.
         nested: Whether those show that spell out what others enclose.
         closed: Whether there are such lanes.
@@ -246,12 +261,9 @@ def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> 
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
     if replayed:
-        found += [("now", Kind.STEP, "as it is"), ("fix", Kind.STEP, "with this finding's fix")]
+        found += [("now", Kind.STEP, "without the fix"), ("fix", Kind.STEP, "with this finding's fix")]
         found.append(("p", Kind.STEP, "back to the capture"))
-    if "calls" in styles:
-        found += [("L", Kind.LAUNCH, "launch"), ("S", Kind.SYNC, "host waits")]
-    if "device" in styles:
-        found.append(("▇", Kind.KERNEL, "busy"))
+    found += [sign for sign in _SIGNS if sign[1] in drawn]
     for lane in lanes:
         if lane.lost is not None and not isinstance(lane.lost.losses, str):
             found.append(("▇", Kind.LOST_BAD if lane.lost.bad else Kind.LOST_WARN, "lost to this finding"))
@@ -259,7 +271,7 @@ def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> 
         found.append(("░▓", Kind.IDLE, "idle"))
     if closed:
         found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
-    return found
+    return [*found, *(sign for sign in _LETTERS if sign[1] in drawn)]
 
 
 def overview(lanes: Lanes, whole: Viewport) -> Cells:

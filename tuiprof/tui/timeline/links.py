@@ -13,7 +13,7 @@ from tuiprof.model.intervals import Window
 from tuiprof.model.trace import Trace
 
 #: What the other event is to this one.
-Way = Literal["launches", "launched by", "waited for", "delayed", "awaited by", "held up by"]
+Way = Literal["launches", "launched by", "waited for", "delayed", "waited for by", "delayed by"]
 
 #: Up to so many events what the syncs did is worked out at once; of larger traces once their analysis has done so.
 _AT_ONCE = 300_000
@@ -44,7 +44,7 @@ class Link:
         call, work = self.call_and_work(event)
         if self.way in ("launches", "launched by"):
             return int(trace.starts[call]), int(trace.starts[work])
-        ended = self.way in ("waited for", "awaited by")
+        ended = self.way in ("waited for", "waited for by")
         return int(trace.ends[call]) - 1, int(trace.ends[work]) - 1 if ended else int(trace.starts[work])
 
 
@@ -87,7 +87,7 @@ def _of_syncs(trace: Trace, row: int) -> list[Link]:
             (int(empty.delayed[mine[0]]), "delayed"),
         )
         return [Link(work, way) for work, way in ways if work >= 0]
-    for work_rows, way in ((empty.delayed, "held up by"), (empty.waited_for, "awaited by")):
+    for work_rows, way in ((empty.delayed, "delayed by"), (empty.waited_for, "waited for by")):
         found = np.flatnonzero(work_rows == row)
         if len(found):
             return [Link(int(waits.last[found[-1]]), way)]  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def link_words(trace: Trace, row: int, link: Link) -> str:
             several = f" and {format_count(count - 1)} more" if count > 1 else ""
         latency = format_ns(int(trace.starts[work] - trace.ends[call]))
         return f"{link.way} {other}{several}, {latency} between"
-    if link.way in ("waited for", "awaited by"):
+    if link.way in ("waited for", "waited for by"):
         return (
             f"{link.way} {other}, done {format_ns(int(trace.ends[call] - trace.ends[work]))} before its end"
         )

@@ -90,18 +90,18 @@ class Timeline(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("left,h", "step(-1)", "cursor back", "move the cursor one column back"),
-        _key("right,l", "step(1)", "cursor on", "move the cursor one column on"),
+        _key("right,l", "step(1)", "cursor forward", "move the cursor one column forward"),
         _key("shift+left", "select(-1)", "select back", "extend the selection back"),
-        _key("shift+right", "select(1)", "select on", "extend the selection on"),
+        _key("shift+right", "select(1)", "select forward", "extend the selection forward"),
         _key("ctrl+left,H", "pan(-0.25)", "pan back", "move the view back"),
-        _key("ctrl+right,L", "pan(0.25)", "pan on", "move the view on"),
-        _key("up,k", "lane(-1)", "lane up", "choose the lane above"),
-        _key("down,j", "lane(1)", "lane down", "choose the lane below"),
-        _key("home,g", "edge(False)", "beginning", "to the beginning of the trace"),
-        _key("end,G", "edge(True)", "end", "to the end of the trace"),
-        _key("comma", "event(False)", "event before", "to the previous event of the chosen lane"),
-        _key("full_stop", "event(True)", "event after", "to the next event of the chosen lane"),
-        _key("enter", "open", "event", "open the event under the cursor in the chosen lane", show=True),
+        _key("ctrl+right,L", "pan(0.25)", "pan forward", "move the view forward"),
+        _key("up,k", "lane(-1)", "lane up", "select the lane above"),
+        _key("down,j", "lane(1)", "lane down", "select the lane below"),
+        _key("home,g", "edge(False)", "start", "go to the start of the trace"),
+        _key("end,G", "edge(True)", "end", "go to the end of the trace"),
+        _key("comma", "event(False)", "previous event", "go to the previous event of the selected lane"),
+        _key("full_stop", "event(True)", "next event", "go to the next event of the selected lane"),
+        _key("enter", "open", "event", "open the event under the cursor in the selected lane", show=True),
         _key("slash", "search", "search", "search the names of all events", show=True),
     ]
 
@@ -248,7 +248,7 @@ class Timeline(Widget, can_focus=True):
             self.show_next_event(self.state.lane.bars, forward)
 
     def action_open(self) -> None:
-        """Open the event under the cursor in the chosen lane."""
+        """Open the event under the cursor in the selected lane."""
         row = self.state.event_under_cursor()
         if row is None:
             self.notify("no event of this lane under the cursor; , and . go to one", timeout=3)

@@ -104,10 +104,15 @@ class FindingHead(Flowing):
         if self._finding is not None:
             return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
         head = self._headline
-        sentence = (f"{head.pointer} " if head.pointer else "") + sanitize(head.sentence)
+        show: Row = [(head.pointer, "key"), (" show ", "dim")] if head.pointer else []
         mark = MARKS[head.level] if head.level else "…"
-        lines = wrap(sentence, max(width - 4, 8), min(height or 2, 2))
-        return [
+        lines = wrap(
+            sanitize(head.sentence),
+            max(width - 4 - (row_width(show) + 1 if show else 0), 8),
+            min(height or 2, 2),
+        )
+        rows: list[Row] = [
             [(f"▌{' ' if i else mark} ", head.level or "dim"), (line, "strong" if head.level else "dim")]
             for i, line in enumerate(lines)
         ]
+        return [spread(row, [] if i else show, width) for i, row in enumerate(rows)]

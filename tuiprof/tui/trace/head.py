@@ -11,7 +11,7 @@ from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.captures import Captures
+from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.trace.view import reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
@@ -75,7 +75,8 @@ class TraceHead(Lines):
         trace = self._trace
         if trace is None:
             return
-        self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
+        path = trace.info.path
+        self._file = sanitize(trace_title(path)) if path else f"{trace.info.format} trace"
         self._place = self._captures.label(trace.info.world_size) if self._captures is not None else ""
         self._facts = trace_facts(
             trace, *self._step_ns, surveyed=self._trust is not None, rank=not self._place

@@ -23,7 +23,7 @@ from tuiprof.tui.widgets.verdict import MARKS, most_important
 #: Fact of an analysis: which share of a step is saved by all that it finds, together.
 _SAVES_SHARE = "saves_share"
 #: From this share of a step on a tab says what can be saved there.
-_LEAST_SHARE = 0.005
+LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Headline:
     Attributes:
         sentence: The sentence; untrusted.
         level: Its weight; None = not a verdict yet.
-        pointer: Which tab has the evidence, such as ``3▸``; empty = the open one.
+        pointer: Key of the tab that has the evidence, such as ``3``; empty = the open one.
         of_current: Whether it is the verdict of the tab that is open.
     """
 
@@ -54,10 +54,13 @@ def headline(results: Results, window: Window, current: str, read: float | None)
         )
     so_far = "" if read is None else f"so far, {read:.0%} read: "
     elsewhere = top.analysis in results.names and top.analysis != current
-    pointer = f"{results.names.index(top.analysis) + 1}▸" if elsewhere else ""
-    answer = results.get(current, window)
+    pointer = str(results.names.index(top.analysis) + 1) if elsewhere else ""
+    answer, advised = results.get(current, window), results.get("advice", window)
     same = isinstance(answer, Report) and answer.verdict == top.verdict
-    return Headline(so_far + top.verdict.sentence, top.verdict.level, pointer, same)
+    # A verdict that is not good asks what to do about it; that nothing was found is the answer.
+    none = isinstance(advised, Report) and not findings_of(advised) and top.verdict.level in ("bad", "warn")
+    found = "nothing found to change; " if none else ""
+    return Headline(so_far + found + top.verdict.sentence, top.verdict.level, pointer, same)
 
 
 def tab_of_rule(rule: str) -> str:
@@ -86,11 +89,17 @@ def question_of(name: str) -> str:
     return analyses.available()[name].question if name != EVENTS else ""
 
 
+def together_share(report: Report) -> float:
+    """Return which share of a step all that an analysis found saves together; 0 = it does not say."""
+    share = next((fact.value for fact in report.facts if fact.key == _SAVES_SHARE), None)
+    return share if isinstance(share, float) else 0.0
+
+
 def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], list[str]]:
     """Return the tabs with the figure that ranks each, and the names of those that are listed apart.
 
-    The figure is the largest saving of which a tab has the evidence, or what the analysis itself says can be saved; of
-    the advice, how many findings there are. Listed apart is what is not available.
+    The figure is that of the largest finding of which a tab has the evidence; without one, what the analysis itself
+    says can be saved; of the advice, how many findings there are. Listed apart is what is not available.
     """
     saving: dict[str, float] = {}
     advised = results.get("advice", window)
@@ -110,10 +119,9 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-            together = next((fact.value for fact in answer.facts if fact.key == _SAVES_SHARE), None)
-            if isinstance(together, float):
-                saving[name] = max(saving.get(name, 0.0), together)
-        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= _LEAST_SHARE else ""
+            # What all its rows save together has no place beside the finding that the head names first.
+            saving.setdefault(name, together_share(answer))
+        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(

@@ -35,6 +35,7 @@ from tuiprof.tui.trace.finding import FindingHead
 from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
+    LEAST_SHARE,
     Headline,
     headline,
     question_of,
@@ -43,6 +44,7 @@ from tuiprof.tui.trace.view import (
     tabs_of,
     timeline_lines,
     title_of,
+    together_share,
     window_text,
 )
 from tuiprof.tui.trace.work import Survey, TraceWork
@@ -366,10 +368,17 @@ class TraceView(Vertical):
         self._size_timeline(self.size.height)
 
     def _is_spelled_out(self, tab: str) -> bool:
-        """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
-        found = self.finding
-        # The verdict of the advice is its first finding.
-        return found is not None and self.work.part is None and tab in (tab_of_rule(found.rule), "advice")
+        """Return whether the head says already what a tab has found: it shows the finding that the tab is about.
+
+        What several findings of the tab save together is said by the tab alone.
+        """
+        found, answer = self.finding, self.work.results.get(tab, self.window)
+        if found is None or self.work.part is not None:
+            return False
+        if tab == "advice":  # its verdict is its first finding
+            return True
+        more = isinstance(answer, Report) and together_share(answer) > (found.share or 0.0) + LEAST_SHARE
+        return tab == tab_of_rule(found.rule) and not more
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""

@@ -36,7 +36,7 @@ class FilterLine(Input):
             "down",
             "submit",
             "to the rows",
-            "Keep the filter, go to the rows",
+            "Keep the filter and go to the rows",
             id="filter.keep",
             group="Filter",
             show=False,
@@ -76,7 +76,7 @@ class FilterBar(Vertical):
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
-        line.placeholder = f"a text, or for example: {example(columns)}"
+        line.placeholder = f"text to search for, or a condition such as: {example(columns)}"
         line.value = text
         line.focus()
         self.explain(None)

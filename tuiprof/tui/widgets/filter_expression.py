@@ -148,7 +148,7 @@ def _tokens(text: str) -> list[_Token]:
         found = match[match.lastgroup]
         start = match.start(match.lastgroup)
         if match.lastgroup == "quoted" and (len(found) == 1 or not found.endswith('"')):
-            raise FilterError("this quote is not closed", start)
+            raise FilterError("unclosed quote", start)
         tokens.append(_Token(match.lastgroup, found, start))
         at = match.end()
     return tokens
@@ -165,7 +165,7 @@ class _Parser:
         node = self._any()
         if self._next < len(self._tokens):
             token = self._tokens[self._next]
-            self._fail("nothing opens this" if token.text == ")" else "and, or: what joins this?", token)
+            self._fail("unmatched closing bracket" if token.text == ")" else "expected 'and' or 'or'", token)
         return node
 
     # -- the grammar ---------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class _Parser:
     def _one(self) -> Node:
         token = self._peek()
         if token is None:
-            self._fail("something is missing here", None)
+            self._fail("unexpected end of filter", None)
         if self._is("not"):
             self._next += 1
             return Not(self._one())
@@ -194,18 +194,18 @@ class _Parser:
             self._next += 1
             node = self._any()
             if (closing := self._peek()) is None or closing.text != ")":
-                self._fail("the bracket opened here is not closed", token)
+                self._fail("unclosed bracket", token)
             self._next += 1
             return node
         words = self._words()
         sign = self._peek()
         if sign is not None and sign.kind == "op":
             if not words:
-                self._fail("which column? a name belongs in front of this", sign)
+                self._fail("expected a column name before this", sign)
             self._next += 1
             return self._comparison(words, sign)
         if not words:
-            self._fail("a text or a column belongs here", token)
+            self._fail("expected a text or a column name", token)
         return Contains(" ".join(_bare(word) for word in words))
 
     def _comparison(self, words: list[_Token], sign: _Token) -> Node:
@@ -214,17 +214,17 @@ class _Parser:
         value = self._words()
         if not value:
             wanted = "a text" if column.kind == "text" else _EXAMPLE[column.kind]
-            self._fail(f"{wanted} belongs behind this", sign, behind=True)
+            self._fail(f"expected {wanted} after this", sign, behind=True)
         negated = operator in ("!=", "!~")
         plain: Operator = "=" if operator in ("=", "!=") else "~" if operator in ("~", "!~") else operator  # type: ignore[assignment]
         node: Node
         if column.kind == "text":
             if plain not in ("=", "~"):
-                self._fail(f"{column.label!r} holds words: compare them with ~ (contains), = or !=", sign)
+                self._fail(f"{column.label!r} is text: use ~ (contains), = or !=", sign)
             node = self._text_comparison(column, plain, value)
         else:
             if plain == "~":
-                self._fail(f"{column.label!r} holds figures: compare them with < <= = != >= >", sign)
+                self._fail(f"{column.label!r} is a number: use <, <=, =, !=, >= or >", sign)
             node = Comparison(column, plain, _figure(column, value))
         return Not(node) if negated else node
 
@@ -236,7 +236,7 @@ class _Parser:
             try:
                 pl.Series([""]).str.contains(pattern)
             except pl.exceptions.ComputeError:
-                self._fail("this is no regular expression", value[0])
+                self._fail("invalid regular expression", value[0])
             return Comparison(column, "~", pattern, regex=True)
         return Comparison(column, operator, " ".join(_bare(word) for word in value))
 
@@ -247,9 +247,9 @@ class _Parser:
             return found[0]
         if found:
             names = ", ".join(column.label for column in found[:4])
-            self._fail(f"{typed!r} may be any of {names}", words[0])
+            self._fail(f"{typed!r} is ambiguous: {names}", words[0])
         names = ", ".join(column.label for column in self._columns if not column.hidden)
-        wrong = f"no column {typed!r}; there are {names}. A text to look for goes between double quotes"
+        wrong = f"no column {typed!r}; columns: {names}. Put text to search for in double quotes"
         raise FilterError(wrong, words[0].at)
 
     # -- tokens --------------------------------------------------------------------------------------------
@@ -285,15 +285,15 @@ def _figure(column: Column, value: list[_Token]) -> float:
     units = _UNITS[column.kind]
     match = _NUMBER.match(typed_number(" ".join(_bare(word) for word in value)))
     if match is None:
-        raise FilterError(f"this is no {_EXAMPLE[column.kind].removeprefix('a ')}", value[0].at)
+        raise FilterError(f"expected {_EXAMPLE[column.kind]}", value[0].at)
     number, unit = float(match["number"]), match["unit"].casefold()
     if unit in units:
         return number * units[unit]
     if not unit and number == 0:
         return 0.0
     at = value[-1].at if len(value) > 1 else value[0].at + match.start("unit")
-    what = f"no unit {match['unit']!r} here" if unit else "a unit is missing"
-    raise FilterError(f"{what}: {column.label!r} wants {_EXAMPLE[column.kind]}", at)
+    what = f"unknown unit {match['unit']!r}" if unit else "missing unit"
+    raise FilterError(f"{what}: {column.label!r} needs {_EXAMPLE[column.kind]}", at)
 
 
 def find_columns(typed: str, columns: Sequence[Column]) -> list[Column]:

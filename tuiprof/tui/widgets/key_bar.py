@@ -39,8 +39,9 @@ class KeyBar(Lines):
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     def __init__(self, words: dict[str, str] | None = None) -> None:
+        """Use these labels instead of the bindings' own, by id; whoever changes them refreshes the bindings."""
         super().__init__()
-        self._words = words or {}
+        self._words = {} if words is None else words
         self._keys: list[_Key] = []
         self._places: list[tuple[int, int, str, str]] = []
 

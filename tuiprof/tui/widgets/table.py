@@ -286,11 +286,13 @@ class VirtualTable(ScrollView, can_focus=True):
         """Draw one line: the heading, a row, or the reason why there is none."""
         width = self.size.width
         left, top = self.scroll_offset
-        if y == 0:
+        # A table that has no rows even without a filter shows the reason alone, without headings.
+        headed = self.rows.total > 0
+        if y == 0 and headed:
             return self._in_view(self._header(), left, self._style("table--header"))
         position = top + y - 1
-        if position >= len(self.rows):
-            text = f" {self._why_empty()}" if y == 1 and not len(self.rows) else ""
+        if not 0 <= position < len(self.rows):
+            text = f" {self._why_empty()}" if y == int(headed) and not len(self.rows) else ""
             style = self._style("table--empty")
             return Strip([Segment(set_cell_size(text, width), style)], width)
         at_cursor = position == self.cursor

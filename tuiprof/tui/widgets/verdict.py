@@ -43,15 +43,14 @@ class VerdictLine(Flowing):
         self._role = "text"
         self._mark = ""
 
-    def show(self, sentence: str, level: Level | None = None, pointer: str = "") -> None:
+    def show(self, sentence: str, level: Level | None = None) -> None:
         """Show a sentence.
 
         Args:
             sentence: Untrusted text.
             level: Its weight; None = not a verdict yet.
-            pointer: Where to look for its evidence; safe for a terminal.
         """
-        self._sentence = (f"{pointer} " if pointer else "") + sanitize(sentence)
+        self._sentence = sanitize(sentence)
         self._role = level or "dim"
         self._mark = MARKS[level] if level else "…"
         self._fit_height()
