@@ -108,3 +108,19 @@ def test_a_model_in_evaluation_mode_in_every_step_is_explained(tmp_path: Path) -
         )
         note = summarise(session).table("phases").note
         assert ("for example a teacher" in note) == (name == "teacher")
+
+
+@pytest.mark.parametrize(("ns", "fix"), [(3_000_000, "persistent_workers"), (100_000, "more loader workers")])
+def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: int, fix: str) -> None:
+    session = new_session(tmp_path, "train")
+    append(
+        session,
+        "rank0",
+        head(session),
+        *(step(n, ph={"data": 250_000, "backward": 500_000}) for n in range(20)),
+        line("workers", at=1, n=16, workers=4, starts=8, ns=ns, waited_ns=0),
+    )
+    note = summarise(session).table("phases").note
+    assert "waits for data 25.0 %" in note
+    assert fix in note
+    assert ("4 workers again 8 times" in note) == (fix == "persistent_workers")

@@ -32,6 +32,7 @@ from tuiprof.session.log.records import (
     StepSource,
     Telemetry,
     Uses,
+    WorkersStarted,
 )
 from tuiprof.session.store.clock import Clock
 
@@ -395,6 +396,8 @@ class Fold:
                 continue
             elif isinstance(record, Lines):
                 state.lines = record
+            elif isinstance(record, WorkersStarted):
+                state.workers = record
             elif isinstance(record, LikelyStep):
                 state.likely_step = record.where
             elif isinstance(record, StepSource):

@@ -26,6 +26,7 @@ from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RA
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.log.records import WorkersStarted
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.output import last_lines
@@ -41,6 +42,8 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 
 #: Time outside of all phases, and time that rare long steps add, is mentioned from this share on; waiting for data too.
 _MUCH, _MUCH_DATA = 0.2, 0.15
+#: A cause of waiting for data is named that takes this part of it.
+_MOSTLY = 0.5
 #: Evaluations and checkpoints are mentioned from this share on.
 _LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
@@ -377,7 +380,7 @@ def _phases(lead: WriterState | None) -> Table | None:
     )
     title = "Step time by phase"
     chart = Chart(title, (Series("step_ns"),), at="phase", form="bars")
-    return Table("phases", title, columns, pl.DataFrame(rows), _diagnosis(ordinary, means), chart=chart)
+    return Table("phases", title, columns, pl.DataFrame(rows), _diagnosis(ordinary, means, lead), chart=chart)
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
@@ -409,15 +412,15 @@ def _short(file: str, session: Session) -> str:
     return str(path.relative_to(cwd)) if cwd in path.parents else path.name
 
 
-def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
+def _diagnosis(ordinary: dict[str, float], means: dict[str, float], lead: WriterState) -> str:
     """Return what stands out in the phases of a run; empty = nothing."""
     total, mean = sum(ordinary.values()), sum(means.values())
     said = []
     waits = sum(means.get(name, 0.0) for name in _DATA)
     if waits >= _MUCH_DATA * mean:
         said.append(
-            f"the script waits for data {format_share(waits / mean)} of the time: use more loader workers, or do less "
-            "work per sample"
+            f"the script waits for data {format_share(waits / mean)} of the time: "
+            + _data_fix(lead.workers, waits * len(lead.steps))
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
@@ -435,6 +438,16 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
         name = _REST if largest == "other" else largest
         said.append(f"rare long steps raise the mean step to {format_ns(mean)}, mostly in {name}")
     return "; ".join(said)
+
+
+def _data_fix(workers: WorkersStarted | None, waited_ns: float) -> str:
+    """Return what to do about waiting for data."""
+    if workers is not None and workers.ns + workers.waited_ns >= _MOSTLY * waited_ns:
+        return (
+            f"the loader has started its {workers.workers} workers again {format_count(workers.starts)} times, which "
+            "DataLoader(persistent_workers=True) avoids"
+        )
+    return "use more loader workers, or do less work per sample"
 
 
 def _devices(fold: Fold, others: Set[str]) -> Table | None:

@@ -14,7 +14,18 @@ import numpy.typing as npt
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, rate_hz, step_stats
-from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
+from tuiprof.session.log.records import (
+    Cost,
+    DeviceStep,
+    End,
+    Head,
+    Lines,
+    Memory,
+    Step,
+    StepSource,
+    Uses,
+    WorkersStarted,
+)
 
 RECORDER: Final = "recorder"
 #: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
@@ -458,6 +469,7 @@ class WriterState:
         step_source: What ends its steps; None = it does not tell.
         likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
         lines: Where its main thread was; None = it does not tell.
+        workers: What loaders that start their workers again took so far; None = none does.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
         cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = unknown.
@@ -475,6 +487,7 @@ class WriterState:
         self.step_source: StepSource | None = None
         self.likely_step = ""
         self.lines: Lines | None = None
+        self.workers: WorkersStarted | None = None
         self.memory: dict[int, MemorySeries] = {}
         self.uses: dict[int, Uses] = {}
         self.cost: Cost | None = None
