@@ -79,6 +79,7 @@ def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | 
         for item in priorities(before).findings
         if item.win is not None
         and not item.finding.remainder
+        and not any(item.finding.rare_ns)  # medians, which are compared, do not show it
         and (not waits_alone or (item.finding.edit is not None and len(item.finding.edit.waits)))
         and left.get(_identity(item), _Extent()).is_part_of(_extent(item, before), _LEFT)
     )
