@@ -381,6 +381,7 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
                 Figure("step_recorded_median_ns", "step, median", "ns", stats.median_ns),
                 Figure("step_recorded_p95_ns", "step, 95th percentile", "ns", stats.p95_ns),
                 Figure("jitter_share", "jitter", "share", stats.jitter),
+                Figure("steps_per_s", "step rate", "rate", stats.rate_hz),
             ]
         for phase, ns in lead.steps.phase_means().items():
             figures.append(Figure(f"phase_{phase}_ns", f"{phase}, mean a step", "ns", ns))
