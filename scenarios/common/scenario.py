@@ -324,7 +324,7 @@ def _positive(text: str) -> int:
 
 def _reference(ladder: dict[str, Any]) -> str:
     reference = ladder["reference"]
-    return f"Published figures are from {reference['hardware']}, {reference['software']}; they are not ours."
+    return f"Published figures are from {reference['hardware']}, {reference['software']}; they were not measured here."
 
 
 def _describe(variant: dict[str, Any], ladder: dict[str, Any]) -> str:

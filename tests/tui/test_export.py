@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from on_screen import until
 from textual.widgets import Input
 from trace_app import app_of, settle
 
@@ -53,8 +54,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
         field = app.screen.query_one(Input)
         field.value = str(tmp_path / "no" / "folder.txt")
         await pilot.press("enter")
-        await settle(pilot)
-        assert "No such file or directory" in app.words()
+        await until(pilot, lambda: "No such file or directory" in app.words())
         await pilot.press("escape")
         assert sorted(os.listdir(tmp_path)) == ["trace.report.txt"]
 

@@ -78,7 +78,7 @@ def test_leaving_leaves_it_running(tmp_path: Path, script: Path, key: str) -> No
         terminal.until_shown("● running", "step time")
         terminal.press(key)
         assert terminal.until_over() == 0
-        assert "train goes on." in terminal.text()
+        assert "train continues to run." in terminal.text()
         assert "step time" not in terminal.text()
     session = only_session(tmp_path)
     assert not session.status().over

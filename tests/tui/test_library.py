@@ -121,7 +121,7 @@ async def test_filter_narrows_and_escape_widens(start: Start) -> None:
         await until(pilot, lambda: "attention" not in screen_text(app))
         assert "tiny — a loop" in screen_text(app)
         await pilot.press("slash", "q", "q")
-        await until_shown(pilot, "nothing contains")
+        await until_shown(pilot, "nothing matches")
         await pilot.press("escape")
         await until_shown(pilot, "attention")
 

@@ -102,7 +102,7 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
         await until_shown(pilot, "Recent", "train")
         await choose(app, f"session:{parts[0].path}")
         await pilot.press("delete")
-        await until_shown(pilot, "What its hosts recorded goes")
+        await until_shown(pilot, "What its hosts recorded is moved")
         await pilot.press("y")
         await until_shown(pilot, "no session yet", "u undo delete")
         assert not any(session.path.exists() for session in parts)
@@ -197,7 +197,7 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
         await pilot.press(*"tiny:fast")
         await until_shown(pilot, "run tiny:fast")
         await pilot.press("enter")
-        await until_shown(pilot, "run tiny:fast", "as the preset says")
+        await until_shown(pilot, "run tiny:fast", "from the preset")
 
 
 async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:

@@ -83,7 +83,7 @@ def test_a_filter_finds_names_states_tags_and_variants() -> None:
     assert keys("failed") == ["session:/s/b"]
     assert keys("fused") == ["ladder:metrics"]
     assert keys("nowhere") == []
-    assert text(view.about_nothing(SHELF, "nowhere", 80)[0]).startswith("nothing contains 'nowhere'")
+    assert text(view.about_nothing(SHELF, "nowhere", 80)[0]).startswith("nothing matches 'nowhere'")
 
 
 def test_the_table_of_variants_leaves_out_columns_that_have_no_room() -> None:

@@ -104,7 +104,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
         await until_shown(pilot, "p capture 5 steps")
         assert "open trace" not in screen_text(app)
         await pilot.press("p")
-        await until_shown(pilot, "capture asked for")
+        await until_shown(pilot, "capture requested")
         [request] = list(made.session.control.glob("capture-*.json"))
         asked = msgspec.json.decode(request.read_bytes())
         assert asked["steps"] == 5
@@ -207,7 +207,7 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "running")
         await pilot.press(key)
-    assert "goes on" in app.farewell
+    assert "continues to run" in app.farewell
     assert f"tuiprof attach {made.session.id}" in app.farewell
     assert control.read_stop(made.session) is None
     assert app.return_value == 0
@@ -232,7 +232,7 @@ async def test_leaving_a_run_that_was_asked_to_stop_says_so(tmp_path: Path, key:
         await until(pilot, lambda: control.read_stop(made.session) is not None)
         await pilot.press(key)
     assert "was asked to stop" in app.farewell
-    assert "goes on" not in app.farewell
+    assert "continues to run" not in app.farewell
 
 
 @pytest.mark.parametrize(("state", "how"), [("armed", "had not begun"), ("started", "was being recorded")])

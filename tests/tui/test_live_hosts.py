@@ -42,7 +42,7 @@ async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "p capture 5 steps", "rank 1 node2")
         await pilot.press("p")
-        await until_shown(pilot, "capture asked for")
+        await until_shown(pilot, "capture requested")
         requests = [json.loads((it.control / "capture-c1.json").read_text()) for it in (first, second)]
         assert requests[0] == requests[1]
         assert requests[0]["steps"] == 5

@@ -94,7 +94,7 @@ async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None
         await until_shown(pilot, "● running", "second 59")
         assert "end now" not in screen_text(app)
         await pilot.press("left", "left", "left", "left")
-        text = await until_shown(pilot, "‖ gone by 00:00:", "end now", "second 39")
+        text = await until_shown(pilot, "‖ paused 00:00:", "end now", "second 39")
         assert "second 45" not in text
         screen = here(app)
         assert screen.moment.past is not None
@@ -122,7 +122,7 @@ async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) 
     async with app.run_test(size=(140, 44)) as pilot:
         await until_shown(pilot, "finished after", "whole run")
         await pilot.press("left", "left", "left", "left", "left", "left")
-        await until_shown(pilot, "gone by 00:00:3", "of 00:01:00")
+        await until_shown(pilot, "paused 00:00:3", "of 00:01:00")
         await pilot.press("escape")
         await until_shown(pilot, "finished after")
 
@@ -166,7 +166,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
         screen = here(app)
         screen.moment.selected = numbers[1]
         screen.redraw_now()
-        await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in its trace")
+        await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in the trace")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, TraceScreen))
         await until_shown(pilot, f"window: step {numbers[1]}")
@@ -208,7 +208,7 @@ async def test_runs_that_go_on_are_a_key_apart(tmp_path: Path) -> None:
         await pilot.press("shift+tab")
         await until(pilot, lambda: here(app).session.path == first.session.path)
         await pilot.press("q")
-    assert "goes on" in app.farewell
+    assert "continues to run" in app.farewell
 
 
 async def test_the_output_is_searched(tmp_path: Path) -> None:
@@ -281,14 +281,14 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
         await pilot.press("escape")
         await until_shown(pilot, "armed: after steps > 34.")
         await pilot.press("T")
-        await until_shown(pilot, "capture by itself")
+        await until_shown(pilot, "capture automatically")
         await pilot.press("ctrl+u", *"1.5", "enter")
         await until_shown(pilot, "slower than: a time such as 35 ms")
         await pilot.press(*"x", "tab", *"500", "tab", "ctrl+u", *"200", "enter")
         await until_shown(pilot, "every 500 steps", "after steps > 1.5× the median")
         assert {one.budget_bytes for one in control.armed(made.session)} == {200_000_000}
         await pilot.press("T")
-        await until_shown(pilot, "capture by itself")
+        await until_shown(pilot, "capture automatically")
         await pilot.press("ctrl+u", "tab", "ctrl+u", "enter")
         await until(pilot, lambda: not control.armed(made.session))
         await pilot.press("t")

@@ -169,7 +169,7 @@ def test_a_capture_is_followed_from_the_request_to_what_its_trace_says(tmp_path:
     made = recorded(tmp_path, 20)
     bottom = Bottom(shown(made))
     bottom.captures.request(5)
-    assert "capture asked for" in bottom.text()
+    assert "capture requested" in bottom.text()
     assert bottom.captures.requested is not None
     name, at_s = bottom.captures.requested
     bottom.captures.requested = name, at_s - 60
@@ -194,7 +194,7 @@ def test_the_selected_step_comes_before_all_else(tmp_path: Path, shown: Shown) -
     bottom.moment.selected = 171
     assert "step 171" in bottom.text()
     assert re.search(r"1\.5\d× the median", bottom.text())
-    assert "t captures the next one as slow" in bottom.text()
+    assert "t captures the next slow one" in bottom.text()
     limit_ns, stats = bottom.figures.slow_ns(), bottom.figures.stats
     assert limit_ns is not None
     assert stats.median_ns * 1.2 < limit_ns < stats.median_ns * 1.35, "halfway from the median to that step"

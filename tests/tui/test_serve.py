@@ -145,7 +145,7 @@ def test_which_addresses_are_this_machine(host: str, here: bool) -> None:
 def test_a_token_that_can_be_guessed_is_refused() -> None:
     from tuiprof.web.server import DashboardServer
 
-    with pytest.raises(UsageProblem, match="16 characters"):
+    with pytest.raises(UsageProblem, match="at least 16"):
         DashboardServer(Start.library(), token="1234")
 
 

@@ -200,9 +200,9 @@ async def test_until_something_is_known_the_head_says_so() -> None:
     app = app_of()
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app.view.query_one(FindingHead).show_headline(Headline("working out what holds this trace back …"))
+        app.view.query_one(FindingHead).show_headline(Headline("analysing …"))
         await pilot.pause()
-        assert "working out" in app.text("#trace-verdict")
+        assert "analysing" in app.text("#trace-verdict")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])

@@ -223,7 +223,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
         await until_shown(pilot, "a sketch from one of 20 events", "stream 7")
         app.timeline.focus()
         await pilot.press("down", "full_stop", "enter")
-        await until_shown(pilot, "the exact picture is still being worked out")
+        await until_shown(pilot, "the exact timeline is not ready yet")
         go_on.set()
         await settle(pilot)
         assert "sketch" not in app.text("Timeline")
@@ -232,7 +232,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
         assert "kernel_" in app.text("DetailPane")
 
 
-@pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "does not hold step 7")])
+@pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "has no step 7")])
 async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str) -> None:
     app = TraceApp(lambda: TraceScreen(trace=small_trace(), step=step))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:

@@ -37,7 +37,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Results:
 
 def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Results) -> None:
     whole = Window()
-    assert view.headline(results, whole, "fine", None).sentence.startswith("working out")
+    assert view.headline(results, whole, "fine", None).sentence.startswith("analysing")
     results.work_out("fine", whole)
     assert view.headline(results, whole, "fine", None) == view.Headline("fine says so", "good", "", True)
     results.work_out("bad", whole)

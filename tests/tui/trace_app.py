@@ -59,8 +59,8 @@ class TraceApp(TuiprofApp):
         return "\n".join(line[region.x : region.right] for line in lines[region.y : region.bottom])
 
     def words(self) -> str:
-        """What stands on the screen in front, without its line breaks."""
-        return " ".join(self.text().split())
+        """What stands on the screen in front, without its line breaks and the sides of dialogs."""
+        return " ".join(self.text().replace("│", " ").split())
 
 
 def _waits(trace: Trace, window: Window) -> Report | Unavailable:

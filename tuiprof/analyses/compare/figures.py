@@ -80,7 +80,7 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             Column("change", "change", "text", "After minus before; pp: percentage points.", figure=True),
             Column("ratio", "after/before", "number", hidden=True),
             Column("key", "key", "text", hidden=True),
-            Column("kind", "kind", "text", "Unit of the values.", hidden=True),
+            Column("kind", "kind", "text", hidden=True),
             Column("within_noise", "within the noise", hidden=True),
             Column("before_value", "before", "number", hidden=True),
             Column("after_value", "after", "number", hidden=True),

@@ -343,15 +343,13 @@ def _first_table(answer: Answer | None) -> int:
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     """Say why there is no table: being worked out, unavailable, or a verdict without evidence."""
     if answer is None:
-        return [("working it out …", "dim"), (sanitize(question), "dim")]
+        return [("analysing …", "dim"), (sanitize(question), "dim")]
     if isinstance(answer, Unavailable):
         rows = [(f"Not available: {sanitize_lines(answer.reason)}", "strong")]
         return (
             [*rows, ("", "text"), (f"→ {sanitize_lines(answer.remedy)}", "text")] if answer.remedy else rows
         )
-    return [(sanitize(note), "dim") for note in answer.notes] or [
-        ("no tables: the verdict says it all", "dim")
-    ]
+    return [(sanitize(note), "dim") for note in answer.notes] or [("no tables", "dim")]
 
 
 def _note_rows(notes: list[str], width: int, lines: int) -> list[Row]:

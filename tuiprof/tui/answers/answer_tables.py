@@ -50,6 +50,8 @@ class Below(Lines):
             advice: The answer that may hold advice on it.
         """
         self._source, self._whole, self._advice = source, whole, advice
+        if source is None:
+            self._tallest = 0
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
@@ -92,6 +94,7 @@ class AnswerTables(Vertical):
         super().__init__(id=id)
         self.advice: Report | None = None
         self._prose = False
+        self._in_detail = False
 
     def compose(self) -> ComposeResult:
         """The table above."""
@@ -115,12 +118,18 @@ class AnswerTables(Vertical):
         self._share()
         self.spell_out()
 
+    def leave_to_detail(self, in_detail: bool) -> None:
+        """Do not spell out the row that the detail pane shows anyway."""
+        if in_detail != self._in_detail:
+            self._in_detail = in_detail
+            self.spell_out()
+
     def spell_out(self) -> None:
         """Spell out the row under the cursor, where there is room."""
         table, rows = self.table, self.table.rows
         if self.has_class("-roomy") and isinstance(rows, FrameRows):
             whole = {rows.columns[index].key for index in table.whole_columns()}
-            self.below.spell_out(table.current, whole, self.advice)
+            self.below.spell_out(None if self._in_detail else table.current, whole, self.advice)
 
     def on_resize(self, event: events.Resize) -> None:
         """Share the lines anew; of the table it is known only afterwards whether its columns fit."""

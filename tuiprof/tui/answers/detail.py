@@ -135,9 +135,7 @@ class DetailPane(VerticalScroll):
         if self.event.links:
             self.post_message(self.Jump(self.event.links[index].row))
         else:
-            self.notify(
-                "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
-            )
+            self.notify("this event is not linked to any other", timeout=3)
 
     def action_up(self) -> None:
         """Go to the event that encloses this one."""
@@ -147,7 +145,7 @@ class DetailPane(VerticalScroll):
         if enclosing:
             self.post_message(self.Jump(enclosing[0]))
         else:
-            self.notify("nothing encloses this event", timeout=3)
+            self.notify("no event encloses this one", timeout=3)
 
     def action_back(self) -> None:
         """Go back to the event shown before."""
@@ -225,7 +223,9 @@ def _event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
             said = link_words(trace, event.row, link).rpartition(", ")[2]
             rows.append([(" " * 11 + said, "dim")])
     if event.chain:
-        rows += _section("inside, innermost first" + ("" if event.launch is None else " (of its launch)"))
+        rows += _section(
+            "enclosed by, innermost first" + ("" if event.launch is None else " (of its launch)")
+        )
         for row in event.chain[:_MOST_FRAMES]:
             rows += _named(trace, row, width)
     if event.frames:
@@ -236,7 +236,7 @@ def _event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
         rows += _excerpt_rows(event.excerpt, width)
     rows += _section("raw")
     if not event.raw:
-        rows.append([("this format keeps no raw text", "dim")])
+        rows.append([("this format has no raw text", "dim")])
     for raw in event.raw.splitlines():
         rows += [[(line, "dim")] for line in chop_cells(sanitize(raw.expandtabs(4)), max(width, 8))]
     if event.raw_cut:

@@ -126,7 +126,7 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
     event = trace.events.row(row, named=True)
     fields = [
         ("category", str(event["category"])),
-        ("start", format_ns(start - trace.span[0]) + " after the begin of the trace"),
+        ("start", format_ns(start - trace.span[0]) + " after the start of the trace"),
         ("duration", format_ns(end - start)),
         ("track", trace.tracks[event["track"]].name),
     ]

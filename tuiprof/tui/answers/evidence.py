@@ -112,6 +112,7 @@ class Evidence(Horizontal):
             self._rest.stop()
         had_focus = self.detail.has_focus
         self.remove_class("-detail")
+        self.pane.tables.leave_to_detail(False)
         if had_focus:
             self.pane.take_focus()
         return True
@@ -138,6 +139,7 @@ class Evidence(Horizontal):
         """Show what was gathered."""
         message.stop()
         self.add_class("-detail")
+        self.pane.tables.leave_to_detail(message.finding is not None)
         self.detail.show(self._trace, message.finding, message.event)
         if message.event is not None:
             self.post_message(self.EventShown(message.event.row))

@@ -275,4 +275,4 @@ def _key(seconds: float) -> str:
 
 def farewell(session: Session) -> str:
     """Return how to come back to a run that goes on."""
-    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shell_word(session.id)}"
+    return f"{session.title} continues to run.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

@@ -44,8 +44,8 @@ class TimelinePair(Vertical):
                 timeline.state.show(lanes, extent)
         for timeline, caption in zip(self.both, ("before", "after"), strict=True):
             timeline.state.caption = caption
-        self.both[0].state.legend = False  # that of the other one is enough
-        self._say([(" enter on a row shows it in both timelines; , . and a click choose an event", "dim")])
+        self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one is enough for both
+        self._say([(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")])
 
     @property
     def both(self) -> tuple[Timeline, Timeline]:

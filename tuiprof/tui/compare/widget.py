@@ -47,10 +47,10 @@ def _key(keys: str, action: str, label: str, tooltip: str) -> Binding:
 
 
 KEYS: Final[tuple[Binding, ...]] = (
-    _key("t", "timelines", "timelines", "To the timelines and back to the table"),
+    _key("t", "timelines", "timelines", "Go to the timelines, or back to the table"),
     _key("x", "swap", "swap", "Swap before and after"),
     *(binding for binding in TRACE_KEYS if (binding.id or "").removeprefix("trace.") in _SHARED),
-    _key("escape", "escape", "back", "Clear filter and search, close the timelines, leave"),
+    _key("escape", "escape", "back", "Clear filter and search, leave the timelines, close"),
 )
 
 

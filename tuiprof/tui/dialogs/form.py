@@ -329,7 +329,7 @@ def _existing(text: str) -> Path:
     if not os.path.exists(path):
         raise ValueError(f"there is no {path}")
     if os.path.isdir(path) and not os.path.exists(path / "session.json"):
-        raise ValueError("that is a folder, and not a session")
+        raise ValueError("this folder is not a session")
     return path.absolute()
 
 

@@ -14,7 +14,7 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
     """Say what an analysis asks, what it found, by which rules, and what each figure and column means."""
     out: list[Paragraph] = [(sanitize(question), "dim"), ("", "text")] if question else []
     if answer is None:
-        return [*out, ("working it out …", "dim")]
+        return [*out, ("analysing …", "dim")]
     if isinstance(answer, Unavailable):
         out.append((f"Not available: {sanitize_lines(answer.reason)}", "strong"))
         return [*out, (f"→ {sanitize_lines(answer.remedy)}", "text")] if answer.remedy else out

@@ -42,8 +42,8 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         key("down,j", "scroll(1)", "down", "One line down", id="source.down", group="Source", show=False),
         key("pageup", "page(-1)", "page up", "One page up", id="source.page_up", group="Source"),
         key("pagedown,space", "page(1)", "page down", "One page down", id="source.page_down", group="Source"),
-        key("home,g", "edge(0)", "start", "To the first line", id="source.start", group="Source"),
-        key("end,G", "edge(1)", "end", "To the last line", id="source.end", group="Source"),
+        key("home,g", "edge(0)", "start", "Go to the first line", id="source.start", group="Source"),
+        key("end,G", "edge(1)", "end", "Go to the last line", id="source.end", group="Source"),
         key(
             "escape,q", "close", "back", "Back to the library", id="source.close", group="Source", display="q"
         ),

@@ -129,7 +129,7 @@ class HeatMap:
         if self._hosts[row]:
             cell.append((f" on {self._hosts[row]}", "text"))
         said = (
-            f"{format_change(late, 'ns')} in step {self._steps[column]}" if np.isfinite(late) else "not there"
+            f"{format_change(late, 'ns')} in step {self._steps[column]}" if np.isfinite(late) else "no data"
         )
         cell.append((f"  {said}", "text"))
         cell.append((f"  {format_change(float(self._mean[row]), 'ns')} a step", "dim"))

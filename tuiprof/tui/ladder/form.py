@@ -39,8 +39,8 @@ class LadderForm(Form[LadderWish], inherit_bindings=False):
         fields = (
             OneOf("preset", PRESET_LABEL, presets),
             Text(
-                "rounds", "rounds — timing trials a variant, in turns; a ratio takes two", "5", parse=rounds
+                "rounds", "rounds — trials per variant, timed in turns; a ratio needs two", "5", parse=rounds
             ),
-            Text("steps", "steps a trial", placeholder="as the preset says", parse=steps),
+            Text("steps", "steps per trial", placeholder="from the preset", parse=steps),
         )
         super().__init__(f"measure {name}", fields, LadderWish)

@@ -153,7 +153,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         _key("S", "stop", "stop", "Stop after this trial; press again to stop now", id="ladder.stop"),
         _key("w", "watch", "watch", "Watch the running trial", id="ladder.watch"),
         _key("c", "compare", "compare", "Compare the rung with its baseline", id="ladder.compare"),
-        _key("s", "source", "source", "Read the script", id="ladder.source"),
+        _key("s", "source", "source", "Show the script", id="ladder.source"),
         _key(
             "e",
             "export",
@@ -256,7 +256,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._draw()
 
     def _failed(self, error: TuiprofError) -> None:
-        self.app.notify(str(error), title="that did not work", severity="error", timeout=12)
+        self.app.notify(str(error), title="that failed", severity="error", timeout=12)
         self.query_one("#state", Painted).paint(
             lambda width, _height: [
                 [(f" {line}", "warn")] for line in wrap(sanitize_lines(error.message), width - 1)
@@ -364,7 +364,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         folder = self._folder
         if folder is not None and stop(folder):
             self._asked += 1
-            text = "stops after this trial; once more: at once" if self._asked == 1 else "stopping"
+            text = "stops after this trial; press again to stop now" if self._asked == 1 else "stopping"
             self.app.notify(text, timeout=4)
             self._look()
 
@@ -382,7 +382,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         if rung is not None and rung.trace is not None:
             self.app.go.trace(rung.trace)
         elif rung is not None:
-            why = rung.why or "no trace was captured of it yet"
+            why = rung.why or "no trace of it yet"
             self.app.notify(why, title=rung.name, timeout=6)
 
     def _pair(self) -> tuple[str, str] | None:
@@ -417,7 +417,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
                 with self.app.telling_errors():
                     self._write(typed_path(text))
 
-        hint = f"the ending says the format: {', '.join(_FORMATS)}"
+        hint = f"the file name extension sets the format: {', '.join(_FORMATS)}"
         self.app.push_screen(
             TextForm("export to", value=f"ladder-{as_stem(self._ladder, 'report')}.md", hint=hint), answered
         )
@@ -454,6 +454,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         """Go back; what is measured goes on."""
         if self._view is not None and self._view.running:
             self.app.notify(
-                f"{self._ladder} is measured on. Come back here, or: tuiprof ladder --resume last",
+                f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last",
             )
         self.app.go.back()

@@ -243,7 +243,7 @@ def state_rows(view: LadderView, width: int) -> list[Row]:
         ]
         rows[0] += [("r ", "key"), ("goes on", "dim")]
         if view.problem:
-            rows.append([("   it said last: ", "dim"), (sanitize(view.problem), "warn")])
+            rows.append([("   last output: ", "dim"), (sanitize(view.problem), "warn")])
         return [fit(row, width) for row in rows]
     if not view.verdict:
         return [[(f" {glyphs.ELLIPSIS} ", "dim"), ("reading the traces …", "dim")]]

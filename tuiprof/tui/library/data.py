@@ -239,7 +239,7 @@ class Library:
             SessionError: It is not there any more, or something else has taken its place.
         """
         if path.exists():
-            raise SessionError(f"{path} exists: {thrown} stays where it is")
+            raise SessionError(f"{path} exists: {thrown} is not restored")
         try:
             shutil.move(thrown, path)
         except OSError as error:

@@ -43,7 +43,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
         steps = optional(whole("steps must be a whole number above 0", 1))
         fields = (
             OneOf("preset", PRESET_LABEL, [FIT, *(name for name in ladder.presets if name != FIT)]),
-            Text("steps", "steps", placeholder="as the preset says", parse=steps),
+            Text("steps", "steps", placeholder="from the preset", parse=steps),
             *_capture_fields(),
         )
         super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchWish)

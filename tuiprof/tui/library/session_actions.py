@@ -72,7 +72,7 @@ class SessionActions:
                     self._look_again()
 
         now = " ".join(read_labels(path).tags)
-        hint = "words to find it by, with blanks between"
+        hint = "words to find it by, separated by spaces"
         form = TextForm(f"tags of {session_name(session)}", value=now, hint=hint, problem=_wrong_tags)
         self._app.push_screen(form, answered)
 
@@ -94,7 +94,7 @@ class SessionActions:
         from tuiprof.tui.dialogs.dialog import ConfirmScreen
 
         if session.state == "running":
-            self._app.notify("it runs: stop it first", severity="warning")
+            self._app.notify("it is running: stop it first", severity="warning")
             return
 
         def answered(yes: bool | None) -> None:
@@ -107,8 +107,8 @@ class SessionActions:
                     self._look_again()
 
         question = f"Delete {session_name(session)}?"
-        what = "It goes" if len(session.folders) == 1 else "What its hosts recorded goes"
-        lines = [f"{what} to {self._library.trash}; u brings it back."]
+        what = "It is moved" if len(session.folders) == 1 else "What its hosts recorded is moved"
+        lines = [f"{what} to {self._library.trash}; u restores it."]
         self._app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
 
     def undo_delete(self) -> None:
@@ -118,7 +118,7 @@ class SessionActions:
                 found = self.deleted.pop()
                 for now, path in found:
                     self._library.bring_back(now, path)
-                self._app.notify(f"{found[0][1].name} is back", timeout=3)
+                self._app.notify(f"{found[0][1].name} is restored", timeout=3)
                 self._look_again()
 
 

@@ -17,6 +17,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.dates import age, ago, when
 from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
+from tuiprof.tui.widgets.wrap import wrap
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
@@ -178,7 +179,7 @@ def head(shelf: Shelf, width: int) -> Row:
     name = environment_name(shelf.prefix) if shelf.prefix else ""
     # An environment that is called as its Python is needs no name of its own.
     where = f" ({name})" if name and name not in shelf.machine else ""
-    parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["asking Python what it has …"]
+    parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["checking Python …"]
     while True:
         words = sanitize(glyphs.DOT.join(parts) + where)
         right: Row = [(words, "dim"), ("   P ", "key"), ("change ", "dim")]
@@ -587,9 +588,8 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
     ]
     column = max(len(label) for label, _text in facts) + 2
     for label, text in facts:
-        lines = textwrap.wrap(sanitize(text), max(20, width - column), break_on_hyphens=False) or [""]
-        rows.append([(label.ljust(column), "dim"), (lines[0], "text")])
-        rows.extend([(" " * column, "text"), (line, "text")] for line in lines[1:3])
+        for i, line in enumerate(wrap(sanitize(text), max(20, width - column), 3)):
+            rows.append([(("" if i else label).ljust(column), "dim"), (line, "text")])
     if errors:
         rows.extend([[], [("last lines of its standard error", "dim")]])
         rows.extend([("▏", "warn"), (line, "text")] for line in errors)
@@ -612,7 +612,7 @@ def about_trace(path: Path, width: int) -> list[Row]:
         [("size   ", "dim"), (size, "text")],
         *_wrapped(str(path.parent), width, "dim"),
         [],
-        [("enter ", "key"), ("read what it tells", "dim")],
+        [("enter ", "key"), ("open", "dim")],
     ]
 
 
@@ -621,5 +621,5 @@ def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
     if shelf.problems:
         return [row for problem in shelf.problems for row in _wrapped(problem, width, "warn")]
     if filter_:
-        return _wrapped(f"nothing contains {filter_!r}: escape shows everything again", width, "dim")
-    return [[("looking …", "dim")]]
+        return _wrapped(f"nothing matches {filter_!r}; escape clears the filter", width, "dim")
+    return [[("loading …", "dim")]]

@@ -89,24 +89,24 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
         fields = (
             Text(
                 "slow",
-                "after a step slower than — 35 ms, or 1.5x the median; empty: not",
+                "after a step slower than — 35 ms, or 1.5x the median; empty: off",
                 slow,
                 parse=optional(parse_slow),
             ),
             Text(
                 "every",
-                "every so many steps — empty: not",
+                "every so many steps — empty: off",
                 every,
                 parse=optional(whole("every: a whole number of steps above 0", 1)),
             ),
             Text(
                 "budget",
-                "as long as the session's traces take less than, MB",
+                "while the session's traces take less than, MB",
                 str(round(budget_bytes / 1e6)),
                 parse=whole("the budget is a whole number of megabytes above 0", 1),
             ),
         )
-        super().__init__("capture by itself", fields, _requests)
+        super().__init__("capture automatically", fields, _requests)
 
 
 def _requests(

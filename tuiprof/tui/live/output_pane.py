@@ -315,7 +315,7 @@ class OutputBox(Vertical):
         """Say in the heading which part of the output is shown."""
         remark = self.pane.position
         if not remark and self._untimed:
-            remark = "all of it: this session tells no times of its output"
+            remark = "the whole output: this session recorded no times for it"
         self.query_one("#output-head", Heading).show("output", [(remark, "dim")] if remark else [])
 
     async def ask_for_text(self) -> None:

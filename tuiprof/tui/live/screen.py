@@ -290,7 +290,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Select the next or the previous step, or outlier."""
         if not self.moment.select(by, outliers=outliers):
             word = "before" if by < 0 else "after"
-            self.notify(f"no such step {word} this one among those in memory", timeout=2)
+            self.notify(f"no such step {word} this one in memory", timeout=2)
         self.redraw_now()
 
     # -- captures ----------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         with self.app.telling_errors():
             self.captures.request(steps, **with_what)
             if missed := unasked(self.session):
-                self.app.notify(f"not asked for on {'; '.join(missed)}", severity="warning", timeout=10)
+                self.app.notify(f"not requested on {'; '.join(missed)}", severity="warning", timeout=10)
             self.redraw_now()
 
     def action_arm(self) -> None:
@@ -322,7 +322,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.captures.disarm_slow()
             self.app.notify("disarmed: no capture after slow steps", timeout=3)
         elif (limit_ns := self.figures.slow_ns()) is None:
-            self.app.notify("too few steps to tell what is slow: T asks", timeout=3)
+            self.app.notify("too few steps to tell which are slow; T sets a limit", timeout=3)
         else:
             with self.app.telling_errors():
                 self.captures.arm_slow(limit_ns)
@@ -401,7 +401,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         running, fold = self.moment.running, self.moment.run.fold
         if running:
-            self.app.notify("asking the processes where they are …", timeout=2)
+            self.app.notify("reading the stacks of all processes …", timeout=2)
 
         def show(found: tuple[str, Paragraphs]) -> None:
             if self.app.screen is self:
@@ -425,7 +425,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             if wanted is not None:
                 with self.app.telling_errors():
                     request_change(self.session, wanted)
-                    self.app.notify("asked the script to count these; the answer is among the notes (a)")
+                    self.app.notify("asked the script to count these; its answer appears among the notes (a)")
 
         self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
 
@@ -551,11 +551,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         attached = self.session.meta.attached
         lines = [
             "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",
-            "What was recorded stays.",
+            "What was recorded is kept.",
         ]
         if attached:
-            goes = "goes" if len(attached) == 1 else "go"
-            lines[0] = f"Process {', '.join(map(str, attached))} {goes} on as before."
+            goes = "continues" if len(attached) == 1 else "continue"
+            lines[0] = f"Process {', '.join(map(str, attached))} {goes} to run."
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -575,7 +575,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
 def _fate(session: Session) -> str:
     stopping = control.read_stop(session) is not None
-    return f"{session.title} {'was asked to stop, and has not ended yet' if stopping else 'goes on'}."
+    return (
+        f"{session.title} {'was asked to stop, and has not ended yet' if stopping else 'continues to run'}."
+    )
 
 
 def _attach_command(session: Session) -> str:

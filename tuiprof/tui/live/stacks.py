@@ -21,7 +21,7 @@ def read(session: Session, fold: Fold, *, running: bool) -> tuple[str, Paragraph
     except TuiprofError as error:
         return "stacks", [(sanitize(f"{error.message}: {error.remedy}"), "bad")]
     if report is None:
-        return "stacks", [("no stacks were kept of this run", "text")]
+        return "stacks", [("no stacks were recorded for this run", "text")]
     return sanitize(report.title), paragraphs(report)
 
 

@@ -78,7 +78,7 @@ class Verdict:
         if row is not None and moment.rank is not None:
             covered = captures.trace_of_step() is not None
             return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
-        headline = self._headline() if isinstance(moment.run, Live) else None
+        headline = self._headline()
         if capture := self._capture(headline):
             return capture
         if moment.status.over and moment.replay is None:
@@ -94,7 +94,8 @@ class Verdict:
         if self._figures.alerts:
             return [] if tall else alert_row(self._figures.alerts, width)
         if stats.count:
-            return [(f" {glyphs.FLAG} ", "good"), ("nothing stands out; a capture shows more", "dim")]
+            more = "" if captures.traces else "; a capture shows more"
+            return [(f" {glyphs.FLAG} ", "good"), (f"nothing stands out{more}", "dim")]
         return []
 
     def _capture(self, headline: Headline | None) -> Row:
@@ -115,8 +116,8 @@ class Verdict:
             captures.requested = None
             return []
         if time.monotonic() - at_s < _ANSWER_S:
-            return [(f" {glyphs.FLAG} ", "capture"), ("capture asked for …", "text")]
-        text = "no answer to the capture yet: the script answers at the end of a step"
+            return [(f" {glyphs.FLAG} ", "capture"), ("capture requested …", "text")]
+        text = "no answer to the capture yet: the script answers when its step ends"
         return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
 
     def _headline(self) -> Headline | None:
@@ -126,8 +127,8 @@ class Verdict:
             path = Path(os.path.normpath(self._moment.session.path / newest.paths[0]))
             if path not in captures.traces:
                 captures.find_traces()
-        elif captures.traces:
-            path = captures.traces[-1]
+        elif captures.traces and isinstance(self._moment.run, Live):
+            path = captures.traces[-1]  # a replay does not know yet of what was not written by its moment
         else:
             return None
         if (

@@ -410,7 +410,7 @@ def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bo
     """Return the position of a replay: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``."""
     glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
     where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
-    said = "gone by" if back and replay.paused else f"replay {replay.speed:g}×"
+    said = "paused" if back and replay.paused else f"replay {replay.speed:g}×"
     row: Row = [(f"{glyph} ", "accent"), (f"{said} ", "accent"), (where, "text")]
     return [*row, *_place(rank, ranks)]
 
@@ -676,11 +676,11 @@ def step_row(
     if (part := _lost_in(steps, index, dur_ns, stats)) is not None:
         row.append((f", most of it in {part}", "text"))
     if covered:
-        do = "enter opens it in its trace"
+        do = "enter opens it in the trace"
     elif can_arm:
-        do = "t captures the next one as slow"
+        do = "t captures the next slow one"
     else:
-        do = "no capture covers it"
+        do = "not captured"
     return spread(row, [(f"{do} ", "key" if covered or can_arm else "dim")], width)
 
 
@@ -745,7 +745,7 @@ def alert_paragraphs(
         out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
         out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
     if not alerts:
-        out += [("nothing goes wrong by these rules", "text"), ("", "text")]
+        out += [("no alerts by these rules", "text"), ("", "text")]
         out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
     if labels.tags:
         out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]

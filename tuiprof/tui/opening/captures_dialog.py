@@ -56,7 +56,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             "escape,q,R,o",
             "cancel",
             "cancel",
-            "Stay with this trace",
+            "Keep this trace open",
             id="captures.cancel",
             group="Traces",
             display="esc",
@@ -138,7 +138,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         left = [file for file in self._files if file.path not in self._known]
         waiting = [file for file in left if file in self._wanted]
         if waiting:
-            return f"reading {len(waiting)} of them to say what they hold …"
+            return f"reading {len(waiting)} of them for this list …"
         if left:
             size = format_bytes(sum(file.size_bytes for file in left))
             many = "1 trace" if len(left) == 1 else f"{len(left)} traces"

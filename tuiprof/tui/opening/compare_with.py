@@ -32,4 +32,4 @@ def compare_with_another(app: TerminalApp, path: Path) -> None:
             app.push_screen(TextForm("compare with", placeholder=hint), compare)
 
     question = f"baseline for {sanitize(path.name)}"
-    app.push_screen(PickScreen(question, [*names, "another: type it …"]), picked)
+    app.push_screen(PickScreen(question, [*names, "type another …"]), picked)

@@ -93,7 +93,7 @@ class Opening:
             ) from error
         except MemoryError as error:
             raise TraceError(
-                f"{self.path} does not fit into memory", "record fewer steps, or open it on a larger machine"
+                f"{self.path} does not fit in memory", "record fewer steps, or open it on a larger machine"
             ) from error
 
     def _tell(self, done: int, total: int) -> None:

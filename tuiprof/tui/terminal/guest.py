@@ -105,7 +105,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         try:
             yield
         except TuiprofError as error:
-            self.notify(str(error), title="that did not work", severity="error", timeout=10)
+            self.notify(str(error), title="that failed", severity="error", timeout=10)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy text that has no effect where it is pasted.

@@ -256,10 +256,11 @@ class Canvas:
         """Explain the signs of the visible lanes, as far as there is room."""
         state = self._state
         self._paint_lanes(lanes)
-        drawn = np.concatenate([cells.kinds for cells in (self._map, *self._cells)])
+        cells = np.concatenate([cells.kinds for cells in (self._map, *self._cells)])
+        drawn = set(np.unique(cells).tolist()) if state.legend == "drawn" else set(Kind)
         row = legend(
             state.visible_lanes,
-            set(np.unique(drawn).tolist()),
+            drawn,
             replayed=lanes.replayed is not None,
             nested=state.nested,
             closed=state.has_nested,

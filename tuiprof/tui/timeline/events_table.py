@@ -15,7 +15,7 @@ from tuiprof.model.trace import Trace
 EVENTS: Final = "events"
 
 _COLUMNS: Final = (
-    Column("start_ns", "start", "ns", "Time since the begin of the trace"),
+    Column("start_ns", "start", "ns", "Time since the start of the trace"),
     Column("dur_ns", "duration", "ns", "Length of the event"),
     Column("category", "category"),
     Column("name", "name"),

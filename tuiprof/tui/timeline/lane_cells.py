@@ -31,7 +31,7 @@ _LEAST_WAIT = 0.05
 #: From this share of a column on, what is lost shows; and a step as wide as this says what it loses.
 _LEAST_LOST = 0.004
 _FEWEST_FOR_COST = 12
-_NOT_REPLAYED = "later steps are not replayed"
+_NOT_REPLAYED = "later steps are not simulated"
 
 
 class Kind(IntEnum):

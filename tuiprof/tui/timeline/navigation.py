@@ -44,7 +44,7 @@ class Navigation:
         if chosen is None and (index := self.step_at_cursor()) is not None:
             chosen = int(steps.starts[index]), int(steps.ends[index])
         if chosen is None:
-            self._timeline.notify("select with shift+← →, or put the cursor into a step", timeout=3)
+            self._timeline.notify("select a range with shift+← →, or put the cursor in a step", timeout=3)
         else:
             state.fit(*chosen)
 
@@ -54,7 +54,7 @@ class Navigation:
         if state.has_nested:
             state.show_nested(not state.nested)
         else:
-            self._timeline.notify("this trace has no operators or Python functions to spell out", timeout=3)
+            self._timeline.notify("this trace has no operators or Python functions", timeout=3)
 
     def step(self, forward: bool) -> None:
         """Go to the next or the previous step."""
@@ -100,11 +100,9 @@ class Navigation:
         if state.event is None:
             timeline.choose_event(state.event_under_cursor())
         if state.event is None:
-            timeline.notify("choose an event first: , and . go to one, a click does it too", timeout=3)
+            timeline.notify("select an event first, with , and . or a click", timeout=3)
         elif not state.links:
-            timeline.notify(
-                "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
-            )
+            timeline.notify("this event is not linked to any other", timeout=3)
         else:
             row = state.links[position].row
             timeline.show_event(row)
@@ -182,6 +180,6 @@ class Navigation:
         self._state.toggle_mark()
         if self._state.mark is not None:
             self._timeline.notify(
-                "measuring from here: move the cursor, m keeps it, w looks at it alone, escape ends it",
+                "measuring from here: move the cursor; m keeps it, w analyses only this range, escape cancels",
                 timeout=4,
             )

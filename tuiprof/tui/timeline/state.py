@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class TimelineState:
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
         caption: Written beside the axis; safe for a terminal.
-        legend: Whether the signs are explained below.
+        legend: Whether the signs are explained below: those that are drawn, or all, for another timeline as well.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -60,7 +61,7 @@ class TimelineState:
         self.bookmarks: list[int] = []
         self.search: Search | None = None
         self.caption = ""
-        self.legend = True
+        self.legend: Literal["drawn", "all", ""] = "drawn"
 
     def _changed(self) -> None:
         """Choose the lanes there is room for, keeping the chosen one, and report the change."""

@@ -47,11 +47,7 @@ def headline(results: Results, window: Window, current: str, read: float | None)
     """Return the verdict that matters most of those there are."""
     top = most_important(results.reports(window))
     if top is None:
-        return Headline(
-            "working out what holds this trace back …"
-            if results.pending(window)
-            else "no analysis can answer on this trace"
-        )
+        return Headline("analysing …" if results.pending(window) else "no analysis can answer on this trace")
     so_far = "" if read is None else f"so far, {read:.0%} read: "
     elsewhere = top.analysis in results.names and top.analysis != current
     pointer = str(results.names.index(top.analysis) + 1) if elsewhere else ""

@@ -413,7 +413,7 @@ class TraceView(Vertical):
         """Copy the command that shows the finding before and after."""
         if (found := self.finding) is not None and found.prove:
             self.app.copy_to_clipboard(found.prove)
-            self.notify(f"copied, to prove it: {found.prove}", timeout=8)
+            self.notify(f"copied the command that measures it: {found.prove}", timeout=8)
 
     # -- window --------------------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class TraceView(Vertical):
             self.set_window(self.trace.steps.window(index))
         else:
             self.notify(
-                "select with shift+← → or by dragging along the axis, or put the cursor into a step",
+                "select a range with shift+← → or by dragging on the axis, or put the cursor in a step",
                 timeout=4,
             )
 
@@ -453,7 +453,7 @@ class TraceView(Vertical):
             self.timeline.state.go_to(low)
             self.timeline.state.fit(low, high)
         elif self.work.part is None:
-            self.notify(f"this trace does not hold step {self._step}", severity="warning", timeout=6)
+            self.notify(f"this trace has no step {self._step}", severity="warning", timeout=6)
         else:
             return  # it may be in what is still to be read
         self._step = None
@@ -527,7 +527,7 @@ class TraceView(Vertical):
             try:
                 self.pane.show_columns(table, keys or None)
             except OSError as error:
-                self.notify(f"the choice cannot be kept: {error.strerror or error}", severity="error")
+                self.notify(f"the choice cannot be saved: {error.strerror or error}", severity="error")
 
         columns = [column for column in table.columns if column.key != "event"]
         self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
@@ -573,7 +573,7 @@ class TraceView(Vertical):
         """Show an event of the timeline in the detail pane."""
         lanes = self.timeline.state.lanes
         if lanes is not None and lanes.stride > 1:  # its rows are those of the sample
-            self.notify("the exact picture is still being worked out", timeout=3)
+            self.notify("the exact timeline is not ready yet", timeout=3)
         else:
             self.evidence.open_event(message.row)
 
@@ -605,7 +605,7 @@ class TraceView(Vertical):
         """Show all remarks."""
         if self.work.trust is not None:
             paragraphs = trust_paragraphs(self.work.trust)
-            self.app.push_screen(ReadingScreen("what this trace cannot tell", paragraphs))
+            self.app.push_screen(ReadingScreen("what is missing from this trace", paragraphs))
 
     def on_trace_head_trust_wanted(self) -> None:
         """Show all remarks."""
@@ -619,7 +619,7 @@ class TraceView(Vertical):
         if answers:
             self.app.push_screen(ExportScreen(self.trace, current, answers, self.pane.as_shown()))
         else:
-            self.notify("nothing is worked out yet", timeout=3)
+            self.notify("no results yet", timeout=3)
 
     def action_compare(self) -> None:
         """Choose what to compare this trace with."""

@@ -24,13 +24,21 @@ class Choices(Lines, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "move(-1)", "up", "One up", id="list.up", group="List", show=False),
-        key("down,j", "move(1)", "down", "One down", id="list.down", group="List", show=False),
-        key("pageup", "move(-10)", "page up", "Ten up", id="list.page_up", group="List", show=False),
-        key("pagedown", "move(10)", "page down", "Ten down", id="list.page_down", group="List", show=False),
-        key("home,g", "edge(0)", "first", "To the first", id="list.first", group="List", show=False),
-        key("end,G", "edge(1)", "last", "To the last", id="list.last", group="List", show=False),
-        key("enter", "choose", "open", "Open what is under the cursor", id="list.open", group="List"),
+        key("up,k", "move(-1)", "up", "One entry up", id="list.up", group="List", show=False),
+        key("down,j", "move(1)", "down", "One entry down", id="list.down", group="List", show=False),
+        key("pageup", "move(-10)", "page up", "Ten entries up", id="list.page_up", group="List", show=False),
+        key(
+            "pagedown",
+            "move(10)",
+            "page down",
+            "Ten entries down",
+            id="list.page_down",
+            group="List",
+            show=False,
+        ),
+        key("home,g", "edge(0)", "first", "Go to the first entry", id="list.first", group="List", show=False),
+        key("end,G", "edge(1)", "last", "Go to the last entry", id="list.last", group="List", show=False),
+        key("enter", "choose", "open", "Open the selected entry", id="list.open", group="List"),
     ]
 
     class Moved(Message):

@@ -48,8 +48,8 @@ _KEYS: Final[tuple[Binding, ...]] = (
     _key("down,j", "move(1)", "down", "one row down"),
     _key("pageup", "page(-1)", "page up", "one page up"),
     _key("pagedown", "page(1)", "page down", "one page down"),
-    _key("home,g", "edge(False)", "first", "to the first row"),
-    _key("end,G", "edge(True)", "last", "to the last row"),
+    _key("home,g", "edge(False)", "first", "go to the first row"),
+    _key("end,G", "edge(True)", "last", "go to the last row"),
     _key("left", "column(-1)", "column left", "one column left"),
     _key("right", "column(1)", "column right", "one column right"),
     _key("s", "sort", "sort", "sort by the column under the cursor", show=True),
@@ -320,7 +320,7 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def _why_empty(self) -> str:
         if self.rows.total:
-            return "no row is of the filter; escape clears it"
+            return "no rows match the filter; escape clears it"
         return self.empty
 
     def _style(self, *names: str) -> Style:

@@ -13,6 +13,8 @@ from tuiprof.tui.widgets.spans import Row, fit, row_width
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
     """Break a text where it says so and at blanks, and inside a word only where the word is longer than a line.
 
+    Such a word is broken behind a part of its name or path where it can be.
+
     A number is not parted from its unit.
 
     Args:
@@ -29,7 +31,7 @@ def wrap(text: str, width: int, most: int = 0) -> list[str]:
         last = lines[most - 1]
         while cell_len(last) > width - 1:
             last = last[:-1]
-        lines = [*lines[: most - 1], last + "…"]
+        lines = [*lines[: most - 1], last.rstrip("…") + "…"]
     return [unbind_units(line) for line in lines]
 
 
@@ -43,9 +45,22 @@ def _wrap_line(text: str, width: int) -> list[str]:
             continue
         if line:
             lines.append(line)
-        *full, line = chop_cells(word, width) or [""]
-        lines.extend(full)
+        while cell_len(word) > width:
+            part = _fitting(word, width)
+            lines.append(part)
+            word = word[len(part) :]
+        line = word
     return [*lines, line]
+
+
+def _fitting(word: str, width: int) -> str:
+    """Return as much of a long word as fits: up to the end of a part of its name or path, where that fills a third."""
+    fits = chop_cells(word, width)[0] or word[:1]
+    for separators in ("./", "_-,(="):
+        end = max(fits.rfind(sign) for sign in separators) + 1
+        if 3 * end >= width:
+            return fits[:end]
+    return fits
 
 
 def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
