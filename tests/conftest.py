@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -71,6 +72,9 @@ _ERRORS = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process, and all that it starts, an environment of its own; its user's files stay out of it."""
+    # Started in the background, what it starts would ignore Ctrl-C too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         foreign = name.startswith(_FOREIGN) and not name.startswith("TUIPROF_BENCH_")
         if name in _FOREIGN_NAMES or (foreign and name not in _TO_TESTS):
