@@ -209,7 +209,7 @@ def run(options: Options) -> Outcome:
         return outcome
     times = options.count(10, 1)
     entered: list[float] = []
-    for version in _PYTHONS[:2] if options.short else _PYTHONS:
+    for version in _PYTHONS[:1] if options.short else _PYTHONS:
         python = _python(version)
         if python is None or (version and sys.version.startswith(version + ".")):
             outcome.skipped.append(f"Python {version}: not installed here")

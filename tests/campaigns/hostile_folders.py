@@ -237,7 +237,7 @@ def _every_kind(folder: Path) -> list[str]:
     verbs = [
         (kind, _verbs(one, folder / kind / "picture.txt")[index])
         for kind, one in made.items()
-        for index in (1, 2, 3, 8)
+        for index in (1, 3)
     ]
     return tuiprof(*(verb for _, verb in verbs), about=[kind for kind, _ in verbs])
 

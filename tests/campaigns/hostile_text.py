@@ -58,7 +58,7 @@ def run(options: Options) -> Outcome:
             made = hostile.make(folder, text, raw=key == "lone surrogates")
             found = [*_commands(made, pages, key), *_completion(made)]
             if key != "lone surrogates" and (not options.short or key == "all"):
-                found += asyncio.run(_screens(made, folder, pages, key))
+                found += asyncio.run(_screens(made, folder, pages, key, options))
             outcome.cases += len(found)
             outcome.failures += [f"{key}: {where}: {what}" for where, whats in found for what in whats]
         terminals = beside.submit(_terminals, options.folder / "terminals")
@@ -320,12 +320,12 @@ async def _idle(pilot: Pilot[int]) -> None:
     await pilot.pause()
 
 
-async def _screens(made: Made, folder: Path, pages: Pages, key: str) -> list[Found]:
+async def _screens(made: Made, folder: Path, pages: Pages, key: str, options: Options) -> list[Found]:
     """Visit every screen, and take pictures of some."""
     found = []
     library = Start.library(sessions=made.root, scenarios=(made.scenarios,), python=Path(sys.executable))
     for name, visit in (
-        ("trace", _trace(made)), ("live", _live(made, folder)), ("library", _library(made, library)),
+        ("trace", _trace(made, "12" if options.short else "123456789")), ("live", _live(made, folder)), ("library", _library(made, library)),
         ("ladder", _ladder(made, library)), ("compare", _compare(made)),
     ):  # fmt: skip
         with _Drawn() as drawn:
@@ -345,11 +345,11 @@ async def _screens(made: Made, folder: Path, pages: Pages, key: str) -> list[Fou
     return found
 
 
-async def _trace(made: Made) -> list[str]:
+async def _trace(made: Made, tabs: str) -> list[str]:
     said = []
     async with _app(Start.trace(made.trace), "Syncs") as pilot:
         await _idle(pilot)
-        for tab in "123456789":
+        for tab in tabs:
             await _press(pilot, (tab, "enter", "y", "escape", "y", "Y"))
             said += [f"the clipboard gets {bad}" for bad in obeyed(pilot.app.clipboard.replace("\t", ""))]
         await _press(
@@ -383,7 +383,7 @@ async def _library(made: Made, start: Start) -> list[str]:
     async with _app(start, "Recent", "evil") as pilot:
         app = pilot.app
         assert isinstance(app, TuiprofApp)
-        await _press(pilot, ["down"] * 24)
+        await _press(pilot, ["down"] * 12)
         items = app.screen.query_one("#items")
         for choice in [
             choice.key for choice in items._choices if choice.key.startswith(("ladder:evil", "session:"))

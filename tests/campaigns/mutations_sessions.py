@@ -13,4 +13,4 @@ PROMISE = (
 
 def run(options: Options) -> Outcome:
     """Read them: list, report, live view, replay, comparison, ladder and library."""
-    return summary(read_all({"session": options.count(1500, 16)}, options.seed, options.folder), options.seed)
+    return summary(read_all({"session": options.count(1500, 8)}, options.seed, options.folder), options.seed)

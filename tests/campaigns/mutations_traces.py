@@ -14,5 +14,5 @@ _KINDS = ("kineto", "kineto-gzip", "perfetto", "xplane", "neuron-json", "neuron-
 
 def run(options: Options) -> Outcome:
     """Read them: with open_trace, every analysis and rule, and every output format."""
-    cases = {**dict.fromkeys(_KINDS, options.count(1000, 8)), "odd": 0 if options.short else len(odd_files())}
+    cases = {**dict.fromkeys(_KINDS, options.count(1000, 5)), "odd": 0 if options.short else len(odd_files())}
     return summary(read_all(cases, options.seed, options.folder), options.seed)
