@@ -324,8 +324,9 @@ async def _screens(made: Made, folder: Path, pages: Pages, key: str, options: Op
     """Visit every screen, and take pictures of some."""
     found = []
     library = Start.library(sessions=made.root, scenarios=(made.scenarios,), python=Path(sys.executable))
+    tabs = "12" if options.short else "123456789"
     for name, visit in (
-        ("trace", _trace(made, "12" if options.short else "123456789")), ("live", _live(made, folder)), ("library", _library(made, library)),
+        ("trace", _trace(made, tabs)), ("live", _live(made, folder)), ("library", _library(made, library)),
         ("ladder", _ladder(made, library)), ("compare", _compare(made)),
     ):  # fmt: skip
         with _Drawn() as drawn:
