@@ -74,7 +74,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}
     for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, main, mine, begin, end), []).append(index)
+        places.setdefault(_place(trace, main, mine, begin, end, evidence.is_jax), []).append(index)
     places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
     recurring = sorted(index for indices in places.values() for index in indices)
     part = float((ends - starts)[recurring].sum()) / (high - low)
@@ -146,7 +146,7 @@ def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int,
     return mine[~(short & in_sparse)]
 
 
-def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int) -> str:
+def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: bool) -> str:
     """Return where a stretch is: the innermost function of the user's that has most of it, else what it leads to."""
     inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
     frames = np.flatnonzero(
@@ -154,7 +154,7 @@ def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int) -> str
         & (trace.track_codes == main)
         & trace.is_category("python_function")
     )
-    users = [row for row in frames.tolist() if _frames.is_user(trace.name(row))]
+    users = [row for row in frames.tolist() if _frames.is_user(trace.name(row), jax)]
     if users:
         return _frames.function_label(trace.name(users[-1]))
     # What its longest part without any operator leads to.

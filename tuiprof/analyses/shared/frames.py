@@ -38,6 +38,15 @@ _JAX_FRAME = re.compile(
     r"|profiler\.py\(\d+\): wrapper$)"
 )
 
+#: Files of JAX that run, trace and differentiate operations, as its tracer names them. A user's file may have such a
+#: name as well, so these are left out only where a trace is JAX's.
+_JAX_FILE = re.compile(
+    r"(ad|ad_util|api|api_util|array|array_(constructors|methods)|batching|conditionals|config|convolution|core"
+    r"|custom_derivatives|dispatch|einsum|fft|functions|indexing|initializers|lax|lax_numpy|linalg|linear_util|loops"
+    r"|partial_eval|pjit|prng|random|reductions|scatter|setops|slicing|sorting|special|tensor_contractions"
+    r"|traceback_util|tree_util|ufunc_api|ufuncs|util|windowed_reductions)\.py\("
+)
+
 #: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.
 _LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 
@@ -64,10 +73,17 @@ def is_framework(path: str) -> bool:
     return FRAMEWORK.search(inside) is not None
 
 
-def is_user(name: str) -> bool:
-    """Return whether a Python frame is neither the framework's nor the interpreter's."""
+def is_user(name: str, jax: bool = False) -> bool:
+    """Return whether a Python frame is neither the framework's nor the interpreter's.
+
+    Args:
+        name: The frame as the profiler wrote it.
+        jax: Whether JAX's tracer wrote it, which leaves out the folders that would tell JAX's own files.
+    """
     match = _KINETO.match(name)
-    return match is not None and not is_framework(match["file"]) and _JAX_FRAME.match(name) is None
+    if match is None or is_framework(match["file"]) or _JAX_FRAME.match(name) is not None:
+        return False
+    return not (jax and _JAX_FILE.match(name))
 
 
 def is_profiler(name: str) -> bool:
