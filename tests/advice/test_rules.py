@@ -507,6 +507,27 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
     assert advised.edit.host.keep[1:].max() == 0
 
 
+@pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
+def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bool) -> None:
+    made, sites, correlation, at = Made(), [], 0, 0.0
+    for number in range(4):
+        made.step(number, at, at + 3 * 110 + sum(idle_us))
+        for place, idle in enumerate(idle_us):
+            correlation += 2
+            made.launch(GEMM, (at, at + 5), (at + 8, at + 100), correlation)
+            made.op("aten::item", at + 6, at + 110)
+            made.call("cudaStreamSynchronize", at + 7, at + 105, correlation=correlation + 1)
+            sites.append(site(at + 104, f"train.py:{place + 1} part_{place + 1}"))
+            at += 110 + idle
+    trace = made.trace(sync_sites=sites)
+    if not advised:
+        assert finding(trace, "waits-in-turn") is None, "one of them saves most of it"
+        return
+    row = found(trace, "waits-in-turn")
+    assert "at 3 places" in row["what"]
+    assert "part_1" in row["where"]
+
+
 def test_a_metric_that_is_computed_in_every_step() -> None:
     made = Made()
     for number in range(4):

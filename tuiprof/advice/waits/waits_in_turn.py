@@ -1,0 +1,75 @@
+"""Waits at several places: without one of them the host waits at the next."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Final
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.syncs import WaitLocation
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+#: Where removing them all saves this many times what removing those of any one place saves, they hide one another.
+_MORE: Final = 2.0
+#: So much of the step they have to save.
+_LEAST_SHARE: Final = 0.02
+#: Places that are replayed one by one, and those that are named.
+_PLACES: Final = 12
+_NAMED: Final = 3
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for places whose waits save much together and little one by one."""
+    step = replayed(trace)
+    if isinstance(step, str):
+        return
+    places: dict[Hashable, list[WaitLocation]] = {}
+    for row in evidence.waits():
+        # What allocates has its own advice, and is needed as long as memory is short.
+        if row.kind != "allocator":
+            places.setdefault(_place(row), []).append(row)
+    if len(places) < 2:
+        return
+    edits = {place: _union(evidence, rows) for place, rows in places.items()}
+    every = Edit()
+    for edit in edits.values():
+        every = every | edit
+    together_ns = step.likely_ns(every)
+    if together_ns < _LEAST_SHARE * step.step_ns:
+        return
+    longest = sorted(places, key=lambda place: -sum(row.blocked_ns for row in places[place]))
+    if any(_MORE * step.likely_ns(edits[place]) > together_ns for place in longest[:_PLACES]):
+        return
+    rows = [places[place][0] for place in longest]
+    names = list(dict.fromkeys(evidence.location(row) for row in rows))
+    all_rows = [row for found in places.values() for row in found]
+    yield Finding(
+        f"the host waits for the device at {len(names)} places, {evidence.rhythm(*all_rows)}: without one of "
+        "these waits the next takes as long",
+        ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""),
+        "remove them all, not one: fixed shapes instead of masks and nonzero, values that stay on the device, and "
+        "pinned copies with non_blocking=True; then the host runs ahead of the device",
+        "medium",
+        "each of them saves less than half of what all of them save",
+        every,
+        event=rows[0].event,
+    )
+
+
+def _place(row: WaitLocation) -> Hashable:
+    """Return what one change removes: the waits of one kind in one function, or in one operator where none is known."""
+    if row.at_line:
+        return (row.kind, row.where.rpartition(":")[0], row.in_)
+    return (row.kind, row.where, row.through)
+
+
+def _union(evidence: Evidence, rows: list[WaitLocation]) -> Edit:
+    edit = Edit()
+    for row in rows:
+        edit = edit | evidence.without_waiting(row)
+    return edit
+
+
+RULE = AdviceRule("waits-in-turn", find, needs=("sync_events",))
