@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.kernels.unfused_optimizer import optimizer_steps
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.optimizers import optimizer_steps
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.loops import loops
 from tuiprof.model import Trace

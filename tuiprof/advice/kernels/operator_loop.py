@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.kernels.unfused_optimizer import fewer_calls
 from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.optimizers import fewer_calls
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared.codes import distinct

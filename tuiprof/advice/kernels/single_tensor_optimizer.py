@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.kernels.unfused_optimizer import fewer_calls, optimizer_steps
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.optimizers import fewer_calls, optimizer_steps
 from tuiprof.model import Trace
 
 #: From so many launches in one optimizer step on.

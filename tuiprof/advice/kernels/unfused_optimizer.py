@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.waits import outermost
+from tuiprof.advice.shared.optimizers import optimizer_steps
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
 
 #: The part of the device work of multi-tensor passes that one fused pass takes: tensors read and written for each
 #: parameter, fused over not. Adam reads gradient, parameter and two moments and writes three of them, 7; its passes
@@ -21,29 +20,6 @@ _KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
 LEAST_PASSES: Final = 3
 #: The part of the host time that stays.
 _KEEP_HOST: Final = 0.4
-
-
-def optimizer_steps(trace: Trace) -> Ints:
-    """Return the ranges of optimizer steps that PyTorch marks, as rows, those inside others left out."""
-    rows = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
-    return rows[outermost(trace, rows)]
-
-
-#: Optimizers of torch.optim that take ``fused=True``, and those that take no more than ``foreach=True``.
-_FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
-_FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
-
-
-def fewer_calls(step: str) -> tuple[str, bool]:
-    """Return what makes fewer calls of an optimizer's step, by its range, and whether ``fused=True`` does."""
-    kind = step.partition("#")[2].partition(".")[0]
-    if kind in _FUSED:
-        return "fused=True (or foreach=True) when creating the optimizer", True
-    if kind in _FOREACH:
-        return "foreach=True when making the optimizer", False
-    if kind == "LBFGS":
-        return "a smaller history_size: each iteration goes over all of it", False
-    return "torch._foreach_* functions in the optimizer, over all parameters at once", False
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:

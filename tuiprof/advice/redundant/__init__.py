@@ -1,0 +1,1 @@
+"""Rules about device work that a step does not need."""
