@@ -27,6 +27,7 @@ from tuiprof.formats import open_trace
 
 #: What the probe records, of PyTorch and of JAX.
 _TRACES = (".pt.trace.json.gz", ".xplane.pb")
+_ORDINALS = {2: "nd", 3: "rd"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def main() -> None:
             if row.rank is None
             else "1st"
             if row.rank == 1
-            else f"{row.rank}{'nd' if row.rank == 2 else 'rd' if row.rank == 3 else 'th'}, after {row.before or 'others'}"
+            else f"{row.rank}{_ORDINALS.get(row.rank, 'th')}, after {row.before or 'others'}"
         )
         if chosen.markdown:
             unclear = " (unclear)" if row.unclear else ""
