@@ -1,15 +1,15 @@
-"""Holds what tuiprof predicts against what each fix won: ``python -m tests.predictions.score FOLDER [--markdown]``.
+"""Compares predicted savings with measured ones: ``python -m tests.predictions.score FOLDER [--markdown]``.
 
-The folder has ``truth.json`` and a session a case, as :mod:`tests.predictions.record` makes them.
+The folder has ``truth.json`` and one session per case, written by :mod:`tests.predictions.record`.
 
 =======  ======================================================================================================
-first    the planted cost is the first advice (what may rightly come before it aside)
+first    the planted cost is the first advice (ignoring advice that may rightly precede it)
 named    it is among the advice
-near     its gain is within 30 % of the measured one, or 1.5 % of the step; or so is its share of the step, as the
-         timed run and the recorded one are two processes, and the host may be slower in one of them
-covered  the measured gain lies in the predicted range, widened by 1 % of the step
-absurd   some advice promises more than the whole step takes
-unclear  the rounds of the measurement itself overlap: some round with the cost was no slower than some without it
+near     its predicted saving is within 30 % of the measured one or within 1.5 % of the step; or its share of the step
+         is, as the timed run and the recorded run are two processes, and the host may be slower in one of them
+covered  the measured saving lies in the predicted range, widened by 1 % of the step
+absurd   some advice promises more than the whole step
+unclear  the rounds of the measurement overlap: some round with the cost was no slower than some round without it
 =======  ======================================================================================================
 """
 
@@ -27,11 +27,12 @@ from tuiprof.formats import open_trace
 
 #: What the probe records, of PyTorch and of JAX.
 _TRACES = (".pt.trace.json.gz", ".xplane.pb")
+_ORDINALS = {2: "nd", 3: "rd"}
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One case, held against its measurement; times in ms."""
+    """One case compared with its measurement; times in ms."""
 
     name: str
     step: float
@@ -60,7 +61,7 @@ def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
         step_ns = step.step_ns
     wins = [item.win.ns / 1e6 if item.win else 0.0 for item in found]
     hits = [i for i, item in enumerate(found) if item.rule in truth["rules"]]
-    # Processor time says which part of the step is won, not how long a step takes by the clock.
+    # Processor time gives the saved share of the step, not its wall time.
     scale = step_ns / 1e6 / truth["bad_ms"] if truth.get("cpu") else 1.0
     bad, gain = truth["bad_ms"] * scale, truth["gain_ms"] * scale
     ahead = [
@@ -93,35 +94,35 @@ def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
 
 
 def main() -> None:
-    """Print a row a case, and the totals."""
+    """Print a row per case, and the totals."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="as the table of docs/predictions.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/predictions.md")
     chosen = parser.parse_args()
     cases = json.loads((chosen.folder / "truth.json").read_text())["cases"]
     rows = [score(chosen.folder, name, truth) for name, truth in cases.items()]
     if chosen.markdown:
-        print("| case | step | measured | predicted | range | place |\n|---|---:|---:|---:|---:|---|")
+        print("| case | step | measured | predicted | range | rank |\n|---|---:|---:|---:|---:|---|")
     for row in rows:
         predicted = "–" if row.predicted is None else f"{row.predicted:.2f}"
         span = "–" if row.low is None else f"{row.low:.2f} to {row.high:.2f}"
-        place = (
+        rank = (
             "not found"
             if row.rank is None
             else "1st"
             if row.rank == 1
-            else f"{row.rank}. behind {row.before or 'others'}"
+            else f"{row.rank}{_ORDINALS.get(row.rank, 'th')}, after {row.before or 'others'}"
         )
         if chosen.markdown:
             unclear = " (unclear)" if row.unclear else ""
             print(
-                f"| {row.name} | {row.step:.1f} | {row.gain:.2f}{unclear} | {predicted} | {span} | {place} |"
+                f"| {row.name} | {row.step:.1f} | {row.gain:.2f}{unclear} | {predicted} | {span} | {rank} |"
             )
         else:
             marks = " ".join(mark for mark in ("near", "covered", "unclear") if getattr(row, mark))
-            print(f"{row.name:20}{row.step:8.2f}{row.gain:9.2f}{predicted:>9} {span:>16}  {place} {marks}")
+            print(f"{row.name:20}{row.step:8.2f}{row.gain:9.2f}{predicted:>9} {span:>16}  {rank} {marks}")
     total = {
         "cases": len(rows),
         "first": sum(row.first for row in rows),

@@ -1,9 +1,9 @@
-"""One file a rule: what was seen, where, what to write instead, and how the step would change.
+"""Advice rules, one file each: what was seen, where, what to write instead, and how the step would change.
 
-A module here defines ``RULE = AdviceRule(name=..., find=..., needs=...)`` and is found by itself. A rule reads the
-reports of the analyses that it needs, and the trace where they are not enough; it does no input, no output and reads no
-clock. It does not say what its change wins: it hands out an :class:`~tuiprof.whatif.edit.Edit`, and the replayed step
-(:mod:`tuiprof.whatif`) says so, for all rules alike.
+A module here defines ``RULE = AdviceRule(name=..., find=..., needs=...)`` and is discovered automatically. A rule
+reads the reports of the analyses that it needs, and the trace if they are not enough; it does no I/O and reads no
+clock. It does not compute its saving: it returns an :class:`~tuiprof.whatif.edit.Edit`, and replaying the step with
+it (:mod:`tuiprof.whatif`) gives the saving of every rule in the same way.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def available() -> dict[str, AdviceRule]:
 
 @cache
 def unavailable() -> dict[str, str]:
-    """Return why a rule cannot be loaded, by its name."""
+    """Return the load error of each rule that failed to load, by name."""
     return discover("advice").failed
 
 
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
-    """Return what to change in the order of what it wins.
+    """Return what to change, largest saving first.
 
     Args:
         trace: The trace.
-        window: The part in which rules look; gains are always those of the steps of the whole trace.
+        window: The part in which rules look; savings always refer to the steps of the whole trace.
     """
     return _priorities(trace, window or Window())
 
@@ -83,7 +83,7 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
 
 
 def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
-    """Return the change of a finding, with what it is priced on top of; else why there is nothing to replay.
+    """Return the edit of a finding and the edit it is priced on top of; else why nothing can be replayed.
 
     Args:
         trace: The trace.
@@ -102,7 +102,7 @@ def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
 
 
 def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
-    """Return where a step loses what a finding saves; else why that is unknown.
+    """Return where in the step the saving of a finding would occur; else why that is unknown.
 
     Args:
         trace: The trace.
@@ -121,11 +121,11 @@ def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
 
 
 class _Lacking(Exception):
-    """A rule cannot be asked, because an analysis that it needs does not exist or has failed."""
+    """A rule is unavailable because an analysis that it needs does not exist or has failed."""
 
 
 def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
-    """Return the answer of an analysis that a rule needs.
+    """Return the report of an analysis that a rule needs.
 
     Raises:
         _Lacking: There is no such analysis, or it failed.
@@ -142,7 +142,7 @@ def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
 
 
 def advise(trace: Trace, window: Window | None = None) -> Report:
-    """Report what to change in a trace, what wins most first.
+    """Report what to change in a trace, largest saving first.
 
     Args:
         trace: The trace.

@@ -1,4 +1,4 @@
-"""A trace on one page: findings in the order of what they save, and one line an analysis."""
+"""A trace on one page: findings by saving, and one line per analysis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuiprof.analyses.shared.replay import opening
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.answer import Answer, Change, Line
 
-#: Whose lines stand on the page, in this order.
+#: The analyses with a line on the page, in this order.
 ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "data_loading", "steps")
 
 

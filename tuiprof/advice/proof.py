@@ -1,4 +1,4 @@
-"""What was predicted for findings that were fixed, or are new, beside what was measured."""
+"""Predicted and measured savings of findings that were fixed or are new."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tuiprof.model.units import format_change
 from tuiprof.whatif.calibration import Win
 
 KEY: Final = "proof"
-#: A finding of which less than this part is left counts as dealt with.
+#: A finding of which less than this share is left counts as fixed.
 _LEFT: Final = 0.3
-#: What may save nothing, and at best so little of the step, is not worth a line.
+#: A finding that may save nothing, and at most this share of the step, is not shown.
 _LEAST_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Findings of one run that another one does not have any more.
+    """Findings of one run that another run no longer has.
 
     Attributes:
-        findings: They, what was predicted to win most first.
-        predicted: What was predicted for all of them together.
+        findings: The findings, largest predicted saving first.
+        predicted: Predicted saving of all of them together.
     """
 
     findings: tuple[Priced, ...]
@@ -39,12 +39,12 @@ class Proof:
         """Return ``predicted −1.3 ms a step (−1.6 to −1.1 ms), measured −1.3 ms: item-each-step``.
 
         Args:
-            measured_ns: Step time before less that after, ns; None = not measured.
+            measured_ns: Step time before minus step time after, ns; None = not measured.
         """
         return self._words(-1, measured_ns)
 
     def words_if_new(self) -> str:
-        """Return the same where the later run has the findings and the earlier one has not: they cost so much."""
+        """Return the same for findings that only the later run has: the predicted cost."""
         return self._words(1, None)
 
     def _words(self, sign: int, measured_ns: float | None) -> str:
@@ -58,17 +58,17 @@ class Proof:
 
 
 def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | None:
-    """Return which findings of a run another one does not have; None where there is none, or none can be priced.
+    """Return the findings of a run that another run does not have; None if there are none, or none can be priced.
 
     Args:
         before: The run that has them.
         after: The other one.
-        waits_alone: Leave out what is not about waits. A wait is made or not; the host time that another finding is
-            about may be hidden behind a wait in one of the runs.
+        waits_alone: Consider only waits. Whether a wait is made is certain; the host time of other findings may be
+            hidden behind a wait in one of the runs.
     """
     step = replayed(before)
     if isinstance(step, str) or _kind(before) != _kind(after):
-        return None  # what PyTorch does on a GPU is not dealt with because JAX or a CPU does it
+        return None  # another framework or device is not a fix
     left: dict[tuple[str, str], _Extent] = {}
     found = priorities(after)
     for item in (*found.findings, *found.small):
@@ -79,7 +79,7 @@ def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | 
         for item in priorities(before).findings
         if item.win is not None
         and not item.finding.remainder
-        and not any(item.finding.rare_ns)  # medians, which are compared, do not show it
+        and not any(item.finding.rare_ns)  # the compared medians do not show it
         and (not waits_alone or (item.finding.edit is not None and len(item.finding.edit.waits)))
         and left.get(_identity(item), _Extent()).is_part_of(_extent(item, before), _LEFT)
     )
@@ -97,7 +97,7 @@ def _kind(trace: Trace) -> tuple[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How much of a step a finding is about, whatever the step wins without it: in another run that may be nothing.
+    """Extent of a finding in a step, independent of its saving, which may be zero in another run.
 
     Attributes:
         waits: Number of waits a step.
@@ -111,13 +111,15 @@ class _Extent:
         return _Extent(self.waits + other.waits, self.ns + other.ns)
 
     def is_part_of(self, whole: _Extent, share: float) -> bool:
-        """Return whether it is less than a share of another; how long a wait takes depends on what it waits for."""
+        """Return whether it is less than a share of another; the length of waits is ignored, as it depends on other
+        work.
+        """
         return self.waits < share * whole.waits if whole.waits else self.ns < share * whole.ns
 
 
 def _extent(item: Priced, trace: Trace) -> _Extent:
     edit, steps = item.finding.edit, max(len(trace.steps), 1)
-    if edit is None:  # a setting, which is there or not
+    if edit is None:  # a setting has no extent
         return _Extent(math.inf, math.inf)
     host = (edit.host.ends - edit.host.starts) * (1 - edit.host.keep)
     work = trace.lengths(edit.work) * (1 - edit.keep)
@@ -125,7 +127,7 @@ def _extent(item: Priced, trace: Trace) -> _Extent:
 
 
 def _identity(item: Priced) -> tuple[str, str]:
-    """Return by what a finding is known again: lines move when a script is changed."""
+    """Return the identity of a finding across runs, without line numbers, which move when a script changes."""
     return item.rule, re.sub(r"\d+", "", item.finding.where)
 
 
@@ -133,9 +135,9 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
     """Return predicted and measured side by side.
 
     Args:
-        fixed: Findings of the earlier run alone.
-        new: Findings of the later run alone, which save less than nothing.
-        measured_ns: Step time before less that after, ns; None = not measured.
+        fixed: Findings that only the earlier run has.
+        new: Findings that only the later run has; their saving is negative.
+        measured_ns: Step time before minus step time after, ns; None = not measured.
     """
     rows: list[tuple[str, str, str, float, float, float, float | None]] = []
     wins: list[Win] = []
@@ -177,7 +179,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
 
 
 def _cost(win: Win) -> Win:
-    """Return what the step takes more, as a saving."""
+    """Return an additional cost as a negative saving."""
     return Win(-win.ns, -win.high_ns, -win.low_ns)
 
 

@@ -1,4 +1,4 @@
-"""Questions of one's own to the replayed step: without a finding, with other kernels, with a faster host."""
+"""User-defined changes to the replayed step: without a finding, with other kernels, with a faster host."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NAME, TITLE = "whatif", "What if"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change that is asked about.
+    """One change to evaluate.
 
     Attributes:
-        text: What to call it, for example ``"without item-each-step"``.
+        text: Its name, for example ``"without item-each-step"``.
         edit: The likely change to the step.
         least: Where it helps least; None = as likely.
         most: Where it helps most; None = as likely.
@@ -47,10 +47,10 @@ def changes(
     scale: Sequence[str] = (),
     host: float | None = None,
 ) -> list[Change]:
-    """Turn what was asked into changes of the step.
+    """Convert the user's questions to changes of the step.
 
     Raises:
-        UsageProblem: No such finding or kernel, or a factor that is none.
+        UsageProblem: No such finding or kernel, or an invalid factor.
     """
     asked = [change for text in without for change in _without(trace, text)]
     asked += [_scaled(trace, text) for text in scale]
@@ -63,7 +63,7 @@ def changes(
 
 
 def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
-    """Say what a step takes with some changes, one by one and all together; without any, what each finding wins."""
+    """Return the step time with each change and with all of them; without changes, the saving of each finding."""
     step = replayed(trace)
     if isinstance(step, str):
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")

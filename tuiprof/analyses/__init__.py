@@ -1,7 +1,7 @@
-"""Pure functions from a trace to a report. One file an analysis; ``run`` is where CLI and screens meet.
+"""Analyses: pure functions from a trace to a report, one file each. CLI and screens both call ``run``.
 
-A module here defines ``ANALYSIS = Analysis(name=..., title=..., question=..., run=...)`` and is found by
-itself. It does no input, no output and reads no clock.
+A module here defines ``ANALYSIS = Analysis(name=..., title=..., question=..., run=...)`` and is discovered
+automatically. It does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.trust import EVENTLESS
 from tuiprof.plugins import discover
 
-#: From this many events on threads are quicker than one analysis after the other; more than these gain nothing.
+#: Minimum number of events for which threads are faster than sequential analyses; maximum number of useful threads.
 _WORTH_THREADS, _THREADS = 200_000, 2
 
 
@@ -36,8 +36,7 @@ class Analysis:
         question: The question it answers, one sentence.
         run: The pure function.
         order: Position among the tabs; lower comes first.
-        without_events: Whether it also answers on a file that holds no events by its nature, such as a recording of
-            utilisation.
+        without_events: Whether it supports files without events, such as a recording of utilization.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Analysis:
 
 @cache
 def available() -> dict[str, Analysis]:
-    """Return every analysis by name, in tab order; one that cannot be loaded is replaced by one that says so."""
+    """Return every analysis by name, in tab order; one that fails to load is replaced by one that reports the error."""
     found = discover("analyses")
     every: dict[str, Analysis] = {
         **found.items,
@@ -65,10 +64,10 @@ def _broken(name: str, why: str) -> Analysis:
 
 
 def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unavailable:
-    """Run one analysis; one that fails is unavailable, with the reason, and takes no other with it.
+    """Run one analysis; if it fails, only it is unavailable, with the reason.
 
-    An answer is kept for as long as the trace lives, because others build on it: advice on most. Without a window the
-    whole trace is analysed.
+    The result is cached with the trace, because other analyses and advice use it. Without a window the whole trace is
+    analyzed.
 
     Raises:
         UsageProblem: There is no such analysis.
@@ -88,7 +87,7 @@ def _answer(trace: Trace, analysis: Analysis, window: Window) -> Report | Unavai
 
 
 def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Unavailable:
-    """Return an answer, or why making it failed."""
+    """Return a report, or why it failed."""
     try:
         return make()
     except TuiprofError as error:
@@ -98,9 +97,9 @@ def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Una
 
 
 def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) -> list[Report | Unavailable]:
-    """Run several analyses, of a large trace at the same time: arithmetic on long columns does not hold Python's lock.
+    """Run several analyses, for a large trace in parallel: arithmetic on long columns releases the GIL.
 
-    The answers come in the order of the names. Without a window the whole trace is analysed.
+    The reports are in the order of the names. Without a window the whole trace is analyzed.
 
     Raises:
         UsageProblem: There is no such analysis.
@@ -108,21 +107,19 @@ def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) ->
     if len(names) < 2 or len(trace) < _WORTH_THREADS:
         return [run(name, trace, window) for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
-        pool.submit(
-            getattr, trace, "nesting"
-        )  # takes longest of what most need; who comes to need it waits for it
+        pool.submit(getattr, trace, "nesting")  # slow, and needed by most others, which wait for it
         for name in names:
-            _find(name)  # loads its module meanwhile
+            _find(name)  # loads its module in the meantime
         answers = [pool.submit(run, name, trace, window) for name in names]
         return [answer.result() for answer in answers]
 
 
 @cache
 def _find(name: str) -> Analysis:
-    """Return an analysis: from the module of its name, so that the others need not be loaded, or from any."""
+    """Return an analysis, preferably from the module with its name, to avoid loading the others."""
     own = f"{__name__}.{name}"
     if name.isidentifier() and not name.startswith("_") and find_spec(own) is not None:
-        with suppress(Exception):  # why it cannot be loaded is found out below
+        with suppress(Exception):  # the reason is determined below
             found: Analysis | None = getattr(import_module(own), "ANALYSIS", None)
             if found is not None and found.name == name:
                 return found

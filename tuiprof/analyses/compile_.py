@@ -1,4 +1,4 @@
-"""What compilation costs inside the window: time, recompiles, compiled regions."""
+"""The cost of compilation inside the window: time, recompiles, compiled regions."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from tuiprof.model.units import format_ns, format_share
 NAME, TITLE = "data_loading", "Data"
 
 BAD_SHARE, WARN_SHARE = 0.10, 0.03
-#: What the loader is, as the fact ``worker_processes`` says it; None = the trace does not tell.
+#: The kind of loader, as the fact ``worker_processes`` gives it; None = not in the trace.
 IN_PROCESS, WORKERS = "in this process (num_workers=0)", "worker processes"
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A range in which batches are fetched: a row of the table of where batches come from."""
+    """A range in which batches are fetched: a row of the table of batch sources."""
 
     range: str  # its name
     event: int  # row of the longest fetch
@@ -39,15 +39,15 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchFunction:
-    """A function of the user's that runs while a batch is fetched."""
+    """A user function that runs while a batch is fetched."""
 
     function: str  # its name and location
 
 
-#: Where batches come from, and what runs meanwhile (only with Python frames): what takes most time first.
+#: Batch sources, and functions that run during the fetch (only with Python frames), longest first.
 FETCHES: Final = RowsOf(NAME, "fetches", Fetch)
 FETCH_FUNCTIONS: Final = RowsOf(NAME, "functions", FetchFunction)
-#: Ranges that people name themselves.
+#: Common names of user-defined ranges.
 _OWN_RANGE = r"(?i)^\W*(data.?load\w*|load_?(batch|data)|(get|next|fetch)_?batch|fetch_?data|load|data)\W*$"
 _RULES = (
     Rule(
@@ -128,7 +128,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 
 
 def _counted(scope: Scope, launches: Ints) -> npt.NDArray[np.bool_]:
-    """Return which gaps count, by the launch that ended them: those of the steps where there are steps."""
+    """Return which gaps count, by the launch that ended them: those inside steps if there are steps."""
     if not scope.step_count:
         return np.ones(len(launches), dtype=bool)
     return scope.in_steps(np.maximum(launches, 0)) & (launches >= 0)
@@ -143,7 +143,7 @@ def fetches(trace: Trace) -> Ints:
 
 
 def _kind(trace: Trace, scope: Scope) -> str | None:
-    """Return what the loader is; None where none of PyTorch's iterators is in the trace."""
+    """Return the kind of loader; None if no PyTorch iterator is in the trace."""
     inside = trace.in_window(scope.window)
     if (trace.named("_MultiProcessingDataLoaderIter") & inside).any():
         return WORKERS
@@ -151,7 +151,7 @@ def _kind(trace: Trace, scope: Scope) -> str | None:
 
 
 def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
-    """Return the user's functions that run while a batch is fetched; no table where no frames were recorded."""
+    """Return the user functions that run while a batch is fetched; no table if no frames were recorded."""
     python = np.flatnonzero(trace.is_category("python_function"))
     users = [
         code for code in distinct(trace.name_codes[python]).tolist() if _frames.is_user(trace.names[code])
@@ -160,7 +160,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     is_user[python] = np.isin(trace.name_codes[python], users)
     rows = np.flatnonzero(is_user)
     last = np.searchsorted(trace.starts[fetches], trace.starts[rows], side="right") - 1
-    # Outermost fetches of one thread follow each other; those of several threads differ by track.
+    # Outermost fetches of one thread do not overlap; those of several threads differ by track.
     track, fetch = trace.track_codes, fetches[np.maximum(last, 0)]
     rows = rows[(last >= 0) & (trace.ends[rows] <= trace.ends[fetch]) & (track[rows] == track[fetch])]
     if not len(rows):
@@ -203,7 +203,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
 
 
 def _summed(times: str, scope: Scope) -> tuple[pl.Expr, ...]:
-    """Return how many there are of a group, and their time in all and a step."""
+    """Return the count of a group, and its time in total and per step."""
     return (
         pl.len().cast(pl.Int64).alias("count"),
         pl.col(times).sum().alias("total_ns"),

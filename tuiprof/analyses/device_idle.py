@@ -31,9 +31,9 @@ from tuiprof.model.units import format_count, format_ns, format_share
 
 NAME, TITLE = "device_idle", "Idle"
 
-#: From this share of the time between first and last work on, idling is called bad, or worth a look.
+#: Idle shares of the time between first and last work that are rated bad, or worth a look.
 BAD_SHARE, WARN_SHARE = 0.30, 0.10
-#: The analysis that names the source lines of a cause, by its title.
+#: The title of the analysis with the source lines of a cause.
 _MORE_IN = {
     "sync": "Syncs",
     "allocator": "Syncs",
@@ -44,7 +44,7 @@ _MORE_IN = {
 }
 #: Gaps listed one by one.
 _LONGEST = 200
-#: From this share on a cause is the only one.
+#: From this share on, a cause is reported as the only one.
 _ALL = 0.9995
 
 _RULES = (
@@ -175,7 +175,7 @@ def _causes(
 
 
 def _uncaptured_share(trace: Trace, window: Window) -> float | None:
-    """Return the idle share of a step without the profiler; None where that is not known, or does not differ."""
+    """Return the idle share of a step without the profiler; None if it is unknown, or equal."""
     step = replayed(trace) if window.whole and len(trace.device_indices) == 1 else ""
     if isinstance(step, str) or step.basis == "none" or step.graph.step_count < 2 or not step.step_ns:
         return None
@@ -246,7 +246,7 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
 
 
 def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
-    """List the longest gaps with what came before and after, and where the host was."""
+    """List the longest gaps with the work before and after, and the location of the host."""
     length = np.concatenate([gaps.ns for gaps in found])
     least = np.partition(length, -_LONGEST)[-_LONGEST] if len(length) > _LONGEST else 0
     long = [np.flatnonzero(gaps.ns >= least) for gaps in found]
@@ -303,7 +303,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
 
 
 def _ended_at(trace: Trace, instants: Ints) -> Ints:
-    """Return the row of the device work that ends at each instant, of several the one that began last."""
+    """Return the row of the device work that ends at each instant; if several do, the one that started last."""
     moments, inverse = np.unique(instants, return_inverse=True)
     ends = trace.ends[trace.device_work]
     at = np.searchsorted(moments, ends)
@@ -314,7 +314,7 @@ def _ended_at(trace: Trace, instants: Ints) -> Ints:
 
 
 def _location(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
-    """Return where a launch came from: the user's function, else the named range, else the outermost operator."""
+    """Return the origin of a launch: the user function, else the named range, else the outermost operator."""
     frame, range_, operator = ancestry.frames[i, 0], ancestry.annotation[i], ancestry.outer_operator[i]
     if frame >= 0:
         return _frames.function_label(trace.names[int(frame)])
@@ -349,7 +349,7 @@ def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
 ANALYSIS = Analysis(NAME, TITLE, "When is the device idle, and why?", run, order=30, without_events=True)
 
 
-#: Series of the counters that are a device's utilisation, and its memory in use.
+#: Counter series of device utilization, and of memory in use.
 _UTIL, _MEMORY = "util", "mem_used_bytes"
 
 _REPORTED_RULES = (
@@ -362,7 +362,7 @@ _REPORTED_RULES = (
 
 
 def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report | Unavailable | None:
-    """Return what counters say of the devices' utilisation; None where the trace is no such recording."""
+    """Report device utilization from counters; None if the trace is not such a recording."""
     if trace.counters is None or not any(remark.code == "telemetry-only" for remark in trace.stats.remarks):
         return None
     low, high = window.start_ns, window.end_ns
@@ -422,7 +422,7 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
 
 
 def _use_by_device(counters: pl.DataFrame) -> pl.DataFrame:
-    """Return mean and highest utilisation by device; the figure over all is left out where each device has one."""
+    """Return mean and maximum utilization by device, without the overall figure if each device has one."""
     value, series = pl.col("value"), pl.col("series")
     found = (
         counters.group_by("name", maintain_order=True)

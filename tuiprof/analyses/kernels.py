@@ -42,19 +42,18 @@ _HOST_RULES = (
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
     Rule("total", "Time including everything inside; recursive calls count once."),
 )
-#: What is outside of all steps is mentioned above this share of all; above the second one, figures a step would
-#: mislead.
+#: Shares of the work outside steps: above the first it is mentioned, above the second per-step figures would mislead.
 _NOTED, _MOSTLY = 0.05, 0.5
 _ITEM = ("memcpy", "memset", "collective")
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Summarise device work, or operators if there is none."""
+    """Summarize device work, or operators if there is none."""
     scope = Scope.of(trace, window)
     inside = trace.in_window(window)
     work = trace.device_work
     if inside[work].any():
-        # What a step launched may run after the window, where the device lags behind.
+        # Work launched by a step may run after the window if the device lags behind.
         return _on_device(trace, scope, work[inside[work] | scope.in_steps(work)], inside)
     rows = np.flatnonzero(trace.is_category("cpu_op") & inside).astype(np.int64)
     if len(rows):
@@ -168,7 +167,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
 
 
 def _beside_limits(trace: Trace) -> Table:
-    """Return what kernels reach of their chip's arithmetic and bandwidth, where the trace has shapes."""
+    """Compare kernels with the arithmetic and bandwidth of their chip, if the trace has shapes."""
     found = roofline(trace)
     rows, note, empty = [], "", "not known"
     if isinstance(found, str):
@@ -215,7 +214,7 @@ _ROOFLINE_RULE = Rule(
 
 
 def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
-    """Return what to say where a part of the work is in no step."""
+    """Return a note if a part of the work is outside steps."""
     if apart <= _NOTED:
         return ()
     left_out = (f"{why}, so figures a step are left out.",) if apart > _MOSTLY else ()
@@ -352,7 +351,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
 
 
 def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
-    """Return the time of events without that of events of the same sort (by default operators) inside them, ns."""
+    """Return the self time of events: without the events of the same kind (by default operators) inside them, ns."""
     parent, is_one = trace.nesting.parent, trace.is_category("cpu_op") if among is None else among
     all_of_them = np.flatnonzero(is_one)
     at = parent[all_of_them]
@@ -363,7 +362,7 @@ def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = N
         at = np.where(climb, parent[np.maximum(at, 0)], at)
     inner = np.zeros(len(trace), dtype=np.int64)
     np.add.at(inner, at[at >= 0], trace.lengths(all_of_them[at >= 0]))
-    # Asynchronous ranges inside one operator may overlap and then sum up to more than the operator.
+    # Asynchronous ranges inside one operator may overlap, and their sum may exceed the operator.
     own: Ints = np.maximum(trace.lengths(rows) - inner[rows], 0)
     return own
 

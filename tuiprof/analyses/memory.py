@@ -1,4 +1,4 @@
-"""How much memory the framework's allocator holds, when it peaks, and what holds it then."""
+"""How much memory the framework's allocator holds, when it peaks, and which operators hold it then."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _RULES = (
 )
 _WORST_SHARE = 0.2
 _ALLOCATES = r"^aten::((new_)?empty(_strided)?|empty_like|resize_|_to_copy|to|clone|contiguous)$"
-#: What is held cannot exceed the peak by more than rounding; if it does, frees are missing from the trace.
+#: Held memory cannot exceed the peak by more than rounding; otherwise frees are missing from the trace.
 _TOLERANCE = 1.02
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Follow the allocator."""
+    """Track the allocator."""
     scope = Scope.of(trace, window)
     events = _events(trace, scope)
     if events is None or events.is_empty():
@@ -190,7 +190,7 @@ class _Allocator:
 
 
 def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
-    """Return the operator that runs on a track at each instant; a dash where none does."""
+    """Return the operator that runs on a track at each instant; a dash if none does."""
     is_operator = trace.is_category("cpu_op")
     allocates = trace.named(_ALLOCATES)
     result = np.full(len(at), -1, dtype=np.int64)
@@ -210,7 +210,7 @@ def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
             if not climb.any():
                 break
             row = np.where(climb, parent[np.maximum(row, 0)], row)
-        # "empty" says nothing about whose memory it is: go on to the operator that asked for it.
+        # "empty" does not identify the owner of the memory: use the operator that called it.
         while True:
             above = np.where(row >= 0, parent[np.maximum(row, 0)], -1)
             climb = (

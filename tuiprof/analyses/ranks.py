@@ -21,13 +21,13 @@ from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "ranks", "Ranks"
 
-#: From this share of the step that the others wait for a rank on it is called a straggler; badly so from the second.
+#: Share of the step that the others wait for a rank: from the first on it is a straggler, from the second a bad one.
 STRAGGLER_SHARE: Final = 0.02
 BAD_SHARE: Final = 0.10
-#: Ranks that are read at most, evenly spread, and bytes of their files together; each is read whole.
+#: Maximum number of ranks to read, evenly spread, and maximum total size of their files, which are read in full.
 MOST_RANKS: Final = 64
 MOST_BYTES: Final = 2 << 30
-#: Ends of one collective lie closer together than this.
+#: Maximum spread of the ends of one collective.
 MOST_SCATTER_NS: Final = 1_000_000
 
 _RULES = (
@@ -59,8 +59,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     """Compare the ranks that a trace belongs to.
 
     Args:
-        trace: The trace of one of them; it knows its siblings where it was opened from a directory of ranks.
-        window: The part of this trace; the others are looked at in the same steps.
+        trace: The trace of one of them; opened from a directory of ranks, it knows the others.
+        window: The part of this trace; the others are analyzed in the same steps.
     """
     together = trace.siblings
     if together is None or len(together) < 2:
@@ -160,7 +160,7 @@ def _read(trace: Trace, together: TraceSet, window: Window) -> tuple[list[RankSt
 
 
 def _chosen(together: TraceSet) -> list[int]:
-    """Return the ranks to read: all of them, or as many as can be afforded, evenly spread."""
+    """Return the ranks to read: all of them, or as many as the limits allow, evenly spread."""
     files = together.files
     mean = max(sum(file.size_bytes for file in files) / len(files), 1)
     most = max(2, min(MOST_RANKS, len(files), int(MOST_BYTES / mean)))
@@ -168,7 +168,7 @@ def _chosen(together: TraceSet) -> list[int]:
 
 
 def _only(rank: RankSteps, numbers: Ints) -> RankSteps:
-    """Return a rank with these steps alone."""
+    """Return a rank with only these steps."""
     keep = np.flatnonzero(np.isin(rank.numbers, numbers))
     inside = np.flatnonzero(np.isin(rank.step, keep))
     return RankSteps(
@@ -193,13 +193,13 @@ def _step(rank: RankSteps) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A rank that holds others up.
+    """A rank that delays others.
 
     Attributes:
         rank: Its index.
-        share: By which share of a step the other members of the group wait longer than it, in the median.
+        share: How much longer than it the other members of the group wait, as a share of a step, median.
         group: The process group.
-        others_ns: What they wait a step.
+        others_ns: Their waiting time per step.
     """
 
     rank: int
@@ -209,17 +209,17 @@ class _Held:
 
     @property
     def counts(self) -> bool:
-        """Whether that is enough to call it a straggler."""
+        """Whether the share is large enough to call it a straggler."""
         return self.share >= STRAGGLER_SHARE
 
 
 def _grouped(waits: Waiting) -> bool:
-    """Return whether the traces say which process groups collectives belong to."""
+    """Return whether the traces have the process groups of collectives."""
     return any(one.group.name for one in waits.groups)
 
 
 def _clocks(waits: Waiting) -> list[int | None]:
-    """Return by how much each rank's clock differs, ns; None where its ends scatter too much to tell."""
+    """Return the clock offset of each rank, ns; None if the ends of its collectives vary too much."""
     if waits.skew is None or waits.skew_spread is None:
         return []
     return [
@@ -330,7 +330,7 @@ def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
 
 
 def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
-    """Show who was waited for in each step."""
+    """Show which rank was waited for in each step."""
     least = waits.waits.argmin(axis=0) if waits.matched else []
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Makes the graph of a captured stretch."""
+"""Builds the graph of a captured stretch."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tuiprof.whatif.graph import CALL, JOIN, WAIT, WORK, Graph
 
 Mask = npt.NDArray[np.bool_]
 
-#: Clocks of host and device agree to about so much, ns.
+#: Tolerance of the host and device clocks, ns.
 SKEW_NS = 5_000
-#: A gap between two works of a stream that is no longer than this says nothing of a late launch, ns.
+#: A gap in a stream that is at most this long does not imply a late launch, ns.
 SHORT_GAP_NS = 4_000
-#: Work that starts so soon after its launch began was held back by it, ns.
+#: Work that starts this soon after the begin of its launch was held back by it, ns.
 PROMPT_NS = 40_000
-#: A thread that records nothing for so long while another works has handed over to it, ns.
+#: A thread that records nothing for this long while another works has handed over to it, ns.
 SILENT_NS = 50_000
-#: A launch call that takes so long, ns, stood before a full launch queue where at least so many works were queued (CUDA
-#: queues about a thousand); else the host was slow.
+#: A launch call that takes this long, ns, was blocked by a full launch queue if at least this many launches were
+#: queued (CUDA queues about a thousand); otherwise the host was slow.
 BLOCKED_LAUNCH_NS, FULL_QUEUE = 200_000, 256
-#: Nodes whose instants contradict each other by more steps than this depend on each other in a circle.
+#: If ordering the nodes takes more iterations than this, their dependencies are circular.
 MOST_PASSES = 200
-#: What stands in where a capture has no case to take the median of, ns.
+#: Defaults for captures without a case to take the median of, ns.
 DEFAULT_LATENCY_NS, DEFAULT_GAP_NS, DEFAULT_CALL_NS = 8_000.0, 1_000.0, 5_000.0
 
 _NO_WAIT, _BLOCKED = -1, -2
 
 
 class Unreplayable(Exception):
-    """A trace that makes no graph; the text says why."""
+    """No graph can be built from a trace; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Waits:
 
     rows: Ints  # the call whose return ends each, as a row of the trace
     starts: Ints  # when the host began to wait, ns
-    ends: Ints  # when it went on, ns
-    copies: Ints  # the copy that it is for, as a row; -1 = none
+    ends: Ints  # when it continued, ns
+    copies: Ints  # the row of the copy that it waits for; -1 = none
     all_streams: Mask  # whether it waits for all streams
-    #: Whether it waits for a point marked earlier: not all that was launched before it need be done.
+    #: Whether it waits for a point marked earlier, so that not all earlier launches have to be done.
     by_event: Mask
     by_profiler: Mask  # whether the profiler made it
 
@@ -100,24 +100,24 @@ _COLUMNS = tuple(column.name for column in fields(_Nodes))
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that is a node or two."""
+    """A call that becomes one or two nodes."""
 
-    begin: int  # its begin; of a wait that of the waiting, ns
+    begin: int  # its begin; for a wait, the begin of the waiting, ns
     end: int  # its end, ns
     row: int
     launches: bool  # whether it launches work
-    wait: int  # index into the waits; ``_BLOCKED`` = a launch that stood before a full queue
+    wait: int  # index into the waits; ``_BLOCKED`` = a launch blocked by a full queue
 
 
 @dataclass(slots=True)
 class _Handover:
-    """A silence of the main thread in which other threads work for it."""
+    """A pause of the main thread in which other threads work for it."""
 
     begin: int  # its begin, ns
     end: int  # its end, ns
-    spans: dict[int, tuple[int, int]]  # from when to when each other thread works in it, by thread
+    spans: dict[int, tuple[int, int]]  # begin and end of the work of each other thread in it
     stops: int = -1  # the node in which the main thread stops; -1 = not made yet
-    goes_on: int = -1  # the node in which it goes on
+    goes_on: int = -1  # the node in which it continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,17 @@ class _Stream:
 
     @property
     def free(self) -> Ints:
-        """When the stream was free for each work; of the first: its launch."""
+        """When the stream became free for each item; for the first: its launch."""
         return np.append(self.launched[:1], np.maximum.accumulate(self.ends)[:-1])
 
 
 def build(trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> Graph:
-    """Make the graph of a stretch."""
+    """Build the graph of a stretch."""
     return _Builder(trace, waits, low, high, main, step_count).graph()
 
 
 class _Builder:
-    """The parts of a graph while it is made."""
+    """The parts of a graph during construction."""
 
     def __init__(self, trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> None:
         self.trace, self.waits = trace, waits
@@ -163,18 +163,18 @@ class _Builder:
         self.node_of_work: dict[int, int] = {}
         self.released: list[
             tuple[int, int]
-        ] = []  # a join, and the row of the work on another stream behind it
+        ] = []  # a join, and the row of the work on another stream before it
         self.waiting: list[tuple[int, _Call]] = []
         self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
-        self.wrapped: list[int] = []  # nodes that come after one of the round before, beside first ones
+        self.wrapped: list[int] = []  # nodes after one of the previous round, besides first ones
         self.unexplained_ns = 0
 
     def graph(self) -> Graph:
-        """Make it."""
+        """Build the graph."""
         trace, main = self.trace, self.main
         wait_rows = self.waits.rows[self.wait_at]
         working = [trace.track_codes[self.launches], trace.track_codes[wait_rows]]
-        if not trace.device_indices:  # then threads are all there is
+        if not trace.device_indices:  # only threads
             working.append(trace.track_codes[np.flatnonzero(trace.is_category("cpu_op"))])
         others = np.unique(np.concatenate(working))
         self.tracks = [main, *(int(track) for track in others if track != main)]
@@ -199,7 +199,7 @@ class _Builder:
         for row, begin, end in times:
             wait = wait_of.pop(row, _NO_WAIT)
             if wait == _NO_WAIT and end - begin >= BLOCKED_LAUNCH_NS:
-                # Its work may have begun before the call returned.
+                # Its work may have started before the call returned.
                 launched, ended = (int(np.searchsorted(instants, begin)) for instants in self.queued)
                 end = max(begin, min(end, self.first_start[row]))
                 wait, begin = (_BLOCKED, begin) if launched - ended >= FULL_QUEUE else (_NO_WAIT, end)
@@ -218,7 +218,7 @@ class _Builder:
         return starts, ends - SILENT_NS
 
     def _handovers(self, islands: list[tuple[Ints, Ints]]) -> list[_Handover]:
-        """Find silences of the main thread in which others work, from their begin to their end inside it."""
+        """Find pauses of the main thread in which other threads work, from their begin to their end."""
         found = []
         silences = complement(*islands[0], self.low, self.high)
         for begin, end in zip(*(part.tolist() for part in silences), strict=True):
@@ -245,7 +245,7 @@ class _Builder:
                 item.goes_on = node = nodes.host(CALL, 0, -1, item.stops, item.end, item.end)
                 at = item.end
         node = nodes.host(CALL, 0, -1, node, at, self.high)
-        nodes.before[0] = node  # the first node comes after the last one of the round before
+        nodes.before[0] = node  # the first node follows the last one of the previous round
         self.last.append((node, self._since_low(self.high, self.high)))
         self.main_nodes = len(nodes.kind)
 
@@ -266,7 +266,7 @@ class _Builder:
             if end == max(until for _, until in handover.spans.values()):
                 node = nodes.host(CALL, thread, -1, node, at, max(at, end))
                 nodes.other[handover.goes_on], nodes.other_start[handover.goes_on] = node, max(at, end)
-        # What a thread does beside the main one begins with what the main one did last, and ends where it ends.
+        # The work of another thread starts after the last node of the main thread, and ends with the round.
         keys = nodes.key[: self.main_nodes]
         node, at, island = -1, self.low, -1
         for call in left:
@@ -275,7 +275,7 @@ class _Builder:
                 # Keys of the main thread ascend: its nodes were added in order.
                 node = bisect_right(keys, call.begin) - 1
                 at = keys[node] if node >= 0 else self.low
-                if node < 0:  # the main thread has not done anything yet in this round
+                if node < 0:  # the main thread has no node yet in this round
                     node = self.main_nodes - 1
                     self.wrapped.append(len(nodes.kind))
                 island = now
@@ -296,7 +296,7 @@ class _Builder:
         return node, at
 
     def _since_low(self, instant: int, launched: int) -> int:
-        """Return an instant since the begin, without what the profiler held the host before a launch."""
+        """Return an instant since the begin, without the time for which the profiler blocked a launch."""
         return instant - self.low - int(self.profiler.between(self.low, launched))
 
     # -- devices -------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class _Builder:
         self.last.append((before, self._since_low(int(stream.ends.max()), int(stream.launched.max()))))
 
     def _waits_for(self, streams: list[_Stream]) -> None:
-        """Give each wait the work that it waits for."""
+        """Link each wait to the work that it waits for."""
         found = [(node, call, self._awaited(call, streams)) for node, call in self.waiting]
         returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.begin]
         free = [call.end - call.begin for _, call, work in found if not work or work[0][0] <= call.begin]
@@ -380,16 +380,16 @@ class _Builder:
             nodes.other_ns[node] = float(max(call.end - work[0][0], 0)) if blocked else min(return_ns, took)
 
     def _awaited(self, call: _Call, streams: list[_Stream]) -> list[tuple[int, int]]:
-        """Return the works that a call waits for as (end, row), the last to end first."""
+        """Return the work that a call waits for as (end, row), latest end first."""
         trace, waits = self.trace, self.waits
         copy = int(waits.copies[call.wait]) if call.wait >= 0 else -1
         if copy in self.node_of_work and trace.ends[copy] <= call.end + SKEW_NS:
             return [(int(trace.ends[copy]), copy)]
-        # A copy of pageable memory that goes on after the call held the host until its stream came to it.
+        # A copy of pageable memory that continues after the call blocked the host until its stream reached it.
         earlier = copy >= 0 or call.wait == _BLOCKED or bool(waits.by_event[call.wait])
         found = []
         for stream in streams:
-            # Works of a stream start in the order in which they were launched.
+            # Work in a stream starts in launch order.
             at = int(np.searchsorted(stream.launched, call.begin)) - 1
             if earlier:
                 at = min(at, int(np.searchsorted(stream.ends, call.end + SKEW_NS, side="right")) - 1)
@@ -401,7 +401,7 @@ class _Builder:
     # -- together ------------------------------------------------------------------------------------------
 
     def _sorted(self) -> Graph:
-        """Put the nodes into an order in which each stands after its predecessors."""
+        """Sort the nodes topologically."""
         nodes = self.nodes
         columns = {name: np.array(getattr(nodes, name)) for name in _COLUMNS}
         key, before, other = columns.pop("key"), columns["before"], columns["other"]
@@ -410,7 +410,7 @@ class _Builder:
             wraps |= before == node
         wraps &= np.arange(len(key)) <= before
         wraps[self.wrapped] = True
-        # Clocks of host and device differ a little, so that instants alone do not order the nodes.
+        # Host and device clocks differ slightly, so instants alone do not order the nodes.
         for _ in range(MOST_PASSES):
             after = np.maximum(key, np.where(wraps, key, key[before] + 1))
             after = np.where(other >= 0, np.maximum(after, key[other] + 1), after)
@@ -452,7 +452,7 @@ class _Builder:
 
 
 def _typical(streams: list[_Stream]) -> tuple[float, float]:
-    """Return the gap between works that were queued, and the latency of launches that found nothing queued, ns."""
+    """Return the gap between queued items of a stream, and the latency of launches into an empty queue, ns."""
     gaps, latencies = [], []
     for stream in streams:
         free = stream.free
@@ -472,7 +472,7 @@ def _median(values: npt.ArrayLike, otherwise: float) -> float:
 
 
 def _released_by(others: list[_Stream], begin: int, free: int) -> tuple[int, int] | None:
-    """Return the row and the end of the work on another stream whose end let work begin; None = none did."""
+    """Return the row and the end of the work on another stream after which work started; None = no such work."""
     found = None
     for stream in others:
         at = int(np.searchsorted(stream.ends, begin, side="right")) - 1

@@ -1,8 +1,8 @@
-"""Finds how much of a captured step was the profiler's, and says what a step takes without it.
+"""Estimates the profiler overhead in a captured step, and the step time without it.
 
-Where the session saw the same step uncaptured, the cost of recording an event is fitted so that the replayed step takes
-as long. Where the device sets the pace the step says nothing about the host, and where there is no session there is
-nothing to fit to: then the table of costs in :mod:`tuiprof.whatif.clock` stands in, with a wide range.
+If the session saw the same step uncaptured, the cost of recording an event is fitted so that the replayed step takes
+as long. A device-bound step says nothing about the host, and without a session there is nothing to fit to: then the
+default costs in :mod:`tuiprof.whatif.clock` are used, with a wide range.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.graph import WORK, Graph
 from tuiprof.whatif.replay import Replay
 
-#: How the host's time was corrected: fitted to the session's own steps, by the table of costs, or not at all.
+#: How host time was corrected: fitted to the steps of the session, with the default costs, or not at all.
 Basis = Literal["session", "table", "none"]
 
-#: Replayed unchanged a step must take what was captured, to this share.
+#: Relative tolerance of the unchanged replay against the captured time.
 TOLERANCE: Final = 0.02
-#: Two runs of the same script differ: steps by this share (clocks, and which kernels libraries choose), and what a
-#: change wins by this share of itself.
+#: Variation between two runs of the same script: of steps (clocks, kernel selection in libraries), and of savings,
+#: each as a share of itself.
 NOISE, NOISE_OF_WIN = 0.01, 0.1
-#: The part of a step in which the device idles differs more, as hosts are shared: by this share of itself, or by what
-#: the session's own steps differ by. And all of the host may be faster or slower, by these factors on its time.
+#: The idle time of the device varies more, as hosts are shared: by this share of itself, or as much as the steps of
+#: the session. And the host may be faster or slower in total, by these factors on its time.
 HOST_NOISE: Final = 0.06
 HOSTS: Final = (0.8, 1.25)
-#: The table's costs may be off by these factors on another machine.
+#: Range of factors on the default costs on other machines.
 RANGE: Final = (0.25, 2.0)
-#: Nothing records at more than this factor of the table's costs.
+#: Maximum factor on the default costs.
 _MOST_SCALE: Final = 16.0
-#: A host that is known to keep up with its device is likely faster than it would have to be, by so much less recording.
+#: A host that keeps up with its device is probably faster than required: this factor applies to the recording costs.
 _KEEPS_UP: Final = 1.4
-#: A fit to the session's median still leaves open how recording costs divide among events.
+#: Range of factors around a fit to the session's median, as the split of recording costs among events is unknown.
 _FIT_RANGE: Final = (0.75, 1.33)
-#: A step that is no longer than this share above what it takes with the host as fast as can be is paced by its device.
+#: A step within this share of its time with the fastest host is device-bound.
 _PACED_BY_DEVICE: Final = 0.01
 _BISECTIONS: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """What a change wins a step (in all where the trace marks no steps), ns."""
+    """Saving of a change per step (in total if the trace marks no steps), ns."""
 
     ns: float  # the likely figure
     low_ns: float  # at least
@@ -56,58 +56,58 @@ class Win:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A captured step as it is without the profiler."""
+    """A captured step, calibrated to run without the profiler."""
 
     graph: Graph  # the captured step
-    scale: float  # factor on the table's costs of recording
-    #: The lowest and the highest factor that may be right as well, for the range of a prediction.
+    scale: float  # factor on the default recording costs
+    #: The lowest and the highest plausible factor, for the range of a prediction.
     scales: tuple[float, ...]
-    basis: Basis  # what the factor comes from
-    uncaptured: Uncaptured | None = None  # the session's own steps; None = there are none
+    basis: Basis  # the source of the factor
+    uncaptured: Uncaptured | None = None  # steps of the session; None = none
 
     @cached_property
     def error(self) -> float:
-        """By which share the unchanged replay misses the capture, at worst of all threads and streams."""
+        """Relative error of the unchanged replay, maximum over all threads and streams."""
         captured = self.graph.last_captured_ns
         return float(np.abs(Replay(self.graph).once() - captured).max() / max(captured.max(), 1.0))
 
     @property
     def trusted(self) -> bool:
-        """Whether the replay gives back what was captured, within :data:`TOLERANCE`."""
+        """Whether the replay reproduces the capture, within :data:`TOLERANCE`."""
         return self.error <= TOLERANCE
 
     @cached_property
     def captured_ns(self) -> float:
-        """What a step takes while it is captured, ns."""
+        """Time of a step while it is captured, ns."""
         return Replay(self.graph).step_ns()
 
     @cached_property
     def replayed_ns(self) -> float:
-        """What the replayed step takes without the profiler, ns."""
+        """Time of the replayed step without the profiler, ns."""
         return self.likely.unchanged_ns
 
     @property
     def step_ns(self) -> float:
-        """What a step takes without the profiler, ns: as the session measured it, else as replayed."""
+        """Time of a step without the profiler, ns: as measured by the session, else as replayed."""
         return self.uncaptured.step_ns if self.basis == "session" and self.uncaptured else self.replayed_ns
 
     @cached_property
     def host_part(self) -> float:
-        """Which part of the captured host time is there without the profiler, 0 to 1."""
+        """Share of the captured host time that remains without the profiler, 0 to 1."""
         captured = sum(float(clock.captured_ns.sum()) for clock in self.graph.clocks)
         without = sum(float(clock.passed(self.scale)[-1]) for clock in self.graph.clocks)
         return without / captured if captured else 1.0
 
     @property
     def unplaced_ns(self) -> float:
-        """By how much a replayed step takes longer than the session's steps, however little the host takes, ns.
+        """Excess of a replayed step over the steps of the session even with the fastest host, ns.
 
-        The replay cannot say which part of the captured step it is that is not there without the profiler.
+        The replay cannot tell which part of the captured step disappears without the profiler.
         """
         return max(self.replayed_ns - self.step_ns, 0.0)
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
-        """Return what a change likely wins a step, ns."""
+        """Return the likely saving of a change per step, ns."""
         return min(max(self._wins(self.likely, edit, on), 0.0), self.step_ns)
 
     def win(
@@ -119,14 +119,14 @@ class Calibrated:
         on: Edit | None = None,
         likely_ns: float | None = None,
     ) -> Win:
-        """Return what a change wins, with its range.
+        """Return the saving of a change, with its range.
 
         Args:
             edit: The likely change.
-            least: The same where it helps least; None = as likely.
-            most: The same where it helps most; None = as likely.
-            on: A change that is made before.
-            likely_ns: What :meth:`likely_ns` said already.
+            least: The change where it helps least; None = as likely.
+            most: The change where it helps most; None = as likely.
+            on: A change that is made first.
+            likely_ns: The result of :meth:`likely_ns` if known.
         """
         likely = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns
         limit = self._limit_ns((edit, least or edit, most or edit), on or Edit())
@@ -135,18 +135,18 @@ class Calibrated:
             for replay in self._others
             for one in {least or edit, most or edit}
         ]
-        # How well the change is known and how steps differ have nothing to do with each other.
+        # The uncertainty of the change and the variation of steps are independent.
         below = hypot(likely - (1 - NOISE_OF_WIN) * min(likely, *wins), self.noise_ns)
         above = hypot((1 + NOISE_OF_WIN) * max(likely, *wins) - likely, self.noise_ns)
-        # What is not placed may be what the change takes away.
+        # The unplaced time may be what the change removes.
         low = max(likely - below - self.unplaced_ns, 0.0)
         return Win(likely, low, max(min(likely + above, limit), likely))
 
     def _limit_ns(self, edits: Sequence[Edit], on: Edit) -> float:
-        """Return what any of some changes wins at most, ns, where another is made before.
+        """Return the maximum saving of any of several changes, ns, after another change.
 
-        The device still has to do what they do not touch. A session's step is measured, and may be longer in another
-        process; where it is estimated, the table's range may be wider than what the host takes at all.
+        The device work that they do not touch remains. The step of a session is measured, and may be longer in another
+        process; for an estimated step, the range of the default costs may exceed the host time itself.
         """
         if self.basis == "session":
             return self.step_ns
@@ -156,7 +156,7 @@ class Calibrated:
 
     @property
     def noise_ns(self) -> float:
-        """By how much two runs of the same script differ a step, ns."""
+        """Variation of the step time between two runs of the same script, ns."""
         idle = max(1 - self.graph.device_busy_ns / max(self.step_ns, 1.0), 0.0)
         scatter = HOST_NOISE * self.step_ns
         if self.basis == "session" and self.uncaptured is not None:
@@ -165,12 +165,12 @@ class Calibrated:
 
     @cached_property
     def likely(self) -> Replay:
-        """The step as it likely is without the profiler."""
+        """The likely step without the profiler."""
         return Replay(self.graph, self.scale)
 
     @cached_property
     def _others(self) -> tuple[Replay, ...]:
-        """Other steps that it may be: with a host that is slower or faster, in all and in what recording costs."""
+        """Other plausible steps: with a slower or faster host, and with higher or lower recording costs."""
         if self.basis == "none":
             return (Replay(self.graph, 0.0),)
         slower, faster = min(self.scales), max(self.scales)
@@ -182,29 +182,29 @@ class Calibrated:
         return self._taken_away(replay, edit)
 
     def _taken_away(self, replay: Replay, edit: Edit) -> float:
-        """Return how much less a step takes with a change: what is left is never less than the device needs."""
+        """Return the reduction of the step time by a change; the rest is never less than the device work."""
         placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
         before, after = placed * replay.unchanged_ns, placed * replay.step_ns(edit)
         return before - max(after, min(before, replay.least_ns(edit)))
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:
-    """Find the factor on the costs of recording."""
+    """Find the factor on the recording costs."""
     if uncaptured is None or not graph.step_count:
-        # Without an ordinary step to hold it against, what is rare may as well be what the script does now and then.
+        # Without an ordinary step to compare with, hiccups may be occasional work of the script.
         graph = replace(graph, clocks=tuple(clock.as_captured() for clock in graph.clocks))
         if not recorded_events:
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
     fitted = fit(graph, uncaptured.step_ns)
     if fitted.paced and uncaptured.host_ns is not None:
-        # The host alone: its calls, and no work on a device for it to wait for.
+        # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
         scale = max(fitted.scale, fit(graph, uncaptured.host_ns, alone).scale)
         scales = tuple(max(scale * part, fitted.scale) for part in _FIT_RANGE)
         return Calibrated(graph, scale, scales, "session", uncaptured)
     if fitted.paced:
-        # No more is known to be the profiler's than what the host needs to keep up; likely it is somewhat more.
+        # The overhead is at least what would keep the host from keeping up, and probably somewhat more.
         scale = max(_KEEPS_UP * fitted.scale, 1.0)
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
@@ -215,14 +215,14 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A factor on the costs of recording that gives a step its time."""
+    """A factor on the recording costs that reproduces a step time."""
 
-    scale: float  # the least such factor
-    paced: bool  # the device sets the pace, so that every larger factor gives the same time
+    scale: float  # the smallest such factor
+    paced: bool  # device-bound: every larger factor gives the same time
 
 
 def fit(graph: Graph, step_ns: float, edit: Edit | None = None) -> Fit:
-    """Find the factor at which the replayed step, with a change, takes a given time."""
+    """Find the factor at which the replayed step, with an edit, takes a given time."""
     low, high = 0.0, _MOST_SCALE
     floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns(edit)
     paced, wanted = floor >= step_ns, max(floor, step_ns)

@@ -1,7 +1,6 @@
-"""What a chip could do at most: its memory bandwidth, its link to the host and its arithmetic, dense, at the clocks it
-is sold with.
+"""Limits of chips: memory bandwidth, link to the host, and dense arithmetic at nominal clocks.
 
-Figures are the makers' own, without sparsity, of one chip:
+Figures are the manufacturers', without sparsity, for one chip:
 
 - NVIDIA H100 SXM: "NVIDIA H100 Tensor Core GPU Architecture" (white paper, 2023), table 2; H100 PCIe the same table.
 - NVIDIA H200 SXM: "NVIDIA H200 Tensor Core GPU" datasheet (2024), halved where it states figures with sparsity.
@@ -14,7 +13,7 @@ Figures are the makers' own, without sparsity, of one chip:
 - Google TPU v5e: cloud.google.com/tpu/docs/v5e; int8 is twice the bfloat16 figure (the page has said 393 and 394).
 - AWS Inferentia2: "Inferentia2 Architecture" in the Neuron documentation; one chip is two NeuronCores-v2.
 
-A chip that runs at lower clocks (power, temperature) cannot reach its figures, and none that is timed exceeds them.
+A chip at lower clocks (power, temperature) cannot reach these figures, and no measured chip exceeds them.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ class Chip:
     """The limits of one chip."""
 
     name: str
-    bytes_per_s: float  # bandwidth of its memory
-    #: Arithmetic operations by type, dense; a multiply-add is two. ``"float32"`` is outside of matrix units,
-    #: ``"tfloat32"``, ``"bfloat16"``, ``"float16"`` (where there is no bfloat16) and ``"int8"`` are in them;
-    #: ``"float64"`` is the faster of both, left out where it is 1/32 of float32 or less.
+    bytes_per_s: float  # memory bandwidth
+    #: Dense arithmetic operations per second by type; a multiply-add is two. ``"float32"`` is outside matrix units,
+    #: ``"tfloat32"``, ``"bfloat16"``, ``"float16"`` (on chips without bfloat16) and ``"int8"`` use them; ``"float64"``
+    #: is the faster of both, omitted if it is 1/32 of float32 or less.
     operations_per_s: Mapping[str, float]
-    link_bytes_per_s: float  # what its link to the host carries in one direction
+    link_bytes_per_s: float  # bandwidth of the host link in one direction
 
 
-#: One direction of a link of sixteen lanes, GB/s: half of what the datasheets state for both.
+#: One direction of an x16 link, GB/s: half of the datasheets' figure for both.
 _PCIE_3, _PCIE_4, _PCIE_5 = 16.0, 32.0, 64.0
 
 
 def _chip(name: str, gb_per_s: float, link_gb_per_s: float, **tera_per_s: float) -> Chip:
-    """Return a chip from GB/s and from 10¹² operations a second."""
+    """Return a chip from GB/s and 10¹² operations per second."""
     rates = {kind: tera * 1e12 for kind, tera in tera_per_s.items()}
     return Chip(name, gb_per_s * 1e9, rates, link_gb_per_s * 1e9)
 
 
-#: Pattern of the name that a driver gives → the chip; the first that fits counts.
+#: Pattern of the driver's name → chip; the first match counts.
 _CHIPS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), chip)
     for pattern, chip in (
@@ -176,6 +175,6 @@ def find_chip(device: str) -> Chip | None:
 
 
 def link_bytes_per_s(device: str) -> float:
-    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known."""
+    """Return the bandwidth of the host link in one direction; PCIe 4 if the chip is unknown."""
     chip = find_chip(device)
     return chip.link_bytes_per_s if chip is not None else _PCIE_4 * 1e9

@@ -1,4 +1,4 @@
-"""A change to a captured step, in terms of the trace: waits that are not made, host time and device work that shrink.
+"""A change to a captured step, in terms of the trace: removed waits, reduced host time and device work.
 
 Edits are made by rules and by the user, priced by :class:`tuiprof.whatif.replay.Replay`.
 """
@@ -20,13 +20,13 @@ _NO_FLOATS: Floats = np.empty(0, dtype=np.float64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTime:
-    """Stretches of host threads of which only a part stays; arrays of shape ``(k,)``.
+    """Stretches of host threads that keep a share of their time; arrays of shape ``(k,)``.
 
     Attributes:
         tracks: Thread of each.
         starts: Begin, captured ns.
         ends: End, captured ns.
-        keep: The part of its time that stays, 0 to 1.
+        keep: Share of its time that remains, 0 to 1.
     """
 
     tracks: Ints = field(default_factory=_NO_ROWS.copy)
@@ -40,10 +40,10 @@ class Edit:
     """A change to a captured step.
 
     Attributes:
-        waits: Calls that do not wait any more, as rows.
+        waits: Rows of calls that no longer wait.
         host: Host time that shrinks.
-        work: Device work that shrinks, as rows.
-        keep: The part of the time of each of ``work`` that stays; at 0 it is not launched at all.
+        work: Rows of device work that shrinks.
+        keep: Share of the time of each of ``work`` that remains; at 0 it is not launched.
     """
 
     waits: Ints = field(default_factory=_NO_ROWS.copy)
@@ -52,7 +52,7 @@ class Edit:
     keep: Floats = field(default_factory=_NO_FLOATS.copy)
 
     def __or__(self, other: Edit) -> Edit:
-        """Return both changes as one; what both shrink is as short as the shorter of the two."""
+        """Return both changes as one; where both shrink the same time, the smaller result counts."""
         pairs = ((getattr(self.host, name), getattr(other.host, name)) for name in HostTime.__slots__)
         return Edit(
             np.concatenate((self.waits, other.waits)),

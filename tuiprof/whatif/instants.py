@@ -1,4 +1,4 @@
-"""When what was captured happens in a replayed step, and where on the captured time axis a change saves its time."""
+"""When captured events happen in a replayed step, and where on the captured time axis a change saves time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.graph import WORK
 from tuiprof.whatif.replay import Floats, Replay, Round
 
-#: A stream whose rounds take at least this part of the slowest one's sets the pace as well.
+#: A stream whose rounds take at least this share of the slowest one's also limits the step.
 _PACES = 0.98
 
 
@@ -23,33 +23,33 @@ class Losses:
 
     starts: Ints  # begin of each, captured ns
     ends: Ints  # end of each, captured ns
-    #: What is lost in each and not regained later, ns without the profiler. They add up to what the change saves.
+    #: Time lost in each and not recovered later, ns without the profiler. The sum is the saving of the change.
     ns: Floats
-    high: int  # end of the stretch that is replayed, captured ns; of what comes later nothing is known
+    high: int  # end of the replayed stretch, captured ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instants:
-    """When a stretch happens as replayed, on the axis of the trace, as if it began when it was captured."""
+    """The replayed times of a stretch on the axis of the trace, starting when it was captured."""
 
-    work: Ints  # device work that is still there, as rows, in order of ``starts``
+    work: Ints  # rows of the remaining device work, in order of ``starts``
     starts: Ints  # begin of each, ns
     ends: Ints  # end of each, ns
     captured: Ints  # instants of the main thread in the capture, ns, ascending
-    replayed: Ints  # when the main thread gets there, ns, shape of ``captured``
+    replayed: Ints  # when the main thread reaches them, ns, shape of ``captured``
 
     def of_host(self, captured: Ints) -> Ints:
-        """Return when the main thread gets to captured instants, ns."""
+        """Return when the main thread reaches captured instants, ns."""
         return np.rint(np.interp(captured, self.captured, self.replayed)).astype(np.int64)
 
     @property
     def end_ns(self) -> int:
-        """When the last of it ends, ns."""
+        """End of the last event, ns."""
         return int(max(self.ends.max(initial=0), self.replayed.max(initial=0)))
 
 
 def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
-    """Return when a captured stretch happens without the profiler and with a change, from rest."""
+    """Return the times of a captured stretch without the profiler and with a change, starting idle."""
     graph, replay, edit = step.graph, step.likely, edit or Edit()
     done = replay.first_round(edit)
     keep = replay.kept_work(edit)
@@ -68,15 +68,15 @@ def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
 
 
 def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None) -> Losses:
-    """Return where the captured stretch loses what a change saves (``saved_ns`` a step), made on top of another.
+    """Return where the captured stretch loses the saving of a change (``saved_ns`` per step), made on top of another.
 
-    The stretch is replayed with and without the change until steps follow one another in the same time. By how much one
-    is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
+    The stretch is replayed with and without the change until the step time is constant. The lag between the two grows
+    where time is lost; a delay that is caught up later is no loss.
     """
     graph, replay = step.graph, step.likely
     before, after = on or Edit(), edit if on is None else on | edit
     at, behind = _of_pacing_stream(trace, replay, before, after)
-    # What is left of each delay until the end of the stretch.
+    # The part of each delay that remains until the end of the stretch.
     left = np.minimum.accumulate(behind[::-1])[::-1]
     total = max(float(behind[-1]), 0.0)
     lost = np.diff(np.clip(left, 0.0, total), prepend=0.0)
@@ -89,7 +89,7 @@ def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: E
 
 
 def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -> tuple[Ints, Floats]:
-    """Return captured instants, and by how much ``before`` is behind ``after`` at each but the first of them, ns."""
+    """Return captured instants, and the lag of ``before`` behind ``after`` at each except the first, ns."""
     graph = replay.graph
     now, then = replay.settled_round(before), replay.settled_round(after)
     took = now.took(graph.last)
@@ -98,7 +98,7 @@ def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -
         for node, ns in zip(graph.last.tolist(), took.tolist(), strict=True)
         if graph.kind[node] == WORK and ns >= _PACES * took.max()
     ]
-    if not streams:  # the host sets the pace
+    if not streams:  # host-bound
         at, late = _of_main_thread(replay, now, before)
         _, early = _of_main_thread(replay, then, after)
         main = graph.last[0]
@@ -106,7 +106,7 @@ def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -
     last = max(streams)[1]
     mine = np.flatnonzero((graph.kind == WORK) & (graph.thread == graph.thread[last]))
     rows = graph.row[mine]
-    # Begin and end of each work in turn.
+    # Begin and end of each item alternate.
     captured = np.stack((trace.starts[rows], trace.ends[rows]), axis=1).ravel()
     late, early = (
         np.stack(
@@ -121,7 +121,7 @@ def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -
 
 
 def _of_main_thread(replay: Replay, done: Round, edit: Edit) -> tuple[Ints, Floats]:
-    """Return the instants of the main thread's clock, and when it gets to each, ns."""
+    """Return the instants of the main thread's clock, and when it reaches each, ns."""
     graph, clock = replay.graph, replay.graph.clocks[0]
     mine = np.flatnonzero(graph.thread == 0)
     mine = mine[np.argsort(graph.host_start[mine], kind="stable")]

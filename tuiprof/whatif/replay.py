@@ -14,7 +14,7 @@ from tuiprof.whatif.graph import WAIT, WORK, Graph
 
 Floats = npt.NDArray[np.float64]
 
-#: Rounds are replayed until two take the same time, to this share; at least and at most so many.
+#: Rounds are replayed until two take the same time within this share; minimum and maximum number of rounds.
 SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 
@@ -23,40 +23,38 @@ class Round:
     """One round of a replay."""
 
     reached: Floats  # when each node of the graph was reached, ns, shape ``(n,)``
-    before: Floats  # the same in the round before it; 0 = it began at rest
+    before: Floats  # the same in the previous round; 0 = started idle
 
     def took(self, nodes: Ints) -> Floats:
-        """Return how long after the round before each of some nodes was reached, ns."""
+        """Return the time between the previous round and this one at the given nodes, ns."""
         return self.reached[nodes] - self.before[nodes]
 
     def predecessors(self, graph: Graph, nodes: Ints) -> Floats:
-        """Return when the node before each of some nodes was reached, which may be in the round before, ns."""
+        """Return when the predecessors of the given nodes were reached, possibly in the previous round, ns."""
         before = graph.before[nodes]
         return np.where(before >= nodes, self.before[before], self.reached[before])
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A graph with what the profiler added taken away."""
+    """A graph without profiler overhead."""
 
     graph: Graph
-    #: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
+    #: Factor on the subtracted recording costs; 0 = the step as captured.
     scale: float = 0.0
-    host: float = 1.0  # factor on what is left of the host's time
+    host: float = 1.0  # factor on the remaining host time
 
     @cached_property
     def unchanged_ns(self) -> float:
-        """What a step takes without a change, ns."""
+        """Step time without a change, ns."""
         return self.step_ns()
 
     def once(self) -> Floats:
-        """Replay one round that begins at rest: when each of ``graph.last`` is reached, ns since the begin of the
-        stretch.
-        """
+        """Replay one round from idle: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
         return self.first_round().reached[self.graph.last]
 
     def first_round(self, edit: Edit | None = None) -> Round:
-        """Replay one round that begins at rest."""
+        """Replay one round from idle."""
         rest = [0.0] * len(self.graph)
         reached = rest.copy()
         _round(reached, *self._edges(edit or Edit()))
@@ -73,7 +71,7 @@ class Replay:
         for count in range(MOST_ROUNDS):
             before = reached.copy()
             _round(reached, *edges)
-            # The slowest of host and streams sets the pace: a host that runs ahead only fills the queue.
+            # The slowest of host and streams limits the step: a host that runs ahead only fills the queue.
             newly = max(reached[node] - before[node] for node in last)
             if count >= LEAST_ROUNDS and abs(newly - took) <= SAME * took:
                 break
@@ -81,12 +79,12 @@ class Replay:
         return Round(np.array(reached), np.array(before))
 
     def step_ns(self, edit: Edit | None = None) -> float:
-        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch."""
+        """Return the steady-state step time, ns; without marked steps, of the whole stretch."""
         took = self.settled_round(edit).took(self.graph.last)
         return float(took.max()) / max(self.graph.step_count, 1)
 
     def least_ns(self, edit: Edit) -> float:
-        """Return what the busiest stream works a step with a change, ns: no step takes less."""
+        """Return the busy time per step of the busiest stream with a change, ns: the minimum step time."""
         graph = self.graph
         works = graph.kind == WORK
         if not works.any():
@@ -95,13 +93,13 @@ class Replay:
         return float(np.bincount(-1 - graph.thread[works], weights=kept).max()) / max(graph.step_count, 1)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
-        """Return the predecessors of all nodes and the times to them."""
+        """Return the predecessors of all nodes and the delays after them."""
         graph = self.graph
         keep = self.kept_work(edit)
         waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
         gone = (keep == 0) & (graph.kind == WORK)
         work_ns = graph.work_ns * keep
-        # What a wait takes where there is nothing to wait for is the host's.
+        # The time of a wait with nothing to wait for is host time.
         before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
         before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
@@ -117,12 +115,12 @@ class Replay:
         return graph.befores, before_ns.tolist(), other, other_ns.tolist()
 
     def passed(self, thread: int, edit: Edit) -> Floats:
-        """Return the host time of a thread that has passed with a change at each instant of its clock, ns."""
+        """Return the elapsed host time of a thread with a change at each instant of its clock, ns."""
         clock = self.graph.clocks[thread]
         return self.host * clock.passed(self.scale, _kept_host(edit, self.graph.tracks[thread], clock.at))
 
     def kept_work(self, edit: Edit) -> Floats:
-        """Return which part of its device work each node keeps with a change, shape ``(n,)``."""
+        """Return the share of its device work that each node keeps with a change, shape ``(n,)``."""
         graph = self.graph
         keep = np.ones(len(graph))
         if len(edit.work):
@@ -137,7 +135,7 @@ class Replay:
 
 
 def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
-    """Return which part of the host time between the instants of a clock stays; None = all of it."""
+    """Return the share of host time between the instants of a clock that remains; None = all of it."""
     host = edit.host
     mine = np.flatnonzero(host.tracks == track)
     if not len(mine):
@@ -151,7 +149,7 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
         counts.sum()
     )
     np.minimum.at(keep, inside, np.repeat(parts, counts))
-    # A change that begins or ends between two events shrinks a part of what lies between them.
+    # A change that begins or ends between two events shrinks a part of the time between them.
     for index, begin, end, part in (
         (
             first - 1,
@@ -171,7 +169,7 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
 def _round(
     reached: list[float], before: list[int], before_ns: list[float], other: list[int], other_ns: list[float]
 ) -> None:
-    """Reach every node once; predecessors that stand later still hold the instants of the round before."""
+    """Compute every node once; predecessors later in the order still hold the instants of the previous round."""
     for node, (a, a_ns, b, b_ns) in enumerate(zip(before, before_ns, other, other_ns, strict=True)):
         at = reached[a] + a_ns
         if b >= 0 and (late := reached[b] + b_ns) > at:

@@ -1,1 +1,1 @@
-"""Rules about what the host does besides."""
+"""Rules about other work of the host."""

@@ -21,7 +21,7 @@ _JAX = (
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for allocator calls that happen in most steps, all of them together."""
+    """Look for allocator calls in most steps, combined in one finding."""
     rows = list(evidence.waits("allocator"))
     if not rows:
         return
@@ -31,7 +31,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = sorted({call for row in rows for call in row.calls.split(" + ")})
     times = sum(row.per_step or row.count for row in rows)
     run, often = "run" if len(calls) > 1 else "runs", "once" if round(times) == 1 else f"{times:.0f} times"
-    # Releasing is the cause, and allocating what follows from it.
+    # The release is the cause; the allocation follows from it.
     released = [row for row in rows if "Free" in row.calls]
     cause = max(released or rows, key=lambda row: row.blocked_ns)
     yield Finding(

@@ -12,19 +12,19 @@ from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: What checks a gradient, called by the engine itself and not by the node's own function.
+#: The check of a gradient, called by the engine itself and not by the function of the node.
 _CHECK: Final = r"^aten::(isnan|any|_is_any_true|item|is_nonzero)$"
 _ACCUMULATES: Final = r"AccumulateGrad$"
-#: Operators that compute nothing, so that keeping a stack is what they take in the forward pass and not in backward.
+#: Operators that compute nothing, so their extra time in the forward pass is the recording of the stack.
 _VIEWS: Final = r"^aten::(view|t|transpose|permute|expand|select|slice|unsqueeze|squeeze)$"
-#: The part of that time which an operator takes for itself.
+#: The share of that time that the operator itself takes.
 _KEEP: Final = 0.05
-#: So many of the nodes are checked, and there are at least so many.
+#: Minimum share of checked nodes, and their minimum number.
 LEAST_SHARE, LEAST_NODES = 0.5, 5
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for backward nodes of which most are checked for NaN."""
+    """Look for a backward pass in which most nodes are checked for NaN."""
     nodes = np.flatnonzero(trace.named("^" + BACKWARD) & ~trace.named(_ACCUMULATES))
     if len(nodes) < LEAST_NODES:
         return
@@ -50,10 +50,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _stacks(trace: Trace, evidence: Evidence) -> HostTime:
-    """Return the time in which operators of the forward pass keep their stacks: it is what they do first.
+    """Return the time in which forward operators record their stacks, which is the first thing they do.
 
-    Of an operator that calls others it is the time before the first of them, of a view all of it, and of others as long
-    as of a view in the median.
+    For an operator with children it is the time before the first child, for a view all of its time, and for others
+    the median time of a view.
     """
     calls = evidence.calls
     made = np.bincount(calls.forward[calls.forward >= 0], minlength=len(calls.rows)) > 0

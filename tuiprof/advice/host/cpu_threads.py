@@ -15,20 +15,20 @@ from tuiprof.model.intervals import Coverage, union
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
-#: A process that keeps no more cores busy computes on one. So many others have to be idle at least.
+#: A process that keeps at most this many cores busy computes on one. At least so many others have to be idle.
 ONE_CORE: Final = 1.3
 LEAST_IDLE: Final = 0.7
-#: Shorter operators gain nothing by being divided among threads, ns. The others take at least this share of the time.
+#: Shorter operators do not gain from more threads, ns. The longer ones take at least this share of the time.
 LONG_NS: Final = 200_000
 LEAST_SHARE: Final = 0.3
-#: Each further core adds this part of what the first one does: likely, at least and at most helpful.
+#: The throughput of each further core relative to the first: likely, least and most helpful.
 _ADDS: Final = (0.5, 0.2, 0.9)
-#: Beyond so many cores one step of a small model rarely gains.
+#: With more cores, the step of a small model rarely gets faster.
 _MOST_CORES: Final = 16
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for long operators in a run on a CPU that keeps one core busy where there are others."""
+    """Look for long operators in a CPU run that keeps one core busy while others are idle."""
     seen = trace.uncaptured
     if trace.device_indices or seen is None or seen.busy_cores is None or seen.idle_cores is None:
         return
@@ -48,7 +48,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     usable = min(seen.usable_cores or _MOST_CORES, _MOST_CORES)
     threads = min(1 + round(seen.idle_cores), usable)
-    if threads < 2:  # it may not use more
+    if threads < 2:  # the process may not use more
         return
     likely, least, most = (
         Edit(host=evidence.host_time(rows, 1 / (1 + adds * (threads - 1)))) for adds in _ADDS

@@ -1,4 +1,4 @@
-"""Collectives run while nothing else does."""
+"""Collectives run while no computation does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.whatif.edit import Edit
 
 _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
-#: Of what is exposed, so much can be hidden: the first bucket cannot begin before, the last not end with the backward.
+#: Share of the exposed time that can be hidden: the first bucket cannot start before the backward pass, and the
+#: last cannot end with it.
 _HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
 _TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
 _JAX = (

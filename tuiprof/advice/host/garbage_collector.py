@@ -14,7 +14,7 @@ from tuiprof.whatif.edit import Edit
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for the collector's own ranges."""
+    """Look for the ranges of the garbage collector."""
     rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
     rows = rows[outermost(trace, rows)]
     if not len(rows):

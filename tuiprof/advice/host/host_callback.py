@@ -14,18 +14,18 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit
 
-#: What runs a callback (jax/_src/callback.py and debugging.py), by the name of its Python frame.
+#: Python frames that run a callback (jax/_src/callback.py and debugging.py).
 _RUNS_CALLBACK: Final = (
     r"\bcallback\.py\(\d+\): (pure|io)_callback_impl$|\bdebugging\.py\(\d+\): debug_(callback|print)_impl$"
 )
-#: What calls the user's function in them.
+#: Frames that call the user's function in them.
 _CALLS: Final = r"\bcallback\.py\(\d+\): __call__$|\bdebugging\.py\(\d+\): _flat_callback$"
-#: What happens in fewer of the steps is what the script does now and then.
+#: Events in a smaller share of the steps are occasional work of the script.
 LEAST_SHARE: Final = 0.75
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for callbacks, those of one function together."""
+    """Look for callbacks, grouped by function."""
     if not evidence.is_jax:
         return
     rows = np.flatnonzero(trace.named(_RUNS_CALLBACK) & trace.on_host)
@@ -52,7 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _called(trace: Trace, row: int) -> str:
-    """Return the function that a callback is for; else what runs it."""
+    """Return the function that a callback calls; else the frame that runs it."""
     inside: Ints = trace.between(int(trace.starts[row]), int(trace.ends[row]))
     inside = inside[(inside > row) & (trace.track_codes[inside] == trace.track_codes[row])]
     callers = np.flatnonzero(trace.named(_CALLS, inside))

@@ -1,4 +1,4 @@
-"""The loader's workers are started again for each epoch."""
+"""The loader workers are restarted for each epoch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tuiprof.model.units import format_ns
 from tuiprof.whatif.calibration import NOISE_OF_WIN
 from tuiprof.whatif.edit import Edit
 
-#: An epoch also waits for its first batch. Workers that stay make it in less time than new ones, whose process has to
-#: begin first; this part of the wait goes, likely, at least and at most.
+#: An epoch also waits for its first batch. Persistent workers deliver it sooner than new ones, whose processes have
+#: to start first; this share of the wait disappears: likely, least and most.
 _OF_WAIT: Final = (0.5, 0.0, 1.0)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for workers that a session saw started more than once by one loader."""
+    """Look for workers that one loader started more than once in a session."""
     seen = trace.uncaptured.restarts if trace.uncaptured is not None else None
     if seen is None or not evidence.stepped:
         return

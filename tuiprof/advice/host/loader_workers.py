@@ -10,22 +10,22 @@ from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, 
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
-#: From this share of the step on.
+#: Minimum share of the step.
 LEAST_WAIT: Final = 0.03
-#: Workers that are suggested at most; more of them rarely pay.
+#: Maximum number of workers to suggest; more rarely help.
 _MOST_WORKERS: Final = 8
-#: There could be so many times as many workers where the session does not say which cores are idle.
+#: Factor on the number of workers if the idle cores are unknown.
 _UNKNOWN_MORE: Final = 2.0
-#: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, since
-#: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
+#: Host time of fetching a batch from a worker: at least this many ns, and this share of the time to make it, since
+#: large batches take long to make and to transfer. Likely, least and most helpful.
 _HAND_OVER_NS: Final = 300_000.0
 _HAND_OVER: Final = (0.1, 0.3, 0.02)
-#: Where no core is idle, batches have to become cheaper to make: read ready-made, they take this part of it.
+#: If no core is idle, batches have to become cheaper: read preprocessed, they take this share of the time.
 _CHEAPER: Final = (0.1, 1.0, 0.02)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a loader without workers, workers that cannot keep up, or loading by other means."""
+    """Look for a loader without workers, workers that cannot keep up, or loading without a DataLoader."""
     report = evidence.report("data_loading")
     wait = evidence.figure("data_loading", "data_wait_ns_per_step")
     wait = evidence.figure("data_loading", "data_wait_ns") if wait is None else wait
@@ -79,7 +79,7 @@ _WHAT = {
 
 
 def _workers(trace: Trace, on_device: bool) -> int:
-    """Return how many workers to suggest: never more than there are cores that training does not need."""
+    """Return how many workers to suggest: at most the cores that training does not need."""
     seen = trace.uncaptured
     cores = seen.usable_cores if seen is not None else None
     if seen is None or cores is None:
@@ -87,16 +87,16 @@ def _workers(trace: Trace, on_device: bool) -> int:
     if seen.idle_cores is not None:
         idle = min(round(seen.idle_cores), cores - 1, _MOST_WORKERS)
         return max(idle, 1) if on_device else max(idle, 0)
-    # With a device one core launches; without one training computes on all of them.
+    # With a device, training needs one core to launch; without one, it computes on all of them.
     return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
 
 
 def _times_more(trace: Trace) -> float:
-    """Return how many times as many workers the idle cores allow; 0 = they allow none."""
+    """Return the factor on the number of workers that the idle cores allow; 0 = no more workers."""
     seen = trace.uncaptured
     if seen is None or seen.idle_cores is None or seen.busy_cores is None:
         return _UNKNOWN_MORE
-    # The step waits for the workers, so that the cores that the run keeps busy are mostly theirs.
+    # The step waits for the workers, so the busy cores are mostly theirs.
     now = max(round(seen.busy_cores), 1)
     idle = round(seen.idle_cores)
     return max(min(now + idle, _MOST_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
@@ -105,14 +105,14 @@ def _times_more(trace: Trace) -> float:
 def with_workers(
     evidence: Evidence, workers: float, part: float = _HAND_OVER[0], *, now: bool = False
 ) -> Edit:
-    """Return the change in which workers make the batches beside the step, and the step fetches them.
+    """Return the edit in which workers make the batches in parallel with the step, and the step fetches them.
 
     Args:
-        evidence: What rules may look at.
-        workers: How many, or how many times as many as now: the loader's own time is divided among them; 0 = batches
-            are made in the step, as they are.
-        part: The part of making a batch that fetching it takes.
-        now: There are workers already, which make batches during all of the step.
+        evidence: The evidence.
+        workers: Their number, or a factor on the current number: the time of the loader is divided by it; 0 =
+            batches are made in the step as before.
+        part: Time to fetch a batch as a share of the time to make it.
+        now: There are already workers, which make batches during the whole step.
     """
     trace = evidence.trace
     rows = fetches(trace)
@@ -120,14 +120,14 @@ def with_workers(
     making = float(lengths.mean()) if len(lengths) else 1.0
     low, high = trace.span
     rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
-    # What the workers do not make during the rest of the step is waited for.
+    # The step waits for what the workers cannot make during its remaining time.
     made = making + rest if now else making
     left = max(_HAND_OVER_NS, part * making, made / workers - rest if workers else making)
     return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
 
 
 def _instead(kind: str, on_device: bool, workers: int, more: float) -> str:
-    """Return what to write instead; without a device the workers share the cores with the training itself."""
+    """Return what to write instead; without a device, workers and training share the cores."""
     cores = "" if on_device else " if cores are idle (training needs them too)"
     if kind == IN_PROCESS:
         if not on_device and not workers:

@@ -1,4 +1,4 @@
-"""Python runs for long between two operators, and nothing is launched meanwhile."""
+"""Python runs for a long time between two operators without a launch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: A stretch without operators and calls that is at least so long, ns, and at least this share of the step. Shorter ones
-#: are what frameworks take between two operators, to call backward() or to begin the optimizer's step.
+#: Minimum length of a stretch without operators and calls, ns, and minimum share of the step. Shorter ones are
+#: framework overhead between two operators, such as calling backward() or starting the optimizer.
 LEAST_NS: Final = 500_000
 LEAST_SHARE: Final = 0.02
-#: What happens in one step may not happen in another.
+#: Minimum number of captured steps, as a single one may be an exception.
 LEAST_STEPS: Final = 2
-#: On a CPU such a stretch may have operators that are short and part of no gradient (reading, copying, printing), as
-#: long as they take no more than this part of it.
+#: On a CPU, such a stretch may contain short operators without a gradient (reading, copying, printing) if they take
+#: at most this share of it.
 SHORT_NS: Final = 50_000
 MOST_INSIDE: Final = 0.25
-#: The part of a stretch that is most of it.
+#: The share of a stretch that counts as most of it.
 _MOST_OF_IT: Final = 0.6
-#: What there is to say of it, by what the sampler saw there.
+#: The text of the finding, by the activity that the sampler saw.
 _WHAT: Final = {
     "": "Python runs between operators",
     "checkpoint": "a checkpoint is written",
@@ -44,12 +44,12 @@ _INSTEAD: Final = {
     "copies": "copy only what you keep, when you keep it; copy weights into existing tensors "
     "(torch._foreach_copy_)",
 }
-#: Where moving it helps least, so much of it stays in the step.
+#: The share that stays in the step if moving it helps least.
 _LEAST_KEEP: Final = 0.25
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for long stretches of the main thread outside of operators, calls and data loading."""
+    """Look for long stretches of the main thread outside operators, calls and data loading."""
     main = main_thread(trace)
     if main is None or len(trace.steps) < LEAST_STEPS:
         return
@@ -57,7 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     low, high = int(steps.starts.min()), int(steps.ends.max())
     outer = trace.is_category("cpu_op", "runtime", "driver", "compile")
     recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
-    recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by what it lies in
+    recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by their parents
     mine = recorded[trace.track_codes[recorded] == main]
     known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
     others = np.concatenate((fetches(trace), known))
@@ -67,7 +67,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     starts, ends = starts[long], ends[long]
     if not len(starts):
         return
-    # Where another thread works for it, the main one waits.
+    # While another thread works for it, the main thread waits.
     threads = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
     elsewhere = Coverage(*union(trace.starts[threads], trace.ends[threads])).between(starts, ends)
     alone = elsewhere < 0.2 * (ends - starts)
@@ -111,13 +111,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int, high: int) -> Ints:
-    """Return the operators without those on a CPU that Python between them outlasts by far.
+    """Return the operators, excluding on a CPU those that are much shorter than the Python code between them.
 
     Args:
         trace: The trace.
-        evidence: What rules may look at.
-        mine: Operators and calls of the thread that steps.
-        others: What else takes its time.
+        evidence: The evidence.
+        mine: Operators and calls of the main thread.
+        others: Other events of that thread.
         low: Begin of the steps, ns.
         high: Their end.
     """
@@ -147,7 +147,7 @@ def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int,
 
 
 def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: bool) -> str:
-    """Return where a stretch is: the innermost function of the user's that has most of it, else what it leads to."""
+    """Return the location of a stretch: the innermost user function with most of it, else the operator after it."""
     inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
     frames = np.flatnonzero(
         (inside > _MOST_OF_IT * (end - begin))
@@ -157,7 +157,7 @@ def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: b
     users = [row for row in frames.tolist() if _frames.is_user(trace.name(row), jax)]
     if users:
         return _frames.function_label(trace.name(users[-1]))
-    # What its longest part without any operator leads to.
+    # The operator after its longest part without operators.
     inside = recorded[(trace.ends[recorded] > begin) & (trace.starts[recorded] < end)]
     until = np.append(trace.starts[inside], end)
     since = np.maximum.accumulate(np.append(begin, trace.ends[inside]))

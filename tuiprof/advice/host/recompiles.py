@@ -23,7 +23,7 @@ _JAX = (
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for recompiled frames and for compiling inside the window."""
+    """Look for recompiled frames and for compilation inside the window."""
     report = evidence.report("compile")
     if report is None or report.verdict.level == "good":
         return

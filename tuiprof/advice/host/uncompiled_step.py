@@ -1,4 +1,4 @@
-"""JAX runs the operations of a step one by one, because no jit encloses them."""
+"""JAX runs the operations of a step one by one, because they are outside any jit."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, total, union
 from tuiprof.whatif.edit import Edit
 
-#: How JAX's tracer names the call of a compiled function; outside of a jit each operation is one.
+#: The name of a call of a compiled function in JAX traces; outside a jit each operation is one.
 _CALL: Final = r"^PjitFunction\("
-#: What differentiates a function, by the frame's name (jax/_src/api.py): outside of a jit it traces it anew each time.
+#: Frames that differentiate a function (jax/_src/api.py); outside a jit they trace it again on each call.
 _DIFFERENTIATES: Final = (
     r"\bapi\.py\(\d+\): (value_and_grad_f|grad_f|jacfun|vjp|jvp|linearize|_?vjp\w*_bwd|__call__)$"
 )
-#: A compiled step is a few calls; so many of them are operations.
+#: A compiled step has a few calls; from this number on they are single operations.
 LEAST_CALLS: Final = 16
-#: What happens in fewer of the steps is what the script does now and then.
+#: Events in a smaller share of the steps are occasional work of the script.
 _LEAST_SHARE: Final = 0.75
-#: Of the host's time so much stays on top of what the operations compute: likely, at least, at most helpful.
+#: Share of the host time that remains besides the computation: likely, least, most helpful.
 _STAYS: Final = (0.05, 0.3, 0.0)
-#: What a compiled step computes, of what its operations compute one by one: it needs fewer passes over memory.
+#: Computation time of a compiled step relative to single operations: it needs fewer passes over memory.
 _FUSED: Final = (0.8, 1.0, 0.5)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for many operations a step that are called from Python, where the processor computes them."""
-    # On a device, where the host runs ahead, launch-bound says what it costs.
+    """Look for many operations per step that are called from Python and computed on the CPU."""
+    # On a device, where the host runs ahead, the rule launch-bound covers this.
     if not evidence.is_jax or not evidence.stepped or len(trace.device_work):
         return
     called = np.flatnonzero(trace.named(_CALL) & trace.on_host)
@@ -49,7 +49,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     host_ns = float(trace.lengths(rows).sum())
     computed = np.flatnonzero(trace.is_category("cpu_op") & ~trace.named(_CALL))
     computed_ns = float(total(*union(trace.starts[computed], trace.ends[computed])))
-    # The host's time is priced without what the profiler adds to it, and what is computed has nothing of that.
+    # Host time is priced without the overhead of the profiler, which computation does not have.
     part = min(computed_ns / (host_ns * evidence.host_part), 1.0)
     likely, least, most = (
         Edit(host=evidence.host_time(rows, min(part * fused + stays, 1.0)))
@@ -71,7 +71,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _function(trace: Trace, rows: Ints) -> str:
-    """Return the user's function that most of the time of some events is spent in; empty = no frames."""
+    """Return the user function with most of the time of the given events; empty = no frames."""
     ns: Counter[str] = Counter()
     todo, lengths = np.arange(len(rows)), trace.lengths(rows)
     for level in trace.nesting.outward(rows):

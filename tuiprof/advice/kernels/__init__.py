@@ -1,1 +1,1 @@
-"""Rules about the work of the device, and how it is launched."""
+"""Rules about device work and how it is launched."""

@@ -1,4 +1,4 @@
-"""Convolutions want channels last, and each of them turns its tensors round."""
+"""Convolutions need channels-last tensors, and each converts its inputs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
-#: Kernels of PyTorch that have a faster form for channels last.
+#: PyTorch kernels that have a faster form for channels-last.
 _NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
-#: The part of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
+#: Share of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
 _KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
-#: PyTorch's own depthwise convolutions. For channels last it takes cuDNN's (aten/src/ATen/native/Convolution.cpp,
-#: use_cudnn_depthwise). Measured on an H200, bf16 (docs/predictions.md); likely, least, most.
+#: PyTorch's own depthwise convolutions. For channels-last it uses those of cuDNN
+#: (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). Measured on an H200, bf16 (docs/predictions.md);
+#: likely, least, most.
 _DEPTHWISE: Final = r"conv_depthwise2d_"
 _KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
-#: PyTorch's group norm makes its input channels first on a GPU (aten/src/ATen/native/group_norm.cpp), so that copies
-#: around it take the place of the layout kernels. Likely, least, most.
+#: On a GPU, PyTorch's group norm converts its input to channels-first (aten/src/ATen/native/group_norm.cpp), so
+#: copies around it replace the layout kernels. Likely, least, most.
 _FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
 _KEEP_TURNS: Final = (0.0, 0.0, 0.0)
 _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
-#: Fewer of the device's time than this is not worth turning a model round.
+#: Minimum share of device time; below it, converting the model is not worthwhile.
 LEAST_SHARE: Final = 0.01
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for kernels that turn layouts round, and for depthwise convolutions in the slower one."""
+    """Look for layout conversion kernels, and for depthwise convolutions in the slower layout."""
     work = trace.device_work
     turns, native, depthwise = (trace.named(names, work) for names in (_TURNS, _NATIVE, _DEPTHWISE))
     lengths = trace.ends[work] - trace.starts[work]

@@ -1,4 +1,4 @@
-"""On a CPU with instructions for bfloat16: products and convolutions run in float32."""
+"""On a CPU with bfloat16 instructions, products and convolutions run in float32."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
-#: Calls that multiply matrices, and their backward.
+#: Matrix multiplications and their backward.
 PRODUCTS: Final = (
     r"^aten::(conv\dd|_?convolution|linear|addmm|mm|bmm|baddbmm|matmul|einsum)$"
     r"|evaluate_function: (Convolution|Addmm|Mm|Bmm|Baddbmm|Linear|MkldnnLinear)Backward"
 )
-#: Less of the steps than this in them is not worth another type.
+#: Minimum share of the steps; below it, another type is not worthwhile.
 LEAST_SHARE: Final = 0.2
-#: Shorter calls take as long or longer in bfloat16, because of the casts around them, ns. On a core of an AMD EPYC with
-#: avx512_bf16 (PyTorch 2.13, forward and backward) a Linear of 64 took 2.0 times as long, of 128 0.94 times.
+#: Shorter calls, ns, take as long or longer in bfloat16 because of the casts around them. On a core of an AMD EPYC
+#: with avx512_bf16 (PyTorch 2.13, forward and backward) a Linear of 64 took 2.0 times as long, of 128 0.94 times.
 _SHORTEST_NS: Final = 100_000
-#: The part of their time that stays: likely, least and most helpful. avx512_bf16 was measured on the same core: a
-#: Linear of 256 to 2048 keeps 0.24 to 0.38, a convolution of 64 to 256 channels 0.53 to 0.65, of 16 channels 0.9. The
-#: others are by their instructions, not measured: beside an FMA of float32 a bfmmla (Arm) multiplies four times as
-#: many numbers, an AMX tile 16 times, which small products miss by far.
+#: Share of their time that remains: likely, least and most helpful. avx512_bf16 was measured on the same core: a
+#: Linear of 256 to 2048 keeps 0.24 to 0.38, a convolution of 64 to 256 channels 0.53 to 0.65, of 16 channels 0.9.
+#: The others are derived from the instructions, not measured: compared with a float32 FMA, a bfmmla (Arm)
+#: multiplies four times as many numbers and an AMX tile 16 times, which small products do not reach.
 _KEEP: Final = {
     "amx_bf16": (0.4, 0.9, 0.15),
     "avx512_bf16": (0.55, 0.95, 0.25),
@@ -35,7 +35,7 @@ _KEEP: Final = {
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for long products of float32 on a CPU that has better instructions."""
+    """Look for long float32 products on a CPU with bfloat16 instructions."""
     seen = trace.uncaptured
     parts = _KEEP.get((seen.bf16 or "") if seen is not None else "")
     if trace.device_indices or seen is None or parts is None or evidence.is_jax:
@@ -47,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     low, high = trace.span
     if lengths.sum() < LEAST_SHARE * (high - low):
         return
-    # Under autocast most of them begin with a cast.
+    # Under autocast most of them start with a cast.
     cast_in = np.unique(evidence.calls.inside(np.flatnonzero(trace.named(r"^aten::_to_copy$"))))
     if np.isin(rows[cast_in[cast_in >= 0]], products).sum() >= len(products) / 3:
         return

@@ -1,4 +1,4 @@
-"""On a CPU: convolutions are given tensors in channels first, and turn them round inside."""
+"""On a CPU, convolutions get channels-first tensors and convert them internally."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 _CONVOLUTIONS: Final = r"^aten::(conv\dd|_?convolution)$|evaluate_function: ConvolutionBackward"
-#: Less of the steps than this in convolutions is not worth turning a model round.
+#: Minimum share of convolutions in the steps; below it, converting the model is not worthwhile.
 LEAST_SHARE: Final = 0.2
-#: The part of their time that stays, likely, least and most helpful. Four convolutions with batch norms, forward and
+#: Share of their time that remains: likely, least and most helpful. Four convolutions with batch norms, forward and
 #: backward in float32 on one core of an AMD EPYC (Zen 3), PyTorch 2.13: 56 ms instead of 74.
 _KEEP: Final = (0.75, 1.0, 0.55)
-#: So many convolutions are looked at.
+#: Number of convolutions to inspect.
 _LOOKED_AT: Final = 40
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for convolutions whose inputs' strides say channels first."""
+    """Look for convolutions with channels-first input strides."""
     if trace.device_indices or evidence.is_jax:
         return
     rows = evidence.calls.rows
@@ -53,13 +53,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _channels_first(trace: Trace, rows: Ints) -> bool:
-    """Return whether most convolutions have inputs in channels first; False where strides were not recorded."""
+    """Return whether most convolutions have channels-first inputs; False if strides were not recorded."""
     first = last = 0
     for _, given in arguments(trace, rows[:_LOOKED_AT]):
         if not given.strides:
             continue
         dims, strides = given.dims[0], given.strides[0]
-        if not all(map(_numbers, (dims, strides))) or dims[1] < 2:  # one channel has no order
+        if not all(map(_numbers, (dims, strides))) or dims[1] < 2:  # one channel: no layout
             continue
         first += strides[1] > strides[-1]
         last += strides[1] <= strides[-1]

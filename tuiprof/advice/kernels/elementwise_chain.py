@@ -1,4 +1,4 @@
-"""Elementwise operations in a row, each a kernel of its own."""
+"""Chains of elementwise operations, each with its own kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for chains of elementwise operators of any size, all of them together."""
+    """Look for chains of elementwise operators of any size, combined in one finding."""
     calls = evidence.calls
     found = regions.find(calls).chains
     if not found:
@@ -47,7 +47,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _shortened(chain: str, most: int = 10) -> str:
-    """Return the beginning of a long chain; what is called again at once is named once."""
+    """Return the first names of a long chain; consecutive repetitions are named once."""
     parts = chain.split(" → ")
     runs = [(name, len(list(run))) for name, run in groupby(parts)]
     texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]

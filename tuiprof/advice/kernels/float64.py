@@ -17,17 +17,17 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.chips import find_chip
 from tuiprof.whatif.edit import Edit
 
-#: Less of the steps than this in operators of float64 may be meant (a loss that is summed up).
+#: Minimum share of float64 operators in the steps; less may be intended (an accumulated loss).
 LEAST_SHARE: Final = 0.1
-#: Only operators that take this part of the step or more are asked for their types.
+#: Only the types of operators with at least this share of the step are read.
 _LEAST_EACH: Final = 0.002
-#: In float32 half as many bytes are moved and twice as many numbers are multiplied at once: likely, least, most.
+#: float32 moves half the bytes and multiplies twice as many numbers at once: likely, least, most.
 _KEEP: Final = (0.5, 0.8, 0.35)
-#: What kernels in float64 are called: by their C++ types, where no narrower type stands beside, or by their library.
+#: Names of float64 kernels: by their C++ types, if no narrower type is present, or by their library.
 _KERNEL: Final = r"\bdouble\b|dgemm|d884|f64f64"
 _NARROWER: Final = r"\b(float|Half|BFloat16|half|__nv_bfloat16)\b"
-#: Products on a chip whose float64 is slow (1/32 to 1/64 of its float32), likely, least and most helpful; and on one
-#: on which it is as fast as float32, so that only TF32 wins more.
+#: Products on a chip with slow float64 (1/32 to 1/64 of float32), likely, least and most helpful; and on a chip
+#: with float64 as fast as float32, where only TF32 saves more.
 _SLOW_CHIP: Final = (1 / 32, 0.1, 1 / 64)
 _FAST_CHIP: Final = (0.9, 1.0, 0.15)
 _FIX: Final = (
@@ -40,7 +40,7 @@ _JAX_FIX: Final = (
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for kernels in float64, by name; on a CPU for long operators on doubles, where types were recorded."""
+    """Look for float64 kernels by name; on a CPU for long operators on doubles, if types were recorded."""
     yield from _on_device(trace, evidence) if trace.device_indices else _on_cpu(trace, evidence)
 
 

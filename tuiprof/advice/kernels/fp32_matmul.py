@@ -14,12 +14,12 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.chips import find_chip
 from tuiprof.whatif.edit import Edit
 
-#: From this share of the device's work on.
+#: Minimum share of device work.
 LEAST_SHARE: Final = 0.1
-#: The part of their time that stays on TF32, where the chip is not known; ordinary cores come nearer to their peak than
-#: tensor cores do, so the ratio of the peaks is stretched by this.
+#: Share of their time that remains with TF32 on an unknown chip. CUDA cores get closer to their peak than tensor
+#: cores, so the ratio of the peaks is multiplied by this factor.
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
-#: What to do on a chip whose tensor cores know neither TF32 nor bfloat16, in PyTorch and in JAX.
+#: Advice for a chip whose tensor cores support neither TF32 nor bfloat16, in PyTorch and in JAX.
 _FLOAT16: Final = (
     'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler (this chip has no TF32)',
     "float16 activations with a scaled loss (jmp): this chip has no TF32",
@@ -27,14 +27,14 @@ _FLOAT16: Final = (
 _MATMUL: Final = 'torch.set_float32_matmul_precision("high")'
 _JAX: Final = 'jax.config.update("jax_default_matmul_precision", "tensorfloat32")'
 _CUDNN: Final = "torch.backends.cudnn.allow_tf32 = True"
-#: At least and at most helpful, of the likely part. Where there is TF32, at most is bfloat16: twice as fast, and what
-#: is done with activations moves half as many bytes.
+#: Least and most helpful, relative to the likely share. With TF32, the most is bfloat16: twice as fast, and
+#: elementwise kernels move half the bytes.
 _LEAST, _MOST, _BFLOAT16, _OTHERS_IN_BFLOAT16 = 2.0, 0.8, 0.4, 0.75
 _ACTIVATIONS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for fp32 matrix products that tensor cores do not take part in."""
+    """Look for fp32 matrix products that do not use tensor cores."""
     calls = evidence.calls
     work = trace.device_work
     slow = np.array([is_fp32_gemm(name) for name in trace.names], dtype=bool)[trace.name_codes[work]]
@@ -59,7 +59,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         others = work[calls.works_of(*_ACTIVATIONS)]
         most |= Edit(work=others, keep=np.full(len(others), _OTHERS_IN_BFLOAT16))
     largest = int(rows[np.argmax(lengths[slow])])
-    # PyTorch has a switch of its own for cuDNN's convolutions.
+    # PyTorch has a separate switch for cuDNN convolutions.
     convolutions = lengths[slow & calls.works_of("convolution")].sum() > 0.5 * lengths[slow].sum()
     if "tfloat32" not in rates and "float16" in rates:
         instead = _FLOAT16[evidence.is_jax]

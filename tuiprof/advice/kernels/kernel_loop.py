@@ -1,4 +1,4 @@
-"""The same few operators with short kernels are called again and again, item after item."""
+"""The same few operators with short kernels are called repeatedly, item by item."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tuiprof.analyses.shared.loops import loops
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
-#: Most operators of one pass, and passes from which on it is a loop.
+#: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, LEAST_PASSES = 8, 12
-#: Kernels that take longer compute more than their launches cost.
+#: Longer kernels compute more than their launch costs.
 SHORT_NS: Final = 15_000
-#: Layers of a model repeat as well; what makes them layers is in none of these loops. Copies from the host have a rule
-#: of their own.
+#: Layers of a model repeat as well; these loops must not contain operators typical of layers. Copies from the host
+#: have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
-#: Done for all items at once, this part of the device work of many short kernels stays: likely, least, most.
+#: Share of the device work of many short kernels that remains when done for all items at once: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
 _TORCH: Final = (
     "process all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one "
@@ -35,12 +35,12 @@ _JAX: Final = (
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for loops of operators with short kernels, outside of the optimizer, those of a step together."""
+    """Look for loops of operators with short kernels outside the optimizer, combined per step."""
     if not trace.device_indices:
         return
     calls = evidence.calls
     chosen = np.zeros(len(calls.rows), dtype=bool)
-    found: list[tuple[int, int, int]] = []  # first call, period, passes
+    found: list[tuple[int, int, int]] = []  # first call, period, iterations
     short = _short(calls)
     for run in _runs(trace, calls):
         codes = trace.name_codes[calls.rows[run]].astype(np.int32)
@@ -76,7 +76,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
-    """Yield the calls with device work of each thread and step, but those of optimizers and of the backward pass."""
+    """Yield the calls with device work of each thread and step, except those of optimizers and the backward pass."""
     steps = optimizer_steps(trace)
     starts = trace.starts[calls.rows]
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
@@ -88,7 +88,7 @@ def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
 
 
 def _short(calls: Calls) -> np.typing.NDArray[np.bool_]:
-    """Return which calls have only short kernels, and none that make a layer."""
+    """Return which calls have only short kernels, and none typical of a layer."""
     trace = calls.trace
     layers = calls.works_of(*_LAYERS) | trace.named(_TABLES_AND_COPIES, trace.device_work)
     known = calls.call_of_work >= 0

@@ -11,12 +11,12 @@ from tuiprof.analyses.launches.figures import OUTSIDE
 from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.model import Trace
 
-#: Of the host's operators so much stays, once a graph is launched instead: likely, at least, at most helpful.
+#: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
 _KEEP: Final = (0.1, 0.4, 0.03)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a step in which the host, and not the device, sets the pace."""
+    """Look for a host-bound step."""
     report = evidence.report("kernel_launches")
     if report is None or report.fact("launch_bound") != "yes":
         return
@@ -42,7 +42,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _before_graphs(syncs: int) -> str:
-    """Return what has to go before a whole step can be one CUDA graph."""
+    """Return what prevents a whole step from becoming one CUDA graph."""
     if not syncs:
         return ""
     return f"; remove the step's {syncs} sync{'s' if syncs > 1 else ''} first: a graph cannot wait for the device"

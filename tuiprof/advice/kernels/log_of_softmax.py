@@ -1,4 +1,4 @@
-"""A cross entropy written out: the logarithm of a softmax, each a pass over all classes."""
+"""A written-out cross entropy: the logarithm of a softmax, each a pass over all classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
-#: What may lie between the two: it keeps the logarithm finite, or costs nothing.
+#: Operators allowed between the two: they keep the logarithm finite, or cost nothing.
 _BETWEEN: Final = (
     *("aten::add", "aten::add_", "aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clip"),
     *("aten::view", "aten::reshape", "aten::flatten", "aten::transpose", "aten::squeeze", "aten::to"),
@@ -19,7 +19,7 @@ _BETWEEN: Final = (
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a logarithm of what a softmax has just computed."""
+    """Look for a logarithm applied to the result of a softmax."""
     calls = evidence.calls
     names = calls.names
     saved = np.zeros(len(names), dtype=bool)
@@ -33,7 +33,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not softmaxes:
         return
     saved = calls.with_backward(saved)
-    # The gradient of a softmax is a product and a sum over the classes, that of its logarithm the sum alone.
+    # The gradient of a softmax is a product and a sum over the classes, that of its logarithm only the sum.
     softmax = np.zeros(len(names), dtype=bool)
     softmax[softmaxes] = True
     gradient = calls.with_backward(softmax) & ~softmax

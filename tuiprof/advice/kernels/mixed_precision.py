@@ -13,12 +13,12 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
-#: From this share of the device's work on.
+#: Minimum share of device work.
 LEAST_SHARE: Final = 0.1
-#: The part of the products' time that stays: tensor cores do twice as much in bfloat16 on every chip that has TF32, and
-#: operands are half as large. At least and at most helpful.
+#: Share of the products' time that remains: bfloat16 is twice as fast on every chip with TF32, and operands are
+#: half as large. Likely, least and most helpful.
 _KEEP: Final = (0.5, 0.65, 0.37)
-#: What is done with activations reads and writes half as much, and pays for casts. Likely, least, most.
+#: Elementwise kernels read and write half the bytes, but casts are added. Likely, least, most.
 _KEEP_OTHERS: Final = (1.0, 1.1, 0.75)
 _OTHERS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
 

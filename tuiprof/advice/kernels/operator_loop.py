@@ -1,4 +1,4 @@
-"""On a CPU: the same few short operators are called again and again."""
+"""On a CPU, the same few short operators are called repeatedly."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: Most operators of one pass, and passes from which on it is a loop.
+#: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, LEAST_PASSES = 40, 8
-#: Operators that take less than this on average mostly cost their calls …
+#: Operators shorter than this on average are dominated by call overhead …
 SHORT_NS = 50_000
-#: … if they have at least this share of the loop's time: else it is the Python between them that takes it.
+#: … if they take at least this share of the loop; otherwise the Python code between them dominates.
 LEAST_INSIDE = 0.25
-#: Layers of a model repeat as well, and cannot be called all at once. They have parameters of their own: autograd
-#: accumulates a gradient in (nearly) every pass. Without a backward pass, these operators are taken for layers.
+#: Layers of a model repeat as well, and cannot be called at once. They have their own parameters: autograd
+#: accumulates a gradient in (nearly) every iteration. Without a backward pass, these operators indicate layers.
 _ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
 _LAYERS: Final = (
     r"^aten::(linear|conv\dd|(layer|batch|group|instance|rms)_norm|embedding|scaled_dot_product_attention)$"
 )
-#: One call on the whole batch takes longer than one pass did, at worst by this factor.
+#: One call on the whole batch takes longer than one iteration, at most by this factor.
 _LEAST = 4.0
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for loops of short operators, the loops of one place together."""
+    """Look for loops of short operators, grouped by location."""
     if trace.device_indices:
-        return  # what loops cost a device is seen in its launches
+        return  # with a device, rules about launches cover loops
     in_steps = evidence.stepped
     loops_of_steps = (loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows))
     found = [loop for one in loops_of_steps if (loop := _steady(evidence, one)) is not None]
@@ -59,7 +59,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     forward = [place for place in places if not place["backward"]]
     for place in places:
         of = [one for one in forward if _made(one, place)] if place["backward"] else []
-        if len(of) == 1:  # autograd repeats what the forward did: one place, one change
+        if len(of) == 1:  # autograd repeats the forward loop: one location, one change
             for key in ("track", "start", "end", "times"):
                 of[0][key] += place[key]
             of[0]["with_backward"] = True
@@ -70,7 +70,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
-    """Return whether autograd repeats in one loop what was done in the other."""
+    """Return whether one loop is the backward pass of the other."""
     made_by = [call for call in backward["calls"] if call >= 0]
     if made_by:
         return bool(np.isin(made_by, forward["calls"]).mean() > 0.5)
@@ -99,14 +99,14 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs repeat in the same order: the calls cost more "
         "than the work",
-        Edit(host=host),  # one pass stays
+        Edit(host=host),  # one iteration stays
         Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],
     )
 
 
 def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a loop with its calls, of backward nodes those that made them; None = its passes are layers of a model."""
+    """Return a loop with its calls (for backward nodes, the forward calls); None = its iterations are layers."""
     trace, calls = evidence.trace, evidence.calls
     within = (calls.tracks == loop["track"]) & (trace.starts[calls.rows] >= loop["start"])
     within &= trace.ends[calls.rows] <= loop["end"]
@@ -117,7 +117,7 @@ def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
         return loop | {"calls": calls.forward[within].tolist()}
     nodes = np.isin(calls.forward, np.flatnonzero(within))
     if nodes.any():
-        # A gradient is accumulated right after the node that made it.
+        # A gradient is accumulated right after the node that computed it.
         last_node = np.maximum.accumulate(np.where(calls.backward & ~accumulates, np.arange(len(nodes)), 0))
         if nodes[last_node[accumulates]].sum() >= loop["times"] / 2:
             return None
@@ -127,14 +127,14 @@ def _steady(evidence: Evidence, loop: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _calls_a_model(trace: Trace, loop: dict[str, Any]) -> bool:
-    """Return whether each pass of a loop calls a model, so that its layers are those of the model's single call."""
+    """Return whether each iteration calls a model, so the layers belong to a single call of the model."""
     forward = np.flatnonzero(trace.named("^forward$") & trace.is_category("annotation"))
     within = (trace.starts[forward] < loop["end"]) & (trace.ends[forward] > loop["start"])
     return bool(within.sum() >= loop["times"])
 
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
-    """Return the outermost operators of each thread in each step, those that make batches left out."""
+    """Return the outermost operators of each thread in each step, without those that make batches."""
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     rows = rows[outermost(trace, rows)]
     loading = fetches(trace)
@@ -156,7 +156,7 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
     for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
         lengths = (ends - starts)[first : first + period * times]
         span = int(ends[first + period * times - 1] - starts[first])
-        # A machine that is crowded holds up some of them.
+        # On an overloaded machine some of them take longer.
         usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
         if usual_ns >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
             continue

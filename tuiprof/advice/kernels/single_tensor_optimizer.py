@@ -10,14 +10,14 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.shared.optimizers import fewer_calls, optimizer_steps
 from tuiprof.model import Trace
 
-#: From so many launches in one optimizer step on.
+#: Minimum number of launches in one optimizer step.
 LEAST_LAUNCHES = 50
-#: A fused step takes this part of the host time and of the device work of one parameter after the other.
+#: Share of the host time and device work of a per-parameter update that a fused step takes.
 _HOST, _WORK, _LEAST_WORK, _MOST_WORK = 0.05, 0.35, 0.6, 0.2
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for optimizer steps of many launches, none of them a multi-tensor kernel."""
+    """Look for optimizer steps with many launches and no multi-tensor kernel."""
     rows = optimizer_steps(trace)
     if not len(rows):
         return

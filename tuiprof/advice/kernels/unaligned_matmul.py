@@ -1,4 +1,4 @@
-"""Sizes of a matrix product that are not a multiple of 16 bytes keep it from the fast kernels."""
+"""A matrix product with sizes that are not a multiple of 16 bytes cannot use the fast kernels."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
-#: CUTLASS kernels end in the elements that they load at once: 16 bytes are 8 elements of 16 bits, or 4 of TF32.
+#: Names of CUTLASS kernels end in the number of elements per load: 16 bytes are 8 16-bit elements, or 4 in TF32.
 _HALF: Final = re.compile(r"tensorop_.*(f16|h884|h1688|h16816).*_align[124]\b")
 _TF32: Final = re.compile(r"tensorop_(?!.*f16).*s1688.*_align[12]\b")
-#: From this share of the device's work on.
+#: Minimum share of device work.
 LEAST_SHARE: Final = 0.01
-#: What is left of such a product: likely, where aligning it helps least, and most. Hopper's own tensor core
-#: instructions need 16 bytes, so that others fall back to Ampere's, at half their rate; a product of 9477 x 588 by 1152
+#: Share of such a product that remains when aligned: likely, least and most helpful. Hopper's tensor core
+#: instructions need 16 bytes; other sizes fall back to Ampere's, at half the rate; a product of 9477 x 588 by 1152
 #: in bf16 took 131 us, and 37 us with 592 (https://github.com/m87-labs/kestrel/pull/143).
 _KEEP_NEWER: Final = (0.4, 0.8, 0.2)
 _KEEP_AMPERE: Final = (0.65, 0.95, 0.4)
-#: Of what loads one element at once there are only Turing's kernels, whose instructions do half of Ampere's.
+#: Kernels that load one element at a time exist only for Turing, whose instructions have half the rate of Ampere's.
 _TURING: Final = re.compile(r"cutlass_75_")
 _TURING_PART: Final = 0.6
 _NEWER: Final = re.compile(r"\b(GH?[12]00|H[12]0?0|H20|GB?[23]00|B[23]00)\b")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for kernels of products that load less than 16 bytes at once."""
+    """Look for product kernels that load less than 16 bytes at once."""
     work = trace.device_work
     slow = np.array([bool(_HALF.search(name) or _TF32.search(name)) for name in trace.names], dtype=bool)
     rows = work[slow[trace.name_codes[work]]]

@@ -11,15 +11,15 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared import regions
 from tuiprof.model import Trace
 
-#: What a fused attention takes of the time of the matrix products that it stands for: it leaves out reading and writing
-#: the scores, and its backward computes them anew; a causal mask leaves half of them. Likely, least, most.
+#: Time of fused attention relative to the matrix products that it replaces: it does not read or write the scores,
+#: and its backward recomputes them; a causal mask halves them. Likely, least, most.
 _OF_PRODUCTS: Final = (0.8, 1.3, 0.4)
 _OF_CAUSAL_PRODUCTS: Final = (0.5, 1.0, 0.3)
 _CAUSAL: Final = ("aten::tril", "aten::triu")
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for products and a softmax that scaled_dot_product_attention would do in one kernel."""
+    """Look for products and a softmax that scaled_dot_product_attention computes in one kernel."""
     calls = evidence.calls
     found = regions.find(calls).attention
     if not found:

@@ -1,4 +1,4 @@
-"""A normalisation is written out in elementwise operators and reductions."""
+"""A normalization is written out as elementwise operators and reductions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for means, a root and a division in a row."""
+    """Look for sequences of means, a root and a division."""
     calls = evidence.calls
     found = regions.find(calls).norms
     if not found:

@@ -1,4 +1,4 @@
-"""The optimizer goes over its parameters in several passes of multi-tensor kernels, where one would do."""
+"""The optimizer updates its parameters in several multi-tensor passes instead of one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.shared.optimizers import optimizer_steps
 from tuiprof.model import Trace
 
-#: The part of the device work of multi-tensor passes that one fused pass takes: tensors read and written for each
-#: parameter, fused over not. Adam reads gradient, parameter and two moments and writes three of them, 7; its passes
-#: (torch/optim/adam.py, mul, lerp, mul, addcmul, sqrt, div, add, div, addcdiv) touch 23. SGD with momentum: 5 over 9.
-#: Likely, at least helpful, at most helpful.
+#: Share of the device work of multi-tensor passes that one fused pass takes: tensors read and written per
+#: parameter, fused divided by unfused. Adam reads gradient, parameter and two moments and writes three of them, 7;
+#: its passes (torch/optim/adam.py, mul, lerp, mul, addcmul, sqrt, div, add, div, addcdiv) touch 23. SGD with
+#: momentum: 5 over 9. Likely, least helpful, most helpful.
 _KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
-#: Fewer different kernels than this go over the parameters no more often than a fused one.
+#: With fewer different kernels, there are no more passes than in a fused step.
 LEAST_PASSES: Final = 3
-#: The part of the host time that stays.
+#: Share of the host time that remains.
 _KEEP_HOST: Final = 0.4
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for multi-tensor kernels in optimizer steps, none of them a fused one."""
+    """Look for optimizer steps with multi-tensor kernels and no fused kernel."""
     rows = optimizer_steps(trace)
     name = trace.name(int(rows[0])) if len(rows) else ""
     parts = next((parts for kind, parts in _KEEP.items() if kind in name), None)

@@ -1,4 +1,4 @@
-"""The gradient of an embedding is as large as its table, of which a batch touches a few rows."""
+"""The gradient of an embedding is as large as its table, although a batch uses few rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tuiprof.model.units import format_rough_share
 
 _GRADIENT: Final = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$"
 _FILLS: Final = r"^aten::(zeros|new_zeros|zero_|fill_)$"
-#: Filling the tables takes at least this part of the device's work; on a CPU, of the step.
+#: Minimum share of device work for filling the tables; on a CPU, of the step.
 LEAST_SHARE: Final = 0.03
-#: An operator of the optimizer that takes this part of the time of filling a table or more goes over such a table.
+#: An optimizer operator that takes at least this share of the time of filling a table processes such a table.
 _OVER_TABLE: Final = 0.25
-#: The rows that a batch touches take this part of what the table does.
+#: Time for the rows of a batch relative to the whole table.
 _KEEP: Final = 0.05
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for embeddings' gradients that mostly fill memory."""
+    """Look for embedding gradients that mostly fill memory."""
     gradients = np.flatnonzero(trace.named(_GRADIENT))
     is_gradient = np.zeros(len(trace), dtype=bool)
     is_gradient[gradients] = True

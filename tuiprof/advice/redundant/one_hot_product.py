@@ -12,12 +12,12 @@ from tuiprof.model import Trace
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::reshape", "aten::view", "aten::flatten")
 _PRODUCTS: Final = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
-#: Looking up the rows takes this part of all that, and so does their gradient: likely, least and most helpful.
+#: Time of looking up the rows, and of their gradient, relative to all of that: likely, least and most helpful.
 _KEEP: Final = (0.05, 0.3, 0.01)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for one_hot whose result goes straight into a product."""
+    """Look for one_hot whose result is used directly in a product."""
     calls = evidence.calls
     names = calls.names
     chosen = np.zeros(len(names), dtype=bool)

@@ -9,7 +9,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
-#: Operators of the node that stay: a product of the parts has a product as its gradient.
+#: Operators of the node that remain: the gradient of a product of the parts is a product.
 _STAYS = "^aten::mul$"
 
 
@@ -19,7 +19,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not len(nodes):
         return
     operators = np.flatnonzero(trace.is_category("cpu_op"))
-    node_of = next(trace.nesting.outward(operators), None)  # the event around each, -1 = none
+    node_of = next(trace.nesting.outward(operators), None)  # the parent of each, -1 = none
     if node_of is None:
         return
     scans = trace.named("^aten::cumprod$", operators)

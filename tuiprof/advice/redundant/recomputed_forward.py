@@ -1,4 +1,4 @@
-"""The forward pass is computed again within the backward pass."""
+"""The forward pass is recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: What only a forward pass calls: the derivatives of these are operators of their own.
+#: Operators that only a forward pass calls, as their derivatives have their own operators.
 _FORWARD: Final = (
     r"^aten::(linear|conv\dd|layer_norm|batch_norm|group_norm|rms_norm|scaled_dot_product_attention|embedding|dropout"
     r"|gelu|silu|relu|lstm|gru)$"
 )
-#: Less of the step than this is not worth the memory.
+#: Minimum share of the step; below it, the saving is not worth the memory.
 LEAST_SHARE: Final = 0.03
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for operators of a forward pass inside of backward nodes."""
+    """Look for forward operators inside backward nodes."""
     forward = np.flatnonzero(trace.named(_FORWARD) & trace.is_category("cpu_op"))
     is_node = trace.named("^" + BACKWARD)
     inside = evidence.calls.inside(forward)
     forward = forward[(inside >= 0) & evidence.calls.backward[inside]]
-    # In checkpoint(use_reentrant=True) a node holds a forward pass and its whole backward pass.
+    # With checkpoint(use_reentrant=True) a node contains a forward pass and its whole backward pass.
     around = np.full(len(forward), -1, dtype=np.int64)
     for level in trace.nesting.outward(forward):
         around = np.where((around < 0) & (level >= 0) & is_node[np.maximum(level, 0)], level, around)
     forward, around = forward[around >= 0], around[around >= 0]
     if not len(forward):
         return
-    # Of each node the stretch from the first of them to the last, with what is called between.
+    # The stretch from the first to the last of them in each node, with all calls between.
     order = np.lexsort((trace.starts[forward], around))
     forward, around = forward[order], around[order]
     nodes, first = np.unique(around, return_index=True)

@@ -1,4 +1,4 @@
-"""The model runs a second time in a step, and no backward pass follows from it."""
+"""The model runs a second time in a step, without a backward pass."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
-#: What a forward pass is recognised by.
+#: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
-#: Fewer of them in a row are no model.
+#: Minimum number of them in a row for a model.
 _LEAST_LAYERS: Final = 4
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for layers in the order of those that a backward pass follows, with weights that are cast already.
+    """Look for layers in the order of those with a backward pass, whose weights are already cast.
 
-    A teacher or a target network has the same layers. But autocast keeps the weights of one forward pass that it has
-    cast to bfloat16, so the second run of the same weights launches fewer kernels, and that of others does not.
+    A teacher or a target network has the same layers. But autocast caches weights that it has cast to bfloat16, so
+    a second run with the same weights launches fewer kernels, and a run with other weights does not.
     """
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
@@ -57,7 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _same_weights(calls: Calls, run: Ints, trained: Ints) -> bool:
-    """Return whether a run of layers is a part of those trained, and casts fewer weights."""
+    """Return whether a sequence of layers is part of the trained ones and casts fewer weights."""
     codes = calls.trace.name_codes[calls.rows].astype(np.int32)
     wanted, known = codes[run].tobytes(), codes[trained].tobytes()
     at = known.find(wanted)

@@ -13,20 +13,20 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
 
-#: What computes the gradient of a weight beside that of its input, each about half of its work: likely, and where
-#: freezing the weight helps least and most. Of other nodes too little is known.
+#: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that
+#: remains, likely, and where freezing the weight helps least and most. Other nodes are not considered.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
-#: Nodes that only pass a gradient on from there to its weight.
+#: Nodes that only pass the gradient on to its weight.
 _HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for gradients that are added to older ones although the step has one backward pass alone.
+    """Look for gradients that are added to older ones although the step has only one backward pass.
 
-    The optimizer's own gradients are cleared before each backward pass. One that is still there belongs to a weight
-    that no optimizer knows, or to another one's, as the discriminator's does while the generator is trained. CUDA
-    graphs keep gradients where they are, and clear them in the graph.
+    The optimizer's gradients are cleared before each backward pass. A gradient that still exists belongs to a
+    weight without an optimizer, or with another one, such as the discriminator's while the generator is trained.
+    CUDA graphs keep gradients allocated and clear them in the graph.
     """
     calls = evidence.calls
     steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
@@ -40,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     halved, unread = unneeded.copy(), unneeded.copy()
     for nodes in passes:
         read = nodes[(accumulated & ~added)[nodes]]
-        if not len(read):  # they are summed up over several steps
+        if not len(read):  # gradients are accumulated over several steps
             continue
         unread[nodes[added[nodes]]] = True
         unneeded[nodes[nodes > read[-1]]] = True
@@ -79,9 +79,11 @@ def _adds(calls: Calls) -> Mask:
 
 
 def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple[Ints, Ints]:
-    """Return the nodes whose gradients of weights are all unread, and what only turns and casts these gradients.
+    """Return the nodes whose weight gradients are all unread, and the nodes that only transpose or cast these
+    gradients.
 
-    The engine hands a gradient over as soon as it is there, so that all this follows the node that computes it.
+    The engine passes a gradient on as soon as it is computed, so these nodes directly follow the one that computes
+    it.
     """
     works = np.bincount(
         calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)],

@@ -13,13 +13,13 @@ from tuiprof.model import Trace
 
 _CLEARING: Final = r"^Optimizer\.zero_grad#"
 _ZERO: Final = r"^aten::(_foreach_zero_|zero_|fill_)$"
-#: A gradient that is not added is still handed over, which takes this part of the host's time for adding it: of 12 µs
-#: while captured the addition was 8 µs (PyTorch 2.11, a model of 122 weights).
+#: A gradient that is not added is still stored, which takes this share of the host time of adding it: of 12 µs
+#: while captured, the addition was 8 µs (PyTorch 2.11, a model with 122 weights).
 _HANDING_OVER: Final = 0.3
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for fills inside of an optimizer's zero_grad, and for gradients added to others in the backward pass."""
+    """Look for fills in an optimizer's zero_grad, and for gradient additions in the backward pass."""
     calls = evidence.calls
     zeros = trace.named(_ZERO, calls.rows) & calls.within(_CLEARING)
     accumulated = trace.named(ACCUMULATE, calls.rows)
@@ -28,7 +28,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not zeros.any() or not accumulated.any():
         return
     clearings = np.flatnonzero(trace.named(_CLEARING) & trace.on_host)
-    # Of several backward passes to a step the later ones have to add, whatever the gradients were before.
+    # With several backward passes per step, the later ones always have to add.
     keep = np.where(
         accumulated, 1 - min(len(clearings) / max(len(list(calls.backward_passes())), 1), 1.0), 0.0
     )

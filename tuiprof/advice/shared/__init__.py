@@ -1,1 +1,1 @@
-"""What several rules are made of."""
+"""Code shared by rules."""

@@ -1,4 +1,4 @@
-"""What a rule is, what it finds, and what it may look at."""
+"""Rules, their findings, and the evidence they may use."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: What makes waits those of one location.
+#: Columns that identify the location of a wait.
 _LOCATION = ("where", "in", "through", "range", "kind")
-#: A line of the script is where something happens that takes a part of the step if the line has this many times that
-#: part of the samples, at least and at most. What is less of the step than this may be anywhere.
+#: A line is the location of a stretch that takes a share of the step if the line's share of the samples is between
+#: these multiples of it. Stretches below this share of the step are not located.
 LINE_SHARE: Final = (0.35, 2.0)
 LEAST_NAMED: Final = 0.1
-#: A line that fewer of the samples were taken at may be there by chance.
+#: With fewer samples, a line may be there by chance.
 LEAST_SEEN: Final = 0.03
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
@@ -46,18 +46,19 @@ class Finding:
         what: What was seen, one sentence.
         where: A line, a function, a range or an operator; empty = the whole run.
         instead: What to write or set instead.
-        sure: How sure it is that this is what happens.
-        because: What that rests on.
-        edit: The likely change to the step; None = a mode or a setting that distorts every figure, to change first.
+        sure: Confidence in the diagnosis.
+        because: The evidence for it.
+        edit: The likely change to the step; None = a mode or a setting that distorts every figure and has to be
+            changed first.
         least: The change where it helps least; None = as likely.
         most: The change where it helps most; None = as likely.
-        rare_ns: What goes besides in rare steps that need not be captured, in the mean of all steps, ns: likely, at
-            least and at most.
-        remainder: It helps with whatever the other findings leave, so it is priced on top of them.
-        proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
-        event: Row of the typical event; None = none.
-        environment: Variables that make the change, or the nearest to it, without an edit of the script.
-        switch: What the probe can switch in a trial to make it: ``"loader_workers=4"`` (see
+        rare_ns: Additional saving in rare steps that may not be captured, averaged over all steps, ns: likely,
+            least and most.
+        remainder: The change applies to what the other findings leave, so it is priced on top of them.
+        proof: ``ladder:variants`` of the scenario that demonstrates it; empty = none yet.
+        event: Row of a typical event; None = none.
+        environment: Variables that make the change, or the closest equivalent, without an edit of the script.
+        switch: The switch with which the probe makes the change in a trial: ``"loader_workers=4"`` (see
             :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
     """
 
@@ -77,7 +78,7 @@ class Finding:
     switch: str = ""
 
     def of(self, step: Calibrated | None) -> Finding:
-        """Return the same with what the change does to the replayed steps alone, which is all that is priced."""
+        """Return the same with the change limited to the replayed steps, which are all that is priced."""
         if step is None:
             return self
         part = step.graph.part_of
@@ -87,14 +88,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AdviceRule:
-    """One rule: it finds, and says what the step would do without it. What that wins is the replay's to say.
+    """One rule: it yields findings with their edits. The replay computes the saving.
 
     Attributes:
         name: Its name, for example ``"nan-check"``.
-        find: Looks for it; yields one finding per location.
-        needs: Names of the analyses whose reports it reads, ours or a third party's; it can read no others. A rule
-            whose needs do not exist or have failed is unavailable, and the reason is given with the advice.
-        shown_by: Name of the analysis whose tables show what it finds; empty = the first that it needs, else kernels.
+        find: Yields one finding per location.
+        needs: Names of the analyses whose reports it reads, built-in or third-party; it can read no others. If one
+            does not exist or has failed, the rule is unavailable, and the advice gives the reason.
+        shown_by: Name of the analysis whose tables show its findings; empty = the first that it needs, else
+            kernels.
     """
 
     name: str
@@ -104,14 +106,14 @@ class AdviceRule:
 
 
 class Evidence:
-    """What a rule may look at."""
+    """The evidence that a rule may use."""
 
     def __init__(self, trace: Trace, reports: Mapping[str, Report | Unavailable]) -> None:
         self.trace = trace
         self.reports = reports
 
     def report(self, name: str) -> Report | None:
-        """Return a report; None where the analysis has no answer for this trace.
+        """Return a report; None if the analysis is unavailable for this trace.
 
         Raises:
             LookupError: The rule does not declare that it needs this analysis.
@@ -126,7 +128,7 @@ class Evidence:
         return found if isinstance(found, Report) else None
 
     def figure(self, name: str, key: str) -> float | None:
-        """Return a figure of a report by its key; None where it is unknown.
+        """Return a figure of a report by its key; None if it is unknown.
 
         Raises:
             LookupError: The rule does not declare the analysis, or its report has no such figure.
@@ -136,10 +138,10 @@ class Evidence:
         return float(value) if isinstance(value, (int, float)) else None
 
     def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
-        """Return the rows of a table; none where the analysis has no answer for this trace.
+        """Return the rows of a table; none if the analysis is unavailable for this trace.
 
         Args:
-            table: Which table, and the type of its rows.
+            table: The table, with the type of its rows.
             optional: The report may leave the table out.
 
         Raises:
@@ -153,12 +155,12 @@ class Evidence:
 
     @property
     def is_jax(self) -> bool:
-        """Whether the trace is of JAX, where other words help than in PyTorch."""
+        """Whether the trace is from JAX, which needs other instructions than PyTorch."""
         return self.trace.info.framework.startswith("JAX")
 
     @property
     def step_count(self) -> int:
-        """Steps that the trace marks; at least 1, for dividing by."""
+        """Number of marked steps; at least 1, to divide by."""
         return max(len(self.trace.steps), 1)
 
     @property
@@ -168,7 +170,7 @@ class Evidence:
 
     @cached_property
     def host_part(self) -> float:
-        """Which part of captured host time is there without the profiler: what a change costs instead has none."""
+        """Share of the captured host time that remains without the profiler; host time added by an edit has none."""
         step = replayed(self.trace)
         return 1.0 if isinstance(step, str) else max(step.host_part, 0.05)
 
@@ -180,10 +182,11 @@ class Evidence:
     # -- waits ---------------------------------------------------------------------------------------------
 
     def waits(self, *kinds: str) -> Iterable[WaitLocation]:
-        """Yield the locations where the host waits for one of some reasons in steady state, the most expensive first.
+        """Yield the locations where the host waits for one of the given reasons in steady state, most expensive
+        first.
 
         Args:
-            *kinds: Why it waits; none = for whatever reason.
+            *kinds: Kinds of waits; none = all.
         """
         for row in self.rows(WAIT_LOCATIONS):
             # In most steps, or many times where there are no steps.
@@ -192,25 +195,25 @@ class Evidence:
                 yield row
 
     def rhythm(self, *rows: WaitLocation) -> str:
-        """Return how often rows happen, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
+        """Return how often rows occur, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
         known = [row.per_step for row in rows if row.per_step is not None]
         return times(sum(known) if known else None, sum(row.count for row in rows))
 
     def how_often(self, count: int) -> str:
-        """Return how often something that was counted in the whole trace happens, for a sentence."""
+        """Return how often something occurs, counted in the whole trace, for a sentence."""
         return times(count / self.step_count if self.stepped else None, count)
 
     def location(self, row: WaitLocation) -> str:
-        """Return where a wait is, for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
+        """Return the location of a wait for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
         return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
 
     def function_of(self, row: int) -> str:
         """Return the user's function around a host event, or around the launch of device work.
 
-        Of the backward pass, which runs in no function of the user's, it is the one that called the forward pass.
+        For the backward pass, which runs outside user functions, it is the function that called the forward pass.
 
         Returns:
-            As in :meth:`location`; empty where no Python frame was recorded.
+            As in :meth:`location`; empty if no Python frame was recorded.
         """
         trace, calls = self.trace, self.calls
         launch = int(trace.links.launch_of[row])
@@ -236,11 +239,11 @@ class Evidence:
         return self._waits_of(row)["event"].to_numpy()
 
     def without_waiting(self, row: WaitLocation) -> Edit:
-        """Return the change in which the calls of a location do not wait, and cost the host nothing."""
+        """Return the edit in which the calls of a location do not wait and take no host time."""
         return _wait_table.without(self.trace, self._waits_of(row))
 
     def without_reading(self, row: WaitLocation) -> Edit:
-        """Return the change in which the operators that wait at a location are not called at all."""
+        """Return the edit in which the operators that wait at a location are not called."""
         return self.without_operators(self.operators_of(row))
 
     def operators_of(self, row: WaitLocation) -> Ints:
@@ -259,15 +262,15 @@ class Evidence:
     # -- samples -------------------------------------------------------------------------------------------
 
     def line_doing(self, *doing: str, least: float = LEAST_SEEN, most: float = 1.0) -> SampledLine | None:
-        """Return the line of the script at which its main thread was sampled most often while it did something.
+        """Return the line of the script at which its main thread was sampled most often during an activity.
 
         Args:
-            *doing: What it did there, in the sampler's words; an empty one = something of its own.
-            least: The part of all samples that the line has at least.
-            most: The part that it has at most.
+            *doing: The activities, as the sampler names them; an empty one = the script's own code.
+            least: Minimum share of all samples.
+            most: Maximum share of all samples.
 
         Returns:
-            None where the session has no samples, or no such line.
+            None if the session has no samples, or no such line.
         """
         lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
         return next((line for line in lines if line.doing in doing and least <= line.share <= most), None)
@@ -275,7 +278,7 @@ class Evidence:
     # -- changes -------------------------------------------------------------------------------------------
 
     def host_time(self, rows: Ints, keep: float = 0.0) -> HostTime:
-        """Return the host time of events of which only a part is to stay."""
+        """Return the host time of events that keep only a share of it."""
         trace = self.trace
         return HostTime(
             trace.track_codes[rows].astype(np.int64),
@@ -285,16 +288,16 @@ class Evidence:
         )
 
     def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the device work and the calls into the device's API within host events, as rows."""
+        """Return the rows of the device work and the device API calls within host events."""
         trace = self.trace
         calls_inside = trace.host_calls[_within(trace, rows[outermost(trace, rows)], trace.host_calls)]
         launch = trace.links.launch_of[trace.device_work]
         return trace.device_work[np.isin(launch, calls_inside)], calls_inside
 
     def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
-        """Return the change in which host events shrink or go, with the work that they launch and their waits."""
+        """Return the edit in which host events shrink or disappear, with the work that they launch and their waits."""
         work, inside = self.work_in(rows)
-        waits = np.union1d(rows, inside)  # a wait may be an event of Python: jax.device_get
+        waits = np.union1d(rows, inside)  # a wait may be a Python event: jax.device_get
         return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
 
 
@@ -310,7 +313,7 @@ def _called_from(caller: str, location: str) -> str:
 
 
 def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:
-    """Return which events begin inside one of some events of their thread that do not overlap."""
+    """Return which events begin inside one of some non-overlapping events of their thread."""
     result = np.zeros(len(rows), dtype=bool)
     outer = np.sort(outer)
     for track in np.unique(trace.track_codes[outer]):
@@ -322,7 +325,7 @@ def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_
 
 
 def times(per_step: float | None, count: int) -> str:
-    """Return how often something happens, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
+    """Return how often something occurs, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
     if per_step is None:
         return f"{format_count(count)} times"
     return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "every step"

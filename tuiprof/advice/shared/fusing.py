@@ -1,4 +1,4 @@
-"""What is left of calls that become one kernel: a pass over memory for what comes in and what goes out."""
+"""Fuses calls into one kernel: what remains is one memory pass over inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from tuiprof.analyses.shared.regions import ROWWISE, Region
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, Floats
 
-#: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and
-#: writes, of the forward, and of the backward, which also reads what was saved; but never less than this part of the
-#: device work, since a kernel that computes a lot is not bound by memory alone.
+#: What remains (likely, least and most helpful): the number of tensors that a fused kernel reads and writes in the
+#: forward and in the backward, which also reads saved tensors; but at least this share of the device work, since a
+#: kernel with much arithmetic is not purely memory-bound.
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
 _LEAST_PART: Final = (0.1, 0.3, 0.0)
-#: Host time that a call takes, and its backward, ns: of one operator, and of a compiled function, which has guards.
+#: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
-#: What an operator with two inputs touches, and one with one.
+#: Tensors touched by an operator with two inputs, and with one.
 _BINARY, _UNARY = 3, 2
-#: No kernel is shorter.
+#: Minimum length of a kernel, ns.
 _SHORTEST_NS: Final = 1_500.0
 
 
 def fused(
     calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
 ) -> tuple[Edit, Edit, Edit]:
-    """Return the change in which each region is one call, and so is its backward: likely, least and most helpful.
+    """Return the edits in which each region and its backward are one call each: likely, least and most helpful.
 
-    Kernels of elementwise operators are bound by memory, so a tensor's pass is read off them: what a kernel takes over
-    the tensors that it reads and writes.
+    Elementwise kernels are memory-bound, so the time of one pass over a tensor is the time of a kernel divided by
+    the number of tensors that it reads and writes.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int32)
     for number, region in enumerate(regions):
         region_of[region.calls] = number
     forward = region_of >= 0
-    # A node of the backward pass that does more was not made by an elementwise operator, whatever its number says.
+    # A backward node that does more does not belong to an elementwise operator, whatever its sequence number.
     known = calls.call_of_work >= 0
     heavier = np.bincount(calls.call_of_work[known & ~calls.works_of(*ROWWISE)], minlength=len(calls.rows))
     backward = (calls.forward >= 0) & forward[calls.forward] & (heavier == 0)
@@ -77,7 +77,7 @@ def fused(
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
-    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones count."""
+    """Return the upper quartile of the values of each group, 0 if empty: large sizes dominate."""
     order = np.lexsort((values, groups))
     sizes = np.bincount(groups, minlength=count)
     last = np.cumsum(sizes) - 1

@@ -1,4 +1,4 @@
-"""The optimizer steps of a trace, and what makes one cheaper."""
+"""The optimizer steps of a trace, and the option that makes one cheaper."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
-#: Optimizers of torch.optim that take ``fused=True``, and those that take no more than ``foreach=True``.
+#: Optimizers of torch.optim that support ``fused=True``, and those that support only ``foreach=True``.
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 _FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
 
 
 def optimizer_steps(trace: Trace) -> Ints:
-    """Return the ranges of optimizer steps that PyTorch marks, as rows, those inside others left out."""
+    """Return the rows of the outermost optimizer step ranges that PyTorch marks."""
     rows = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
     return rows[outermost(trace, rows)]
 
 
 def fewer_calls(step: str) -> tuple[str, bool]:
-    """Return what makes fewer calls of an optimizer's step, by its range, and whether ``fused=True`` does."""
+    """Return the option that reduces the calls of an optimizer step, by its range, and whether it is ``fused=True``."""
     kind = step.partition("#")[2].partition(".")[0]
     if kind in _FUSED:
         return "fused=True (or foreach=True) when creating the optimizer", True

@@ -1,4 +1,4 @@
-"""Prices findings by the replayed step, and puts them into order."""
+"""Prices findings with the replayed step, and sorts them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tuiprof.advice.shared.finding import Finding
 from tuiprof.whatif.calibration import Calibrated, Win
 from tuiprof.whatif.edit import Edit
 
-#: A finding that wins less than this share of the step is left out.
+#: A finding that saves less than this share of the step is left out.
 LEAST_SHARE: Final = 0.002
-#: A finding overlaps those above it where it adds less than this share of what it wins by itself.
+#: A finding overlaps those above it if it adds less than this share of its own saving.
 _ADDS: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A finding and what it wins.
+    """A finding and its saving.
 
     Attributes:
         rule: Name of its rule.
-        finding: It.
-        win: What the change wins a step; None = unknown.
-        share: The part of the step that this is, at most 1; None = unknown.
-        overlaps: Together with the findings above it, it wins clearly less than by itself.
+        finding: The finding.
+        win: Saving per step; None = unknown.
+        share: Saving as a share of the step, at most 1; None = unknown.
+        overlaps: After the findings above it, it saves clearly less than alone.
     """
 
     rule: str
@@ -39,14 +39,14 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """Findings in order, and what they win together.
+    """Findings in order, and their combined saving.
 
     Attributes:
-        findings: What distorts every figure first, then by what it wins.
-        together: What all priced findings win together; None = unknown.
-        step_ns: A step without the profiler, with what findings win in rare steps; None = unknown.
-        missing: Why a rule could not answer, by its name.
-        small: Findings that win less than :data:`LEAST_SHARE` of the step, and so are not shown.
+        findings: Those that distort every figure first, then by saving.
+        together: Saving of all priced findings together; None = unknown.
+        step_ns: Step time without the profiler, including the savings in rare steps; None = unknown.
+        missing: Why a rule is unavailable, by name.
+        small: Findings that save less than :data:`LEAST_SHARE` of the step and are not shown.
     """
 
     findings: tuple[Priced, ...]
@@ -57,7 +57,7 @@ class Priorities:
 
 
 def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:
-    """Price findings and put them into order."""
+    """Price findings and sort them."""
     settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
     edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
     if step is None:
@@ -86,7 +86,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
 
 
 def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
-    """Return the findings that win something, what wins most first."""
+    """Return the findings with a saving, largest first."""
     worth = []
     for rule, finding in found:
         if finding.edit is None:
@@ -99,7 +99,7 @@ def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | No
 
 
 def _with_rare(win: Win, finding: Finding) -> Win:
-    """Return a win together with what a finding wins in steps that need not be captured."""
+    """Return a saving plus what the finding saves in steps that may not be captured."""
     if not any(finding.rare_ns):
         return win
     likely, least, most = finding.rare_ns
@@ -111,7 +111,7 @@ def _ordered(priced: list[Priced]) -> list[Priced]:
 
 
 def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:
-    """Return what all of some findings change, as one edit."""
+    """Return the edits of several findings as one."""
     edit = Edit()
     for item in priced:
         edit = edit | (getattr(item.finding, which) or item.finding.edit or Edit())
@@ -119,7 +119,7 @@ def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "
 
 
 def _touched_ns(edit: Edit | None) -> float:
-    """Return the host time that an edit takes away: a size to sort by where nothing can be replayed."""
+    """Return the host time that an edit removes: the sort key if nothing can be replayed."""
     return (
         0.0
         if edit is None

@@ -1,1 +1,1 @@
-"""Rules about waits of the host for the device."""
+"""Rules about host waits for the device."""

@@ -9,7 +9,7 @@ from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_HOST, READ, TO_HOST
 from tuiprof.model import Trace
 
-#: What the line says, and how else to have the value, by who made the trace.
+#: Finding and fix, by the framework of the trace.
 _JAX = (
     "float(), .item(), np.asarray or jax.device_get",
     "start the copy with .copy_to_host_async() and read it a step later",
@@ -22,7 +22,7 @@ _TORCH = (
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for reads of arrays; PyTorch's copies of more than a few bytes have a rule of their own."""
+    """Look for array reads; PyTorch copies of more than a few bytes have their own rule."""
     for row in evidence.waits(READ, TO_HOST, PAGEABLE_TO_HOST):
         if row.kind != READ and (not row.count or (row.bytes or 0) / row.count > SMALL_BYTES):
             continue

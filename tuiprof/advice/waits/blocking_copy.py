@@ -1,4 +1,4 @@
-"""Batches are copied from pinned memory, and the host waits for them all the same."""
+"""Batches are copied from pinned memory, but the host still waits for the copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuiprof.model.units import format_bytes
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for blocking copies of pinned memory to the device."""
+    """Look for blocking copies from pinned memory to the device."""
     for row in evidence.waits(TO_DEVICE):
         size = (row.bytes or 0) / max(row.count, 1)
         copies = evidence.work_in(evidence.operators_of(row))[0]

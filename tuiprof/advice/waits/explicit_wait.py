@@ -9,7 +9,7 @@ from tuiprof.analyses.shared.waits.kinds import AWAIT
 from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 
-#: Waits for a point in the device's work that bring nothing to the host.
+#: Waits for a point in the device's work that transfer no data to the host.
 _KINDS = {
     "device sync": "torch.cuda.synchronize()",
     "stream sync": "a stream's synchronize()",
@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for waits that the script asks for, and not an operator for it."""
+    """Look for waits requested by the script, not by an operator."""
     with_operators = bool(trace.named("^aten::").any())
     for row in evidence.waits(*_KINDS):
         if not _asked_for(row, with_operators):
@@ -39,10 +39,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _asked_for(row: WaitLocation, with_operators: bool) -> bool:
-    """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
+    """Return whether the script itself makes the call, not an operator, nor for XLA waits another call."""
     if row.kind == AWAIT:
         return "block_until_ready" in row.calls
-    # Outside of its operators PyTorch waits for streams and events, but never for a whole device.
+    # Outside operators, PyTorch waits for streams and events, but never for a whole device.
     return not row.through and (row.at_line or (row.kind == "device sync" and with_operators))
 
 

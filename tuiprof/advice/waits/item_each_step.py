@@ -14,7 +14,7 @@ from tuiprof.analyses.syncs import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
-#: From so many reads a step on, they are a loop over parameters or samples.
+#: From this many reads per step on, they are a loop over parameters or samples.
 LOOP: Final = 8
 _HOW = {
     "bool": "a branch on a tensor (if, bool())",
@@ -23,9 +23,9 @@ _HOW = {
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for `.item()`-like reads that happen in every step; those of metrics have a rule of their own.
+    """Look for `.item()`-like reads in every step; those of metrics have their own rule.
 
-    Reads of one function are one finding: without the first of them the next one waits instead.
+    Reads in one function are one finding: without the first of them, the next one waits instead.
     """
     functions: dict[object, list[WaitLocation]] = {}
     for row in evidence.waits(*READ_KINDS):
@@ -56,7 +56,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
-    """Return the change in which many reads of a step become one, with all that is called between them."""
+    """Return the edit in which many reads of a step become one, including all calls between them."""
     if sum(row.per_step or 0 for row in rows) < LOOP:
         return None
     calls = evidence.calls
@@ -71,7 +71,7 @@ def _without_loop(evidence: Evidence, rows: list[WaitLocation]) -> Edit | None:
 
 
 def _end_of_loop(calls: Calls, last: int) -> int:
-    """Return the last call of a loop of one operator that follows a read: what is done with all that was read."""
+    """Return the last call of a loop of one operator after a read, which processes the values."""
     same = (calls.tracks == calls.tracks[last]) & (calls.steps == calls.steps[last]) & (calls.work_count > 0)
     after = np.flatnonzero(same)
     after = after[after > last]

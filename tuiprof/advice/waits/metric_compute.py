@@ -1,4 +1,4 @@
-"""A metric is computed, and so read, in the step."""
+"""A metric is computed, and thereby read, in the step."""
 
 from __future__ import annotations
 

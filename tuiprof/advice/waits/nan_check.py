@@ -1,4 +1,4 @@
-"""A metric looks for NaN on the device at every update."""
+"""A metric checks for NaN on the device at every update."""
 
 from __future__ import annotations
 

@@ -26,15 +26,15 @@ _JAX = (
     "jax.device_put the next batch during the step, or keep the array on the device",
     "start the copy with .copy_to_host_async() and read it a step later",
 )
-#: Of what the link could carry, a pinned copy reaches so much: likely, at least, at most.
+#: Share of the link bandwidth that a pinned copy reaches: likely, least, most.
 _OF_LINK = (0.85, 0.5, 1.0)
-#: The host copies into the driver's pinned buffer at least so fast, and a call takes at most so long beside that.
+#: Minimum rate at which the host copies into the driver's pinned buffer, and maximum additional time of a call.
 _SLOWEST_BYTES_PER_S = 0.5e9
 _CALL_NS = 100_000
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for copies of more than a few bytes between the device and pageable memory that hold the host."""
+    """Look for copies of more than a few bytes between the device and pageable memory that block the host."""
     for row in evidence.waits(*COPY_KINDS):
         size = (row.bytes or 0) / max(row.count, 1)
         copies, inside = evidence.work_in(evidence.operators_of(row))
@@ -58,7 +58,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
-    """Return the change in which copies run at a part of the link's speed, and the calls around them hold nobody."""
+    """Return the edit in which copies run at a share of the link bandwidth, and their calls do not block."""
     lengths = trace.lengths(work)
     sizes = np.maximum(trace.ints("bytes", work), 0)
     device = trace.info.devices[0].name if trace.info.devices else ""
@@ -70,9 +70,10 @@ def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: fl
 
 
 def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> npt.NDArray[np.float64]:
-    """Return how long pageable memory can have held each call, ns.
+    """Return how long pageable memory can have blocked each call, ns.
 
-    The rest of a long call is something else: the first one of a process starts the device, which takes seconds.
+    The rest of a long call has another cause: the first one of a process initializes the device, which takes
+    seconds.
     """
     busy = Coverage(*union(trace.starts[trace.device_work], trace.ends[trace.device_work]))
     launch = trace.links.launch_of[work]

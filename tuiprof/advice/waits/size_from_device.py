@@ -1,4 +1,4 @@
-"""The host needs a size that only the device knows."""
+"""The host waits for a size that is computed on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuiprof.model import Trace
 
 Mask = npt.NDArray[np.bool_]
 
-#: Of the device work of indexing and of its backward, so much stays with fixed shapes: a pass over the same elements.
+#: Share of the device work of indexing and its backward that remains with fixed shapes: a pass over the same elements.
 _KEEP, _LEAST, _MOST = 0.2, 0.6, 0.05
 _KEEP_HOST = 0.3
 
@@ -27,7 +27,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for row in evidence.waits(*SIZE_KINDS):
         inside = calls.inside(evidence.calls_of(row))
         inside = inside[inside >= 0]
-        # What a backward pass waits for is the doing of the call that it belongs to.
+        # A wait in the backward pass is attributed to the forward call.
         made_by = np.where(calls.forward[inside] >= 0, calls.forward[inside], inside)
         place = frozenset(calls.names[index] for index in made_by) or frozenset({row.through})
         places.setdefault(place, []).append(row)

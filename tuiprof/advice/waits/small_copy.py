@@ -10,7 +10,7 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
 
-#: A copy of at most so many bytes is a scalar or a handful of them.
+#: A copy of at most this many bytes is a scalar or a few scalars.
 SMALL_BYTES = 64
 
 

@@ -1,4 +1,4 @@
-"""How much a step time changed, and how sure that is."""
+"""How much a step time changed, with its confidence."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share, format_speed, format_speed_range
 
-#: A difference of medians is called sure from this many standard errors on; reported from so many steps a side on.
+#: Standard errors from which on a difference of medians is significant; minimum number of steps per side.
 SURE_ERRORS, LEAST_STEPS = 3.0, 4
-#: Below this share a difference is called none.
+#: Smaller differences, as a share, count as none.
 SAME_SHARE = 0.01
 #: 1.4826 makes a median absolute deviation the standard deviation of a normal distribution; a median is 1.2533
-#: times less exact than a mean. 1.96 standard errors on either side hold the true value in 95 % of the cases.
+#: times less exact than a mean. 1.96 standard errors on either side contain the true value in 95 % of the cases.
 _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
-#: By how much the error of so few steps is larger: Student's t for 95 % over that of a normal distribution.
+#: Factor on the error for few steps: Student's t for 95 % divided by that of a normal distribution.
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
 
-#: Neighbouring steps are taken to resemble each other by no more than this.
+#: Maximum assumed correlation of neighboring steps.
 _MOST_ALIKE = 0.9
 
 RULES = (
@@ -89,7 +89,7 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within step-to-step noise"
     if not (a and b):
         return StepChange(a, b, None, None, sure, basis)
-    # Of a ratio the relative errors add up; on the logarithm, so that no end is below 0.
+    # The relative errors of a ratio add up; on a log scale, so that no end is below 0.
     wide = _Z95 * float(np.hypot(errors[0] / a, errors[1] / b))
     ratio = b / a
     return StepChange(a, b, ratio * float(np.exp(-wide)), ratio * float(np.exp(wide)), sure, basis)
@@ -98,11 +98,11 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
 def _error(times: Ints) -> float:
     """Return the standard error of the median of step times, ns.
 
-    From the median absolute deviation, which holds for a normal distribution; from eight steps on the larger of that
-    and of what two order statistics around the median tell whatever the distribution, also of steps of two kinds (R. M.
-    Price, D. G. Bonett: "Estimating the variance of the sample median", 2001). Fewer tell that little by their spread
-    that the error is taken larger, as Student's t has it. Steps that resemble the one before tell less than their
-    number: by the correlation ``r`` of the ranks of neighbours the error grows by ``sqrt((1 + r) / (1 - r))``.
+    From the median absolute deviation, assuming a normal distribution; from eight steps on, the maximum of that and a
+    distribution-free estimate from two order statistics around the median, which also covers bimodal steps (R. M.
+    Price, D. G. Bonett: "Estimating the variance of the sample median", 2001). With fewer steps the error is enlarged
+    by Student's t. Correlated steps contain less information than their number: with the rank correlation ``r`` of
+    neighbors the error grows by ``sqrt((1 + r) / (1 - r))``.
     """
     n = len(times)
     error = _MEDIAN_ERROR * _ROBUST * float(np.median(np.abs(times - np.median(times)))) / math.sqrt(n)
@@ -117,7 +117,7 @@ def _error(times: Ints) -> float:
 
 
 def _around_median(n: int) -> tuple[int, float]:
-    """Return which order statistic, counted from either end, and how many standard errors it lies off the median."""
+    """Return an order statistic, counted from either end, and its distance from the median in standard errors."""
     low = max(round((n + 1) / 2 - math.sqrt(n)), 1)
     if n > 200:
         return low, 2.0
@@ -126,6 +126,6 @@ def _around_median(n: int) -> tuple[int, float]:
 
 
 def _likeness(times: Ints) -> float:
-    """Return the correlation of the ranks of neighbouring steps, corrected for their number."""
+    """Return the rank correlation of neighboring steps, corrected for their number."""
     ranks = np.argsort(np.argsort(times, kind="stable"), kind="stable") - (len(times) - 1) / 2
     return float((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum()) + 1 / len(times)

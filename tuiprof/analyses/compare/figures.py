@@ -22,19 +22,19 @@ class Metric:
     """One figure of both sides."""
 
     key: str  # its stable name, with the unit
-    label: str  # what a person reads
-    kind: Kind  # how it is shown
+    label: str  # label for display
+    kind: Kind  # display format
     before: float | None  # the baseline's; None = unknown
     after: float | None  # the other's
 
     @property
     def change(self) -> float | None:
-        """After minus before; None where either is unknown."""
+        """After minus before; None if either is unknown."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def within_noise(self) -> bool:
-        """Whether both are known and differ by less than what is called the same."""
+        """Whether both are known and differ by less than the threshold."""
         if self.before is None or self.after is None:
             return False
         return abs(self.after - self.before) <= SAME_SHARE * max(abs(self.before), abs(self.after))
@@ -46,13 +46,13 @@ class Metric:
 
 
 def figure_of(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure of a report; None where it is not known."""
+    """Return a figure of a report; None if it is unknown."""
     value = report.fact(key) if isinstance(report, Report) else None
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
-    """Return a table of figures, one a row; those that did not change are last."""
+    """Return a table of figures, one per row; unchanged ones are last."""
     rows = [
         {
             "metric": one.label,
@@ -93,7 +93,7 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
 
 
 STEP_PAIR: Final = "step_pair"
-#: Rows at most; where the longer run has more steps, a row covers several.
+#: Maximum number of rows; if the longer run has more steps, a row covers several.
 _STEP_ROWS: Final = 240
 _STEP_CHART: Final = Chart(
     "Step times, both sides",
@@ -104,10 +104,9 @@ _STEP_CHART: Final = Chart(
 
 
 def step_pair(before: Ints, after: Ints, source: str) -> Table:
-    """Put the steps of two runs side by side, in order, as many in each row of both; ``source`` says where they come
-    from.
+    """Put the steps of two runs side by side, in order, equally many per row; ``source`` names their origin.
 
-    A row has median and extremes of its steps, null behind the end of the shorter run.
+    A row has median and extremes of its steps, null after the end of the shorter run.
     """
     longest = max(len(before), len(after))
     edges = (

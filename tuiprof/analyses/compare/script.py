@@ -33,11 +33,11 @@ def script_change(
     Args:
         before: Texts of the baseline by their paths, the script itself first; empty = none was kept.
         after: The same of the other; the script itself may have another name.
-        note: What else there is to know.
-        empty: Why there is nothing to compare; empty = there is.
+        note: Additional note.
+        empty: Why there is nothing to compare; empty = the scripts can be compared.
 
     Returns:
-        The lines that differ, with some around them, and how many that are, in words (empty = unknown).
+        The differing lines with context, and a sentence with their number (empty = unknown).
     """
     pairs = list(_pairs(before, after)) if before and after else []
     rows = [row for name, old, new in pairs for row in _changed(name, old, new)]
@@ -64,7 +64,7 @@ def script_change(
 
 
 def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield name, old and new text of every file: the scripts, whatever they are called, then the others by name."""
+    """Yield name, old and new text of every file: the scripts, regardless of their names, then the others by name."""
     first, second = next(iter(before)), next(iter(after))
     yield (first if first == second else f"{first} → {second}"), before[first], after[second]
     for name in sorted((before.keys() - {first}) | (after.keys() - {second})):

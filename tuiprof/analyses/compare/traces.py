@@ -25,7 +25,7 @@ from tuiprof.model.units import format_share
 
 NAME, TITLE = "compare", "Compare"
 
-#: A row that differs by less than this share of the longer time is within the noise: device times, and host times.
+#: A difference below this share of the longer time is noise: for device times, and for host times.
 DEVICE_NOISE: Final = 0.01
 HOST_NOISE: Final = 0.10
 
@@ -58,7 +58,7 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("kernel_launches", "launch_bound_share", "device waiting for launches", "share"),
     ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
 )
-#: What is shown of a sync.
+#: Columns of a sync.
 _LOCATION = ("name", "where", "through", "kind")
 
 
@@ -135,7 +135,7 @@ def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
 
 
 def _profiled_differently(before: Trace, after: Trace) -> list[str]:
-    """Return what the profiler did to one of the traces only."""
+    """Return profiler effects in only one of the traces."""
     notes = []
     stacks = [bool(trace.is_category("python_function").any()) for trace in (before, after)]
     if stacks[0] != stacks[1]:
@@ -164,7 +164,7 @@ def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
 def _device_times(scope: Scope) -> pl.DataFrame:
     trace = scope.trace
     work = trace.device_work
-    # What a step launched may run after the window, where the device lags behind.
+    # Work launched by a step may run after the window if the device lags behind.
     work = work[trace.in_window(scope.window)[work] | scope.in_steps(work)]
     return _named(scope, work, trace.ends[work] - trace.starts[work])
 
@@ -175,7 +175,7 @@ def _operator_times(scope: Scope) -> pl.DataFrame:
     trace = scope.trace
     rows = np.flatnonzero(trace.is_category("cpu_op") & trace.in_window(scope.window)).astype(np.int64)
     named = _named(scope, rows, self_times(trace, rows))
-    # The hash of a compiled graph is another one in another run of the same script.
+    # The hash of a compiled graph differs between runs of the same script.
     compiled = pl.col("name").str.starts_with(COMPILED_GRAPH)
     return named.with_columns(
         pl.when(compiled).then(pl.lit("CompiledFxGraph")).otherwise("name").alias("name")
@@ -223,7 +223,7 @@ def _changes(
     by: tuple[str, ...] = ("name",),
     kept: tuple[str, ...] = (),
 ) -> Table:
-    """Compare what is collected from both sides, item by item."""
+    """Compare the collected items of both sides."""
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
         frame = collect(side)
@@ -248,7 +248,7 @@ def _changes(
 
 
 def _shortened(table: Table) -> Table:
-    """Show the kernels' short names; the whole ones stay beside them."""
+    """Show short kernel names, next to the full ones."""
     rows = table.rows.with_columns(
         pl.col("name").map_elements(short_name, return_dtype=pl.String).alias("short")
     )
@@ -258,7 +258,7 @@ def _shortened(table: Table) -> Table:
 
 
 def _located(table: Table) -> Table:
-    """Show kind and location of syncs in columns of their own."""
+    """Show kind and location of syncs in separate columns."""
     columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
     columns[-3:-3] = [
         Column("kind", "kind", "text", "Why the host waits."),
@@ -269,14 +269,14 @@ def _located(table: Table) -> Table:
 
 
 def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
-    """Compare launches by the operator that makes them, as the launch view has them."""
+    """Compare launches by operator, as in the launch view."""
     host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
         found = run("kernel_launches", side.trace, side.window)
         schema = {"operator": pl.String, host: pl.Float64, count: pl.Float64, "event": pl.Int64}
         rows = found.table("by_operator").rows if isinstance(found, Report) else pl.DataFrame(schema=schema)
-        # `aten::add` and `add` read alike.
+        # `aten::add` and `add` are the same.
         together = rows.group_by(pl.col("operator").alias("name"), maintain_order=True)
         frames.append(
             together.agg(
@@ -292,7 +292,7 @@ def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
 
 
 def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noise: float) -> Table:
-    """Rank what was joined by how much its time changed; what differs by less than ``noise`` is last."""
+    """Sort joined rows by the change of their time; differences below ``noise`` are last."""
     ranked = (
         joined.with_columns(
             pl.col("before_ns", "after_ns", "before_count", "after_count").cast(pl.Float64).fill_null(0.0)

@@ -1,4 +1,4 @@
-"""What changed between two traces of a few steps, in words: syncs and launches, kinds of kernel, operators."""
+"""What changed between two traces of a few steps, as text: syncs and launches, kinds of kernel, operators."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tuiprof.model.units import format_count, format_ns, format_share
 
 #: Differences of time below this share of a step are not mentioned on a device …
 DEVICE_SHARE: Final = 0.01
-#: … and below this one of the operators' self time on a CPU, where the same work takes longer or shorter by the load.
+#: … and below this share of the operators' self time on a CPU, where times depend on the load.
 HOST_SHARE: Final = 0.10
-#: So many of a sort are named.
+#: Maximum number of names per kind.
 _MOST: Final = 3
 _LINE: Final = re.compile(r"\.py:\d+$")
 
 
 def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ...]:
-    """Return what changed between two traces that mark steps, one clause each, what matters most first."""
+    """Return what changed between two traces with step marks, one clause each, most important first."""
     if before.device_indices and after.device_indices:
         return (
             *_syncs(report),
@@ -33,7 +33,7 @@ def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ..
 
 
 def changed_in_words(report: Report, before: Trace | None, after: Trace | None) -> str | None:
-    """Return what changed between two traces in one line; None = nothing, or it is not known."""
+    """Return what changed between two traces in one line; None = nothing, or unknown."""
     if before is None or after is None or not (before.steps.numbers.size and after.steps.numbers.size):
         return None
     return " · ".join(change_clauses(report, before, after)) or None
@@ -63,7 +63,7 @@ def _syncs(report: Report) -> list[str]:
 
 
 def _location(name: str) -> str:
-    """Return the location of a sync: the line where one is known, else with the operators that led to it."""
+    """Return the location of a sync: its line if known, else with the operators around it."""
     where, _, through = name.partition(" ← ")
     return where if through in ("", where) or _LINE.search(where) else name
 
@@ -96,13 +96,13 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
 
 
 def _operators(report: Report) -> list[str]:
-    """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
+    """Return what changed in the operators of a CPU: added and removed ones, then shares of their time."""
     rows = report.table("operators").rows
     found = [
         f"{word}: {', '.join(f'{name} ({format_count(round(count, 2))} a step)' for name, count in items)}{more}"
         for word, items, more in _gone_and_new(rows)
     ]
-    # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
+    # Shares, not times: a trace of a busy machine is longer in all parts.
     shares = rows.select(
         "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
     )
@@ -120,7 +120,7 @@ def _operators(report: Report) -> list[str]:
 
 
 def _gone_and_new(rows: pl.DataFrame) -> list[tuple[str, list[tuple[str, float]], str]]:
-    """Return what only one side has: which, names and counts per step of the most expensive, and how many more."""
+    """Return what only one side has: names and counts per step of the most expensive, and the number of others."""
     found = []
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))

@@ -17,11 +17,11 @@ from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Chart, Column, RowsOf, Series, Table, Trace
 from tuiprof.model.intervals import Ints
 
-#: Upper ends of the classes of the latency distribution, ns.
+#: Upper bounds of the bins of the latency distribution, ns.
 _CLASSES_NS = (0, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 10_000_000)
-#: Where a launch is made that no operator makes.
+#: Label of launches outside operators.
 OUTSIDE = "outside any operator"
-#: Gaps shorter than this may be nothing but the device's own step from kernel to kernel.
+#: Shorter gaps may be the normal transition between kernels.
 _GAP_NS = 2_000
 
 
@@ -121,7 +121,7 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
             # The launch before the longest idle time represents the group.
             pl.col("event").get(pl.col("idle_ns").arg_max()),
         )
-        # By the figure that shows first: what was launched outside of the steps ranks last.
+        # Sorted by the first figure shown: launches outside steps are last.
         .sort(
             *(["idle_ns_per_step"] if steps else []),
             "idle_ns",
@@ -220,7 +220,7 @@ def _ns(value: float) -> str:
 
 
 def _sensitivity(gaps: list[_idle.Gaps], bound_share: float) -> Table:
-    """Return the verdict at half, once and twice the thresholds."""
+    """Return the verdict at 0.5, 1 and 2 times the thresholds."""
     span = sum(item.high - item.low for item in gaps) or 1
     bound = [item.host_bound for item in gaps]
     share = sum(int(times.sum()) for times in bound) / span
@@ -259,7 +259,7 @@ def _sensitivity(gaps: list[_idle.Gaps], bound_share: float) -> Table:
 
 
 def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
-    """Unfold the launches of graphs."""
+    """Expand the launches of graphs."""
     many = np.flatnonzero(launches.graph)
     work = trace.ends[launches.work] - trace.starts[launches.work]
     device = np.bincount(launches.work_launch, weights=work, minlength=len(launches.rows)).astype(np.int64)
@@ -323,7 +323,7 @@ def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
 def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
     kernels = trace.is_category("kernel")[launches.work]
     work, launch = launches.work[kernels], launches.rows[launches.work_launch[kernels]]
-    # Kernels of one graph are launched together already: nothing to win on the host.
+    # Kernels of one graph are already launched together: no host time to save.
     alone = ((launches.work_count == 1) & ~launches.graph)[launches.work_launch[kernels]]
     rows = _sequences.sequences(trace, work[alone], launch[alone])
     steps = scope.step_count

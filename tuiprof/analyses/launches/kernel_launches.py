@@ -22,7 +22,7 @@ from tuiprof.whatif.calibration import Calibrated
 
 NAME, TITLE = "kernel_launches", "Launches"
 
-#: Launch-bound from this share of the device's time idle because the host had not launched yet.
+#: Launch-bound from this share of device time idle because the host had not launched yet.
 BOUND_SHARE = 0.20
 #: Launch-blocking from this share of launches whose kernel had ended when the call returned.
 BLOCKING_SHARE, BLOCKING_LEAST = 0.9, 20
@@ -92,7 +92,7 @@ class _Figures:
     def bound_share(self) -> float:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
-        # A device cannot wait for launches while it works, even where its streams could work at the same time.
+        # A busy device does not wait for launches, even if its streams could run in parallel.
         idle = 1 - self.step.graph.device_busy_ns / max(self.step.step_ns, 1.0)
         return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
 

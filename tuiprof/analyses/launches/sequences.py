@@ -1,4 +1,4 @@
-"""Finds short kernels that follow each other in the same order again and again."""
+"""Finds short kernels that repeat in the same order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuiprof.model.intervals import Ints
 
 #: A kernel shorter than this costs about as much to launch as to run.
 SHORT_NS = 10_000
-#: Periods looked for in a loop, and how often a sequence must come to be listed.
+#: Maximum period of a loop, and minimum number of repetitions to list a sequence.
 LONGEST_PERIOD, LEAST_REPEATS = 64, 3
 #: Kernels of a sequence whose names are shown.
 _SPELLED = 8
@@ -22,7 +22,7 @@ _SCHEMA = {
     "kernels": pl.String,
     **dict.fromkeys(("length", "times", "device_ns", "idle_ns", "host_ns", "event"), pl.Int64),
 }
-#: Kinds of kernels that a compiler can join with their neighbours.
+#: Kinds of kernels that a compiler can fuse with their neighbors.
 _FUSABLE = ("elementwise", "reduction", "norm", "copy")
 
 
@@ -30,11 +30,11 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     """Find sequences of short kernels that could be fused among kernels in order of start, by the rows of their
     launches.
 
-    Two shapes are looked for on every stream. A *loop*: a sequence of up to 64 kernels that repeats at least three
+    Two patterns are searched on every stream. A *loop*: a sequence of up to 64 kernels that repeats at least three
     times without a break (an optimizer without ``foreach``, a loss computed sample by sample). A *chain*: two or more
-    short elementwise, reduction, norm or copy kernels in a row, the same chain at least three times. At stake is what
-    one fused kernel would save, at most: the device's idle time inside the sequence, and on the host all launch calls
-    but one; the two overlap in time and are not added up.
+    short elementwise, reduction, norm or copy kernels in a row, the same chain at least three times. The potential
+    saving of one fused kernel is at most the device's idle time inside the sequence, and on the host all launch calls
+    but one; the two overlap in time and are not added.
     """
     found = []
     streams, devices = trace.ints("stream", work), trace.ints("device", work)
@@ -62,7 +62,7 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
         return member(codes, [code for code, kind in kinds.items() if kind in wanted])
 
     short = (ends - starts < SHORT_NS) & ~of_kind("collective")
-    whole = of_kind("gemm", "attention", "convolution")  # one of these alone has nothing to fuse with
+    whole = of_kind("gemm", "attention", "convolution")  # one of these alone cannot be fused
     gap = np.append(0, np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0))
     taken = np.zeros(len(work), dtype=bool)
     words = np.where(short, codes, -1).astype(np.int32)
@@ -75,7 +75,7 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     stop = first + length * times
     host_before = _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0))
     device_before, gap_before = _before(ends - starts), _before(gap)
-    # One launch a pass stays; one in all where the same kernel repeats.
+    # One launch per iteration stays; one in total if the same kernel repeats.
     stay = np.where(length > 1, times, 1)
     return pl.DataFrame(
         {
@@ -93,7 +93,7 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
 
 
 def _spell(trace: Trace, codes: Ints, first: Ints, length: Ints) -> pl.Series:
-    """Return the names of the kernels of each sequence, of eight at most."""
+    """Return the names of the kernels of each sequence, at most eight."""
     spelled: dict[tuple[int, ...], str] = {}
     texts = []
     for start, count in zip(first.tolist(), length.tolist(), strict=True):
@@ -105,5 +105,5 @@ def _spell(trace: Trace, codes: Ints, first: Ints, length: Ints) -> pl.Series:
 
 
 def _before(values: Ints) -> Ints:
-    """Return the sum of all values before each, and of all at the end."""
+    """Return the exclusive prefix sums, with the total at the end."""
     return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))

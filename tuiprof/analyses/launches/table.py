@@ -1,4 +1,4 @@
-"""Launches with their latency, and how many are queued at any time."""
+"""Launches with their latency, and the queue depth over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
 Mask = npt.NDArray[np.bool_]
-#: Calls that launch a recorded graph: of CUDA, HIP and those that follow them, of SYCL.
+#: Calls that launch a recorded graph: CUDA, HIP, compatible runtimes, and SYCL.
 _GRAPH_CALL = r"GraphLaunch|EnqueueGraph"
 
 
@@ -24,11 +24,11 @@ class Launches:
     rows: Ints  # rows of the calls
     first_work: Ints  # row of the first device work each launched
     work_count: Ints  # number of device events each launched in the whole trace
-    #: Whether the call launches a graph, which may be of one node; some calls launch several works without one.
+    #: Whether the call launches a graph, which may have one node; some calls launch several kernels without one.
     graph: Mask
     #: Start of the first work minus end of the call, ns; negative = the work began before the call returned.
     latency: Ints
-    impossible: Mask  # whether the work began before the call did, which only clocks that differ can explain
+    impossible: Mask  # whether the work began before the call, which only clock skew can explain
     waits: Mask  # whether the call is a copy in which the host waits for the device
     #: Device events launched but not finished when the call began, on the device it launched to.
     depth_found: Ints
@@ -63,7 +63,7 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
 
 
 def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
-    """Return how much work was queued or running on its device when each call began."""
+    """Return the amount of work queued or running on the device when each call began."""
     depth = np.zeros(len(rows), dtype=np.int64)
     devices = trace.ints("device", first_work)
     for device in trace.device_indices:
@@ -76,7 +76,7 @@ def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
         depth[mine] = np.searchsorted(launched, begins, side="left") - np.searchsorted(
             ended, begins, side="right"
         )
-    # Clocks that differ can let work end before it was launched.
+    # With clock skew, work can end before it was launched.
     return np.maximum(depth, 0)
 
 
@@ -93,7 +93,7 @@ class QueueDepth:
 
 
 def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 100) -> QueueDepth:
-    """Return how deep the queue of a device was over time.
+    """Return the queue depth of a device over time.
 
     Work counts from the beginning of its launch call to its end on the device. Work without a launch in the
     trace counts while it runs.
@@ -104,8 +104,8 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     end = np.maximum(trace.ends[work], begin)
     begin, end = np.clip(begin, low, high), np.clip(end, low, high)
     keep = end > begin
-    # Time and direction in one number, so that one sort puts an end before a begin at the same instant; without a
-    # sign there is room for four times the longest trace.
+    # Time and direction in one number, so that one sort puts an end before a begin at the same instant; unsigned, it
+    # has room for four times the longest trace.
     whole = np.array([0, high - low], dtype=np.int64)
     moments = np.concatenate(((begin[keep] - low) * 4 + 3, (end[keep] - low) * 4 + 1, whole * 4 + 2)).view(
         np.uint64
@@ -116,12 +116,12 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     lengths = np.diff(times, append=high)
     area = np.concatenate(([0], np.cumsum(depth * lengths)))
     slices = int(min(slices, high - low))
-    # In whole numbers: what is near 2⁶⁰ ns no float holds exactly.
+    # In integers: floats cannot represent values near 2⁶⁰ ns exactly.
     (each, rest), index = divmod(high - low, slices), np.arange(slices + 1)
     edges = low + each * index + rest * index // slices
     at = np.searchsorted(times, edges, side="right") - 1
     area_at = area[at] + depth[at] * (edges - times[at])
-    # Depth at the slice's beginning counts for it too, so each slice reduces from the change before it.
+    # The depth at the begin of a slice counts for it, so each slice reduces from the change before it.
     stops = np.maximum(at[1:], at[:-1] + 1)
     bounds = np.column_stack((at[:-1], np.minimum(stops, len(times) - 1))).reshape(-1)
     return QueueDepth(

@@ -1,1 +1,1 @@
-"""What several analyses and rules are made of."""
+"""Code shared by analyses and rules."""

@@ -1,4 +1,4 @@
-"""What encloses host calls: annotation, chain of operators, Python frames."""
+"""Ancestors of host calls: annotation, chain of operators, Python frames."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tuiprof.model.intervals import Ints
 
 _OPERATORS, _FRAMES = 5, 6
 _STEP = r"^ProfilerStep#\d+$"
-#: Whose a Python frame is; not every name of a trace needs looking at.
+#: Owner of a Python frame, computed lazily per name.
 _UNKNOWN, _OTHER, _USER, _PROFILER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What encloses each of ``k`` host events; all values are name codes of the trace, -1 = none."""
+    """Ancestors of each of ``k`` host events; all values are name codes of the trace, -1 = none."""
 
     annotation: Ints  # innermost named range that is not a step marker, shape ``(k,)``
     operators: Ints  # innermost operators, innermost first, shape ``(k, 5)``
@@ -43,7 +43,7 @@ class Ancestry:
 
 
 def of(trace: Trace, rows: Ints) -> Ancestry:
-    """Look up what encloses host events."""
+    """Look up the ancestors of host events."""
     k = len(rows)
     names, codes = trace.names, trace.name_codes
     marker = trace.names_like(_STEP)  # PyTorch 1.9 writes step markers as operators
@@ -90,7 +90,7 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
 
 
 def _tell_apart(names: list[str], frames: Ints, kinds: npt.NDArray[np.int8]) -> None:
-    """Write whose frames these are into ``kinds``, which has an entry for every distinct name."""
+    """Write the owners of frames into ``kinds``, which has an entry for every distinct name."""
     met = distinct(frames)
     for code in met[kinds[met] == _UNKNOWN].tolist():
         name = names[code]

@@ -15,7 +15,7 @@ def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
     """Return the length of the union of intervals for each of ``count`` keys, ns."""
     if not len(keys):
         return np.zeros(count, dtype=np.int64)
-    # Keys are laid side by side on one axis, far enough apart that none touches the next.
+    # Keys are offset on one axis, far enough apart not to touch.
     low = int(starts.min())
     stride = int(ends.max()) - low + 1
     merged_starts, merged_ends = union(starts - low + keys * stride, ends - low + keys * stride)
@@ -25,14 +25,14 @@ def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
 
 
 def host_time(scope: Scope, starts: Ints, ends: Ints) -> Ints:
-    """Return how long host intervals last inside each step, as a union, ns."""
+    """Return the length of the union of host intervals inside each step, ns."""
     steps = scope.trace.steps
     coverage = Coverage(*union(starts, ends))
     return coverage.between(steps.starts[scope.steps], steps.ends[scope.steps])
 
 
 def busy(scope: Scope) -> Ints:
-    """Return how long devices work on what each step launched, summed over devices, ns."""
+    """Return the device time of the work launched by each step, summed over devices, ns."""
     trace = scope.trace
     work = trace.device_work
     position = _position(scope)[trace.steps.step_of[work]]

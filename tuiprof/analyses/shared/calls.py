@@ -1,7 +1,7 @@
 """The framework calls of a trace in order: outermost operators, the device work of each, and their backward.
 
-PyTorch numbers the autograd nodes that operators make. An operator carries the number that the next node is going to
-get, a backward node its own; so the nodes of an operator are those from its number up to that of the next operator.
+PyTorch numbers the autograd nodes that operators create. An operator has the number of the next node, a backward node
+its own; so the nodes of an operator are those from its number up to that of the next operator.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tuiprof.whatif.edit import Edit, HostTime
 
 Mask = npt.NDArray[np.bool_]
 
-#: What copies and fills do, beside the categories of kernels.
+#: Category of copies and fills, in addition to those of kernels.
 COPY = "copy"
 BACKWARD = "autograd::engine::evaluate_function: "
-#: Nodes that hand a gradient over to its weight, or add it to the one that is there.
+#: Nodes that store the gradient of a weight, or add it to the existing one.
 ACCUMULATE: Final = f"^{BACKWARD}torch::autograd::AccumulateGrad$"
-#: From one call to the next Python takes some µs, and some tens while it is profiled with stacks.
+#: Between two calls Python takes a few µs, or a few tens of µs when profiled with stacks.
 _LONGEST_BETWEEN_NS: Final = 200_000
 
 
@@ -39,7 +39,7 @@ class Calls:
     trace: Trace
     rows: Ints
     backward: Mask  # whether each is a node of autograd's backward pass
-    #: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
+    #: For a backward node, the index of the call that created it; -1 = unknown, or not a backward node.
     forward: Ints
     call_of_host_call: Ints  # call that each of ``trace.host_calls`` lies in, as an index; -1 = none
     call_of_work: Ints  # call that launched each of ``trace.device_work``, as an index; -1 = none
@@ -61,18 +61,18 @@ class Calls:
 
     @cached_property
     def work_ns(self) -> Ints:
-        """Device time of what each launched, summed, ns."""
+        """Total device time of the work launched by each, ns."""
         return self.work_ns_of(np.ones(len(self.trace.device_work), dtype=bool))
 
     @cached_property
     def work_count(self) -> Ints:
-        """Number of works that each launched."""
+        """Number of device events launched by each."""
         known = self.call_of_work >= 0
         return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int32)
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
-        """What works do, and which of these each of ``trace.device_work`` does."""
+        """Categories of device work, and the index of the category of each of ``trace.device_work``."""
         trace = self.trace
         work = trace.device_work
         words = _kernel_names.classify(trace.names, trace.name_codes[work])
@@ -86,11 +86,11 @@ class Calls:
 
     @property
     def kinds(self) -> list[str]:
-        """What works do: categories of kernels, and ``copy`` for copies and fills."""
+        """Categories of device work: those of kernels, and ``copy`` for copies and fills."""
         return self._kinds[0]
 
     def works_of(self, *kinds: str) -> Mask:
-        """Return which of ``trace.device_work`` do one of some things."""
+        """Return which of ``trace.device_work`` are in one of the given categories."""
         known, found = self._kinds
         result: Mask = np.isin(known, kinds)[found]
         return result
@@ -105,7 +105,7 @@ class Calls:
         )
 
     def with_backward(self, which: Mask) -> Mask:
-        """Return some calls and the backward nodes that they made."""
+        """Return the given calls and the backward nodes that they created."""
         return which | (which[np.maximum(self.forward, 0)] & (self.forward >= 0))
 
     def edit(
@@ -114,11 +114,11 @@ class Calls:
         keep_host: float | npt.NDArray[np.float64] = 0.0,
         keep_work: float | npt.NDArray[np.float64] = 0.0,
     ) -> Edit:
-        """Return the change in which some calls take less, or are not made at all; nor do they wait any more.
+        """Return the edit in which the given calls take less time or are not made, and no longer wait.
 
-        Host time between two of them goes with them where no other call of the thread with device work lies between,
-        and where there is little of it: what takes longer is not the way from one call to the next. ``keep_host`` and
-        ``keep_work`` are the parts that stay, of the calls' host time and of their device work.
+        Short host time between two of them disappears too, if no other call of the thread with device work lies
+        between; longer host time is other work. ``keep_host`` and ``keep_work`` are the remaining shares of the calls'
+        host time and device work.
         """
         trace = self.trace
         until = trace.ends[self.rows]
@@ -131,14 +131,14 @@ class Calls:
             until[before[near]] = starts[near]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
         host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
-        works = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads any
+        works = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads an arbitrary entry
         keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
         inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
         return Edit(waits, host, trace.device_work[works], keep[works])
 
     def backward_passes(self) -> Iterator[Ints]:
-        """Yield the nodes of each backward pass, as indices: those with no call that made a node between them."""
+        """Yield the nodes of each backward pass, as indices; a call that creates a node separates two passes."""
         made = np.zeros(len(self.rows), dtype=bool)
         made[self.forward[self.forward >= 0]] = True
         either = np.flatnonzero(self.backward | made)
@@ -182,7 +182,7 @@ def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
     nodes = np.flatnonzero(backward & (numbers >= 0))
     if not len(makers) or not len(nodes):
         return found
-    # Of several calls with one number all but the last made no node.
+    # Of several calls with one number, only the last created a node.
     makers = makers[np.lexsort((makers, keys[makers]))]
     at = np.searchsorted(keys[makers], keys[nodes], side="right") - 1
     known = (at >= 0) & (steps[makers[np.maximum(at, 0)]] == steps[nodes])

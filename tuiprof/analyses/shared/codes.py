@@ -1,4 +1,4 @@
-"""Sets of small integers (name codes, tracks) by table look-up, which beats sorting millions of them."""
+"""Sets of small integers (name codes, tracks) by table lookup, which is faster than sorting millions of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def factorize(codes: Ints) -> tuple[Ints, Ints]:
 
 
 def member(codes: Ints, wanted: Ints | Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return which codes are among the wanted; -1 never is."""
+    """Return which codes are in the given set; -1 never is."""
     chosen = wanted if isinstance(wanted, np.ndarray) else np.fromiter(wanted, dtype=np.int64)
     size = max(int(codes.max(initial=-1)), int(chosen.max(initial=-1))) + 2
     table = np.zeros(size, dtype=bool)

@@ -1,11 +1,10 @@
 """Collectives of one rank, and how long each waited for the other ranks.
 
-A collective ends on all ranks at about the same time, because it needs all of them. The rank that comes last spends
-the least time in it; what the others spend beyond that is waiting. This needs no common clock.
+A collective ends on all ranks at about the same time, because it needs all of them. The rank that arrives last spends
+the least time in it; the additional time of the others is waiting. This needs no common clock.
 
-A collective needs the ranks of its process group only, so that is where ranks are compared. A rank that waited in one
-group comes late to the next, without being the cause: it is late only as far as it waited less, in all its
-groups, than the other members did.
+Ranks are compared within their process groups. A rank that waited in one group arrives late at the next without being
+the cause: it counts as late only as far as it waited less, in all its groups, than the other members.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from tuiprof.model.intervals import Ints, total, union
 
 Floats = npt.NDArray[np.float64]
 
-#: A rank that is late in one of its groups is as late in the others that it shares its steps with, up to noise.
+#: A rank that is late in one of its groups is equally late in its other groups, up to noise.
 SAME_LATENESS: Final = 0.7
 
-#: Ranges in which the host runs a collective itself (gloo, MPI), or that represent one on a device.
+#: Ranges in which the host runs a collective (gloo, MPI), or that represent one on a device.
 _HOST: Final = re.compile(r"^(gloo|mpi|ucc):")
-#: Sends and receives need two ranks, not all: nobody can be said to wait in them for the slowest.
+#: Sends and receives involve two ranks, so they do not wait for the slowest of all.
 _POINT_TO_POINT: Final = re.compile(r"send|recv", re.IGNORECASE)
 _OF_ALL: Final = re.compile(r"all_?to_?all|gather|scatter", re.IGNORECASE)
 
@@ -46,7 +45,7 @@ class RankSteps:
 
     rank: int  # its number
     numbers: Ints  # step numbers, shape ``(s,)``
-    period: Ints  # what each step takes, ns
+    period: Ints  # time of each step, ns
     collective: Ints  # time in collectives in each step, union, ns
     step: Ints  # index of the step of each collective, shape ``(c,)``
     name: tuple[str, ...]
@@ -54,12 +53,12 @@ class RankSteps:
     group: Ints  # index of the group of each collective
     starts: Ints  # its start, ns since the trace origin
     ends: Ints  # its end
-    origin_unix_ns: int | None  # Unix time of the trace origin; None = not said
+    origin_unix_ns: int | None  # Unix time of the trace origin; None = not recorded
     on_device: bool  # the collectives are work of devices, not of the host's threads
 
 
 def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
-    """Collect the steps and collectives of a rank; nothing of the trace is kept."""
+    """Collect the steps and collectives of a rank, without references to the trace."""
     scope = Scope.of(trace, window or Window())
     rows = rows_of(trace)
     step_of = trace.steps.step_of[rows]
@@ -101,10 +100,10 @@ def rows_of(trace: Trace) -> Ints:
     if not len(on_device):
         host = trace.named(_HOST.pattern) & trace.on_host
         on_device = np.flatnonzero(host)
-        on_device = on_device[~trace.nesting.directly_in(host, on_device)]  # one call recorded twice
+        on_device = on_device[~trace.nesting.directly_in(host, on_device)]  # recorded twice
     pairwise = np.flatnonzero(trace.named(f"(?i){_POINT_TO_POINT.pattern}", on_device))
     if len(pairwise):
-        # Libraries build an all-to-all of sends and receives: the range around the launch says which it is.
+        # Libraries build an all-to-all from sends and receives: the range around the launch tells which.
         rows = on_device[pairwise]
         launch = np.where(trace.links.launch_of[rows] >= 0, trace.links.launch_of[rows], rows)
         ranges = _ancestry.of(trace, launch).annotation.tolist()
@@ -115,15 +114,14 @@ def rows_of(trace: Trace) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class GroupWaiting:
-    """What waiting for one another comes to in one process group.
+    """Waiting in one process group.
 
     Attributes:
         group: The group.
         members: Indices of its ranks, ascending, shape ``(m,)``.
         steps: Numbers of the steps that could be matched, shape ``(s,)``.
         waits: Waiting of each member in each of them, ns, shape ``(m, s)``.
-        gaps: What each member does by itself before them: time since its last collective in any group, ns, shape
-            ``(m, s)``.
+        gaps: Time of each member since its last collective in any group before them, ns, shape ``(m, s)``.
         ends: Ends of the matched collectives, ns since each trace's origin, shape ``(m, c)``.
         unmatched: Collectives in steps in which the members' collectives differ.
     """
@@ -139,7 +137,7 @@ class GroupWaiting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waiting for one another comes to.
+    """Waiting of all ranks.
 
     Attributes:
         groups: The process groups in which ranks were matched.
@@ -162,10 +160,10 @@ class Waiting:
     skew_spread: Floats | None
 
     def straggler(self) -> tuple[GroupWaiting, int, float] | None:
-        """Return the rank that is latest, in the group in which its lateness begins.
+        """Return the latest rank, in the group in which its delay originates.
 
         Returns:
-            The group, the rank's position among the members, and how late it comes, ns a step; None = none was matched.
+            The group, the rank's position among the members, and its delay, ns per step; None = no match.
         """
         late = [self.late(one) for one in self.groups]
         if not late:
@@ -188,9 +186,10 @@ class Waiting:
         return one, row, float(each[row])
 
     def late(self, one: GroupWaiting) -> Floats:
-        """Return how much later than the median of the others each member of a group comes, ns a step, shape ``(m,)``.
+        """Return the delay of each member of a group relative to the median of the others, ns per step, shape
+        ``(m,)``.
 
-        What a member waited in its other groups is not held against it.
+        Delays caused by waiting in other groups are excluded.
         """
         inside, everywhere = one.waits.mean(axis=1), self.waits[one.members].mean(axis=1)
         return own_lateness(less_than_others(inside), less_than_others(everywhere))
@@ -202,10 +201,10 @@ def less_than_others(waits: Floats) -> Floats:
 
 
 def own_lateness(late: Floats, late_in_all: Floats) -> Floats:
-    """Return the part of lateness that was not caught from another group.
+    """Return the part of a delay that does not originate in another group.
 
     Args:
-        late: How much later than others a rank comes to the collectives of a group.
+        late: How much later than others a rank arrives at the collectives of a group.
         late_in_all: How much less than those others it waits in all its groups.
     """
     return np.where(late > 0, np.clip(late_in_all, 0.0, np.maximum(late, 0.0)), late)
@@ -223,10 +222,10 @@ def gaps(starts: Ints, ends: Ints) -> Ints:
 
 
 def waiting(ranks: list[RankSteps]) -> Waiting:
-    """Match the collectives of ranks, group by group, step by step and in order, and tell who waited how long.
+    """Match the collectives of ranks by group, step and order, and compute how long each rank waited.
 
     Args:
-        ranks: Two ranks or more.
+        ranks: At least two ranks.
     """
     numbers = ranks[0].numbers
     for rank in ranks[1:]:
@@ -245,7 +244,7 @@ def waiting(ranks: list[RankSteps]) -> Waiting:
 
 
 def _in_group(group: Group, ranks: list[RankSteps], numbers: Ints) -> GroupWaiting | None:
-    """Match the collectives of one group; None = fewer than two of the ranks are in it."""
+    """Match the collectives of one group; None = fewer than two of its ranks are given."""
     own: dict[int, Ints] = {}
     for index, rank in enumerate(ranks):
         if group in rank.groups and len(rows := np.flatnonzero(rank.group == rank.groups.index(group))):
@@ -294,7 +293,7 @@ def _in_group(group: Group, ranks: list[RankSteps], numbers: Ints) -> GroupWaiti
 
 
 def _clocks(ranks: list[RankSteps], groups: Sequence[GroupWaiting]) -> tuple[Floats | None, Floats | None]:
-    """Return the skew of clocks and its spread, passed on from group to group by the ranks that they share."""
+    """Return the clock skew and its spread, propagated between groups through shared ranks."""
     origins = [rank.origin_unix_ns for rank in ranks]
     if not groups or None in origins or not all(rank.on_device for rank in ranks):
         return None, None
@@ -310,7 +309,7 @@ def _clocks(ranks: list[RankSteps], groups: Sequence[GroupWaiting]) -> tuple[Flo
 
 
 def chained(members: Sequence[Ints], values: Sequence[Floats], count: int) -> Floats:
-    """Join figures that each group knows up to a constant, through the members that groups share.
+    """Join figures that are known up to a constant per group, through shared members.
 
     Args:
         members: Indices of the members of each group.

@@ -1,4 +1,4 @@
-"""Python frames as profilers write them: which are the user's, and how to show them."""
+"""Python frames as written by profilers: which belong to the user, and how to display them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 _KINETO = re.compile(r"^(?P<file>.+?\.pyx?)\((?P<line>\d+)\): (?P<function>.*)$")
 _SITE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) (?P<function>.*)$")
 
-#: Where frames belong to the framework or to the interpreter. Model and metric libraries (``torchmetrics/``,
-#: ``transformers/``, ``timm/``) are not skipped: their lines are what the user can change or configure.
+#: Paths of framework and interpreter frames. Model and metric libraries (``torchmetrics/``, ``transformers/``,
+#: ``timm/``) are not skipped: the user can change or configure them.
 FRAMEWORK = re.compile(
     r"(^|/)(torch|torch_xla|torchgen|functorch|triton|jax|jaxlib|flax|tensorflow|numpy|apex)/"
     r"|(^|/)(contextlib|functools|threading|runpy|queue|selectors|weakref|typing|abc|enum|copy)\.py\b"
@@ -18,16 +18,15 @@ FRAMEWORK = re.compile(
     r"|(^|/)tuiprof/probe/|^<"
 )
 
-#: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` and ``sites.py`` are not: inside
-#: them runs the synchronise that the script asked for. JAX's tracer leaves out the folder of a file, so there a
-#: function is recognised by its name.
+#: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` and ``sites.py`` are not: they
+#: contain the synchronization requested by the script. JAX's tracer omits folders, so functions are recognized by name
+#: there.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!(?:jax_)?syncs\.py|sites\.py)"
     r"|\btuiprof_waits_for_devices\b"
 )
 
-#: JAX's tracer names files without their folders. These frames of its own surround waits; a file that others may
-#: have as well is recognised by the function.
+#: JAX's own frames around waits. Its tracer omits folders, so files with common names are recognized by the function.
 _JAX_FRAME = re.compile(
     r"^(?:(?:array_constructors|array_methods|jax_syncs|pjit|pxla|sharding_impls|traceback_util|tree_util|ufunc_api"
     r"|xla_bridge)\.py\(\d+\): "
@@ -38,8 +37,8 @@ _JAX_FRAME = re.compile(
     r"|profiler\.py\(\d+\): wrapper$)"
 )
 
-#: Files of JAX that run, trace and differentiate operations, as its tracer names them. A user's file may have such a
-#: name as well, so these are left out only where a trace is JAX's.
+#: Files of JAX that run, trace and differentiate operations, as its tracer names them. User files may have the same
+#: names, so these are skipped only in JAX traces.
 _JAX_FILE = re.compile(
     r"(ad|ad_util|api|api_util|array|array_(constructors|methods)|batching|conditionals|config|convolution|core"
     r"|custom_derivatives|dispatch|einsum|fft|functions|indexing|initializers|lax|lax_numpy|linalg|linear_util|loops"
@@ -47,25 +46,25 @@ _JAX_FILE = re.compile(
     r"|traceback_util|tree_util|ufunc_api|ufuncs|util|windowed_reductions)\.py\("
 )
 
-#: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.
+#: The begin of the module path in a file path; folders above it, as in ``/opt/torch/venv/…``, are irrelevant.
 _LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 
-#: Libraries as Kineto's frames name them, which leave out the folder they are installed in.
+#: Libraries in Kineto frames, which omit the installation folder.
 _KNOWN_LIBRARY = re.compile(
     r"(torchmetrics|torchvision|torchaudio|torchtune|transformers|accelerate|datasets|peft|trl|diffusers|timm"
     r"|lightning|pytorch_lightning|lightning_fabric|ignite|fastai|deepspeed|megatron|xformers|flash_attn|bitsandbytes"
     r"|monai|kornia|detectron2|mmengine|mmcv|mmdet|segment_anything|einops|optax|haiku|keras)/"
 )
 
-#: How Inductor names the call of a graph; its hash follows.
+#: Prefix of Inductor's graph calls, followed by a hash.
 COMPILED_GRAPH = "## Call CompiledFxGraph "
 
 
 def is_framework(path: str) -> bool:
-    """Return whether a source file belongs to the framework or to the interpreter.
+    """Return whether a source file belongs to the framework or the interpreter.
 
-    An absolute path outside of any library folder is the user's, whatever its folders are called, unless it is
-    tuiprof's own probe.
+    An absolute path outside library folders belongs to the user, regardless of folder names, except tuiprof's own
+    probe.
     """
     inside = _LIBRARY.sub("", path)
     if inside == path and path.startswith("/"):
@@ -78,7 +77,7 @@ def is_user(name: str, jax: bool = False) -> bool:
 
     Args:
         name: The frame as the profiler wrote it.
-        jax: Whether JAX's tracer wrote it, which leaves out the folders that would tell JAX's own files.
+        jax: Whether JAX's tracer wrote it, which omits folders.
     """
     match = _KINETO.match(name)
     if match is None or is_framework(match["file"]) or _JAX_FRAME.match(name) is not None:
@@ -92,10 +91,9 @@ def is_profiler(name: str) -> bool:
 
 
 def function_label(name: str) -> str:
-    """Return a Kineto frame as ``file function() from line N``, with the line the function begins at.
+    """Return a Kineto frame as ``file function() from line N``, with the first line of the function.
 
-    Kineto's frames carry the first line of the function, not the line that runs, so the line is put where it cannot be
-    read as the latter.
+    Kineto records the first line of the function, not the executing line; this format avoids confusing the two.
     """
     match = _KINETO.match(name)
     if match is None:
@@ -104,12 +102,12 @@ def function_label(name: str) -> str:
 
 
 def spot(frames: Sequence[str]) -> tuple[str, str, str] | None:
-    """Return where a stack (innermost frame first) is in the user's or a library's code.
+    """Return the location of a stack (innermost frame first) in user or library code.
 
     Returns:
-        The innermost frame that is not the framework's (the innermost of all where every one is) as ``file:line``
-        or ``file function() from line N``; its function; and, where that is in a library, the innermost frame
-        outside of all libraries, else an empty string. None where no frame can be read.
+        The innermost frame outside the framework (if there is none, the innermost frame) as ``file:line`` or ``file
+        function() from line N``; its function; and, if that is in a library, the innermost frame outside all
+        libraries, else an empty string. None if no frame can be parsed.
     """
     read = [match for frame in frames if (match := _KINETO.match(frame) or _SITE.match(frame)) is not None]
     if not read:
@@ -131,7 +129,7 @@ def _is_library(path: str) -> bool:
 
 
 def shorten(path: str) -> str:
-    """Return a source path as an import would name it, or its last three parts."""
+    """Return a source path relative to its import root, or its last three parts."""
     _, marker, inside = path.rpartition("site-packages/")
     if marker:
         return inside
@@ -142,7 +140,7 @@ def shorten(path: str) -> str:
 def operator_label(name: str) -> str:
     """Return an operator's name without the default namespace: ``item`` for ``aten::item``.
 
-    A graph that Inductor compiled goes without its hash, which is another one in another run of the same script.
+    The hash of an Inductor graph is removed, as it differs between runs of the same script.
     """
     if name.startswith(COMPILED_GRAPH):
         return "CompiledFxGraph"

@@ -1,4 +1,4 @@
-"""When a device idles, and what the host did meanwhile."""
+"""When a device is idle, and what the host does in that time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, row_type, union
 from tuiprof.model.schema import HOST_CALLS
 
-#: What the host was doing, most specific first: an instant belongs to the first that applies.
+#: Host activities, most specific first: an instant belongs to the first that applies.
 HOST_CAUSES: dict[str, str] = {
     "sync": "the host waits for the device",
     "allocator": "the host allocates or frees device memory",
@@ -30,14 +30,14 @@ HOST_CAUSES: dict[str, str] = {
     "unrecorded": "nothing was recorded on the host (Python, if frames are off)",
 }
 NOT_RECORDED = "launch not recorded"
-#: What explains the rest of a gap.
+#: Causes of the rest of a gap.
 DEVICE_CAUSES: dict[str, str] = {
     "launching": "the host is in the launch call or has just left it",
     "hand-over": "work was submitted but not started: a dependency, a graph, or kernel to kernel",
     NOT_RECORDED: "the call that launched the next work is missing from the trace",
 }
 CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
-#: Where the host is too slow, and nothing special holds it.
+#: The host is too slow, without a specific cause.
 HOST_BOUND: tuple[str, ...] = ("runtime call", "operator", "Python", "unrecorded", "launching")
 
 DATA_LOADING = (
@@ -49,7 +49,7 @@ COMPILE = (
     r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
     r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
 )
-#: The profiler's own work is not on the threads that launch.
+#: Causes on threads that do not launch: the profiler's own work.
 _OWN_LANES = ("overhead",)
 #: Host causes as they are recorded, by category or by name, from "compile" on.
 _RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -61,8 +61,8 @@ _RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cpu_op",), ""),
     (("python_function",), ""),
 )
-#: A submission is believed to reach a busy device within the trace's own tenth percentile of launch latency, but never
-#: more than the first of these; an idle device within the second.
+#: A submission is assumed to reach a busy device within the 10th percentile of the trace's launch latency, at most the
+#: first of these; an idle device within the second.
 MAX_SUBMISSION_NS, SUBMISSION_NS = 20_000, 100_000
 
 
@@ -101,17 +101,17 @@ class Gaps:
 def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     """Find the idle gaps of a device and what explains them.
 
-    Of a gap ``[dry, f)`` that ends with work launched by a call in ``[b, e)``: before ``b`` the host had not yet
-    come to the launch, and what it did meanwhile, on any thread that launches work, is the cause; from ``b`` until
-    the call has returned and its submission has had time to arrive, the gap is launching; the rest is hand-over.
-    A submission to a device that had run dry before the call is given ``SUBMISSION_NS``, because it may have to wake
-    the device; any other the trace's own tenth percentile of launch latency.
+    A gap ``[dry, f)`` ends with work launched by a call in ``[b, e)``: before ``b`` the host had not yet reached the
+    launch, and its activity, on any thread that launches work, is the cause; from ``b`` until the call has returned
+    and its submission has had time to arrive, the cause is launching; the rest is hand-over. A submission to a device
+    that was idle before the call gets ``SUBMISSION_NS``, because it may have to wake the device; any other the 10th
+    percentile of the trace's launch latency.
     """
     busy_starts, busy_ends = clip(*trace.busy(device), low, high)
     none = np.empty(0, dtype=np.int64)
     if not len(busy_starts):
         return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
-    activity = _host_activity(trace)  # before the arrays below: finding it takes memory of its own
+    activity = _host_activity(trace)  # before the arrays below, as it needs much temporary memory
     first, last = int(busy_starts[0]), int(busy_ends[-1])
     starts, ends = complement(busy_starts, busy_ends, first, last)
     rows = trace.work_of(device)
@@ -125,10 +125,10 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
     launching_until = np.where(known, np.clip(end + allowance, begin, ends), begin)
 
-    # There may be as many gaps as kernels, so that a row a cause takes much memory.
+    # There may be as many gaps as kernels, so a row per cause takes much memory.
     narrow = np.int32 if (ends - starts).max(initial=0) < 2**31 else np.int64
     causes = np.zeros((len(CAUSES), len(starts)), dtype=narrow)
-    late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
+    late = np.flatnonzero(begin > starts)  # the host is the cause only before the launch
     before: Ints = np.zeros(len(late), dtype=np.int64)
     for index, coverage in enumerate(activity):
         if coverage is not None:
@@ -144,7 +144,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
 
 @cached_on_trace
 def submission_ns(trace: Trace) -> int:
-    """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns."""
+    """Return the time of a submission to an idle device: the 10th percentile of launch latency, ns."""
     work = trace.device_work
     launch = trace.links.launch_of[work]
     work, launch = work[launch >= 0], launch[launch >= 0]
@@ -155,7 +155,7 @@ def submission_ns(trace: Trace) -> int:
 
 @cached_on_trace
 def _host_activity(trace: Trace) -> list[Coverage | None]:
-    """Return for each host cause but the last the time that it or an earlier one covers; None = it adds none."""
+    """Return for each host cause except the last the time covered by it or an earlier one; None = it adds none."""
     covered: list[Coverage | None] = []
     starts: Ints = np.empty(0, dtype=np.int64)
     ends = starts
@@ -170,7 +170,7 @@ def _host_activity(trace: Trace) -> list[Coverage | None]:
 
 
 def _activities(trace: Trace) -> Iterator[tuple[Ints, Ints]]:
-    """Yield starts and ends of what the host does, one host cause but the last after the other."""
+    """Yield starts and ends of host activities, for each host cause except the last."""
     waits = _waits.find(trace, Window())
     allocator, collective = (waits.kind == waits.kinds.index(k) for k in ("allocator", "collective wait"))
     for which in (~allocator & ~collective, allocator, collective):
@@ -184,5 +184,5 @@ def _activities(trace: Trace) -> Iterator[tuple[Ints, Ints]]:
         if categories != _OWN_LANES:
             mask &= on_host
         rows = np.flatnonzero(mask).astype(row_type(len(trace)))
-        rows = rows[~trace.nesting.directly_in(mask, rows)]  # covered by what it lies in
+        rows = rows[~trace.nesting.directly_in(mask, rows)]  # covered by their parents
         yield trace.starts[rows], trace.ends[rows]

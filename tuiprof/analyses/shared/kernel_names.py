@@ -1,4 +1,4 @@
-"""What kernels do, from their names."""
+"""Categories of kernels, from their names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.model.intervals import Ints
 
-#: Category by name, the first that matches. Libraries' own names first, then PyTorch's native kernels. Names and
-#: patterns meet in lower case, which is several times faster than ignoring case on names of a thousand characters.
+#: Category by name, the first that matches. Library names first, then PyTorch's native kernels. Names and patterns are
+#: compared in lower case, which is several times faster than ignoring case on names of a thousand characters.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern.lower()))
     for category, pattern in (
@@ -59,13 +59,13 @@ _TENSOR_CORE = re.compile(
     r"|(16816|1688|884|16832)|nvjet|sm90_xmma_gemm_(bf16|f16|e4m3)|fmha|flash|MFMA|_MI\d+x\d+|MT\d+x\d+x\d+_MI",
     re.IGNORECASE,
 )
-#: Matrix products in full fp32 on the ordinary cores.
+#: Matrix products in full fp32 on CUDA cores.
 _FP32_GEMM = re.compile(r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1 << 16)
 def category(name: str) -> str:
-    """Return what a kernel does."""
+    """Return the category of a kernel."""
     lower = name.lower()
     return next((word for word, pattern in _RULES if pattern.search(lower)), "other")
 
@@ -76,7 +76,7 @@ def classify(names: list[str], codes: Ints) -> dict[int, str]:
 
 
 def is_tensor_core(name: str) -> bool | None:
-    """Return whether a matrix product's name says that it runs on tensor or matrix cores; None = does not say."""
+    """Return whether a matrix product runs on tensor or matrix cores, from its name; None = unknown."""
     if category(name) not in ("gemm", "attention", "convolution"):
         return None
     if is_fp32_gemm(name):
@@ -91,7 +91,7 @@ def is_fp32_gemm(name: str) -> bool:
 
 _RETURN = re.compile(r"^(void|int|float|auto) ")
 _FUNCTOR = re.compile(r"::(\w+?)(?:Functor|_functor|_kernel_cuda|_kernel_impl|Ops?|_op)\b|CUDAFunctor_(\w+)")
-#: Functors that only say how many operands there are.
+#: Functors that only give the number of operands.
 _GENERIC = {
     "AUnary",
     "BUnary",
@@ -104,27 +104,27 @@ _GENERIC = {
     "ReduceAdd",
     "opmath",
 }
-#: Matrix products and convolutions of NVIDIA's libraries: chip, what, types of operands, of arithmetic and of the
-#: result, layouts, tile, and much that no reader needs.
+#: Matrix products and convolutions of NVIDIA's libraries: chip, operation, types of operands, arithmetic and result,
+#: layouts, tile, and irrelevant details.
 _TYPE = r"(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|i32)"
 _XMMA = re.compile(
     rf"(?P<what>sm\d+_xmma_[a-z]+)_(?:\w+?_)?{_TYPE}{{2}}_(?P<math>{_TYPE}){_TYPE}_{_TYPE}(?P<layout>_[nt]{{2}}_[nt])?"
     r"\w*?_tilesize(?P<tile>\d+x\d+x\d+)(?:\w*_(?P<split>split_k))?"
 )
-#: The same of AMD's: layouts of A and B, types, and the macro tile among some sixty settings.
+#: The same for AMD: layouts of A and B, types, and the macro tile among about sixty settings.
 _TENSILE = re.compile(r"(Cijk_A\w{3}_B\w{3}_[A-Z]\w*?)_(?:[A-Z]+_|Bias_)*\w*?(MT\d+x\d+x\d+)_")
-#: Kernels whose first template argument is what they do.
+#: Kernels whose first template argument is the operation.
 _WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel", "kentry"}
 #: Template arguments that are a number or a chip.
 _NO_KERNEL = re.compile(r"\d\w*|gfx\w+")
-#: Words that may tell two kernels apart: not the inside of mangled names, nor namespaces.
+#: Words that may distinguish two kernels: not the inside of mangled names, nor namespaces.
 _WORD = re.compile(r"(?<![A-Za-z0-9])(?!c10|anonymous|namespace)[A-Za-z0-9]{1,32}(?![A-Za-z0-9])")
-#: So many of the words that tell two kernels apart are shown.
+#: Maximum number of distinguishing words to show.
 _APART = 2
 
 
 def short_names(names: Mapping[int, str]) -> dict[int, str]:
-    """Return the short name of each kernel; of kernels that share one, with the words that tell them apart.
+    """Return the short name of each kernel; kernels with the same one get distinguishing words.
 
     Two instances of one template become ``bn_fw<128>`` and ``bn_fw<512>``.
     """
@@ -148,10 +148,9 @@ def short_names(names: Mapping[int, str]) -> dict[int, str]:
 def short_name(name: str) -> str:
     """Return a kernel's name without return type, namespaces, template and call arguments.
 
-    Of PyTorch's elementwise kernels the functor is what tells them apart, so it is kept:
-    ``vectorized_elementwise<Mul>`` rather than ``vectorized_elementwise_kernel``. Of the generated matrix products
-    and convolutions of NVIDIA's and AMD's libraries: what, in which arithmetic, and the tile, as in
-    ``sm90_xmma_wgrad_tf32_128x64x32``.
+    PyTorch's elementwise kernels differ by the functor, so it is kept: ``vectorized_elementwise<Mul>`` rather than
+    ``vectorized_elementwise_kernel``. For generated matrix products and convolutions of NVIDIA's and AMD's libraries,
+    the name has operation, arithmetic and tile, as in ``sm90_xmma_wgrad_tf32_128x64x32``.
     """
     if name.startswith("_Z") and (inner := _mangled(name)):
         return inner
@@ -176,17 +175,17 @@ def short_name(name: str) -> str:
 
 
 def _mangled(name: str) -> str:
-    """Return the innermost name of a symbol as the Itanium C++ ABI writes it; empty where it is not understood."""
+    """Return the innermost name of a symbol mangled by the Itanium C++ ABI; empty if it cannot be parsed."""
     base, rest = _identifier(name.removeprefix("_Z").removeprefix("N"))
     if base in _WRAPPERS and rest.startswith("I"):
-        # What the wrapper wraps is its first argument that is no literal (`Li1E` is the number 1).
+        # The wrapped kernel is the first argument that is not a literal (`Li1E` is the number 1).
         first = re.sub(r"^I(?:L[a-z]\w*?E)*N?(?:S\d*_|St)?", "", rest)
         return _identifier(first)[0] or base
     return base
 
 
 def _identifier(text: str) -> tuple[str, str]:
-    """Take names of the form `<length><name>` off the front of a text; return the last of them and the rest."""
+    """Parse names of the form `<length><name>` at the front of a text; return the last of them and the rest."""
     last = ""
     while match := re.match(r"\d+", text):
         begin, length = match.end(), int(match[0])

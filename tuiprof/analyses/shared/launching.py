@@ -1,4 +1,4 @@
-"""The step as it would be if the host took less time to launch its work."""
+"""The step if the host took less time to launch its work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import complement, union
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: A thread that begins and ends nothing for so long does not launch work: it computes, or initialises a library; ns.
+#: A thread without events for this long does not launch work: it computes, or initializes a library; ns.
 SILENT_NS = 1_000_000
 
 
 def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
-    """Return the change in which the threads that launch take a part of their time: operators, Python and calls.
+    """Return the edit in which the launching threads keep a share of their time: operators, Python and calls.
 
     Waits and data loading stay as they are.
     """
@@ -41,5 +41,5 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
 
 
 def launched_faster(trace: Trace, keep: float) -> Edit:
-    """Return the change in which launching work takes a part of its time."""
+    """Return the edit in which launching work keeps a share of its time."""
     return host_faster(trace, keep, silences=False)

@@ -1,4 +1,4 @@
-"""Finds what repeats in a row: the same few names, in the same order, again and again."""
+"""Finds loops: the same few names, repeated in the same order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Mask = npt.NDArray[np.bool_]
 def loops(
     words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield begin, period and whole passes of each loop, the shortest periods first; what is in one is in no other."""
-    # What cannot be part of a loop (any more) gets a word of its own, which nothing equals.
+    """Yield begin, period and full iterations of each loop, shortest periods first; loops do not overlap."""
+    # Entries that cannot be part of a loop (any more) get a unique value.
     own_word = -1 - np.arange(len(words), dtype=np.int32)
     words = np.where(words >= 0, words, own_word)
     for period in range(1, longest + 1):
@@ -33,7 +33,7 @@ def loops(
 
 
 def runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
-    """Return begin and end of the runs of True that are at least so long."""
+    """Return begin and end of the runs of True with at least the given length."""
     at = np.flatnonzero(mask)
     breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
     starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1

@@ -1,4 +1,4 @@
-"""A few steps of a trace as a picture, for formats that cannot be zoomed."""
+"""A few steps of a trace as a picture, for formats without zoom."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tuiprof.model import Trace, Window
 from tuiprof.model.answer import Kind, Lane, Picture, Range
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
 
-#: Columns a picture has, and steps and devices it shows at most.
+#: Columns of a picture, and its maximum number of steps and devices.
 _COLUMNS: Final = 800
 _STEPS, _DEVICES = 4, 8
-#: A range that takes less of the picture would be no more than a line.
+#: Minimum share of the picture for a range; smaller ones would only be a line.
 _LEAST: Final = 0.002
 _MARKER: Final = r"^ProfilerStep#\d+$"
 
 
 def picture(trace: Trace, window: Window | None = None) -> Picture | None:
-    """Return the first steps of a trace, at most four, or all of one that marks none; None where there is nothing to
+    """Return the first steps of a trace, at most four, or all of it if it marks none; None if there is nothing to
     show.
     """
     scope = Scope.of(trace, window or Window())

@@ -14,11 +14,11 @@ import polars as pl
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
-#: The operator of PyTorch that says which group a collective belongs to, where its kernel does not.
+#: The PyTorch operator with the group of a collective, if its kernel does not have it.
 _SAYS: Final = "record_param_comms"
 #: A list of ranks in full; PyTorch writes ``...`` in the middle of a long one.
 _RANKS: Final = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
-#: Most ranks of a group that are kept.
+#: Maximum number of ranks kept per group.
 _MOST_RANKS: Final = 100_000
 #: What Megatron, DeepSpeed and PyTorch's device meshes call groups, by a word in the name.
 _KINDS: Final = {
@@ -38,10 +38,10 @@ class Group:
     """A process group.
 
     Attributes:
-        name: Its name, unique among the groups of a rank; empty = the trace does not say, which is one group.
-        description: What the framework calls it; empty = nothing.
+        name: Its name, unique among the groups of a rank; empty = not in the trace, which counts as one group.
+        description: The framework's description; empty = none.
         ranks: Its ranks, ascending; empty = not known.
-        said: Its ranks as they were written, where the list was cut.
+        said: Its ranks as written, if the list was truncated.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """``data-parallel group (ranks 1, 3, 5, 7)``, for a sentence; empty where it is not known or the default."""
+        """``data-parallel group (ranks 1, 3, 5, 7)``, for a sentence; empty if unknown or the default group."""
         if not self.name or self.description == "default_pg":
             return ""
         words = re.split(r"[^a-z]+", self.description.lower().partition("_with_")[0])
@@ -84,14 +84,14 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return f"{', '.join(map(str, ranks[:3]))}, … {ranks[-1]}"
 
 
-#: The group of all ranks, where the trace does not say which groups there are.
+#: The group of all ranks, for traces without groups.
 UNKNOWN: Final = Group("")
 
 
 def of_rows(trace: Trace, rows: Ints) -> tuple[tuple[Group, ...], Ints]:
     """Return the groups of collectives, and the index of each collective's group, shape ``(len(rows),)``.
 
-    Collectives of which the trace does not say the group are in :data:`UNKNOWN`.
+    Collectives without a recorded group are in :data:`UNKNOWN`.
 
     Args:
         trace: The trace.
@@ -124,7 +124,7 @@ def _numbers(said: pl.DataFrame, number: list[int], key: str) -> dict[int, int]:
 
 
 def _operators(trace: Trace, rows: Ints) -> Ints:
-    """Return the external id of the operator around the launch that says the group; -1 = there is none."""
+    """Return the external id of the operator around the launch that has the group; -1 = none."""
     found = np.full(len(rows), -1, dtype=np.int64)
     launch = trace.links.launch_of[rows].astype(np.int64)
     launched = np.flatnonzero(launch >= 0)
@@ -138,7 +138,7 @@ def _operators(trace: Trace, rows: Ints) -> Ints:
 
 
 def _configured(trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of groups by name, as the head of the trace lists them."""
+    """Return the ranks of groups by name, from the header of the trace."""
     job = trace.info.properties.get("distributedInfo")
     listed = job.get("pg_config") if isinstance(job, Mapping) else None
     found = {}

@@ -1,4 +1,4 @@
-"""Runs of framework calls that one call, or one compiled kernel, could stand for."""
+"""Sequences of framework calls that one call, or one compiled kernel, could replace."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
-#: Work that one pass over memory does: what the compiler fuses.
+#: Kinds of work that the compiler fuses into one pass over memory.
 POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
-#: What a fused normalisation does as well.
+#: Additional kinds of work in a fused normalization.
 ROWWISE: Final = POINTWISE | {"reduction"}
 #: Calls between the products of an attention and its softmax: scaling, making and applying masks, casts, dropout.
 _BETWEEN: Final = 12
-#: What is none of that.
+#: Other calls.
 _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
-#: Gradients that a reducer moves between its buckets and the parameters, which no compiler gets to see.
+#: Gradient copies of a reducer between its buckets and the parameters, which no compiler sees.
 _NOT_COMPILED: Final = ("torch.distributed", "c10d::")
-#: A chain has at least so many calls that compute.
+#: Minimum number of computing calls in a chain.
 LEAST_CHAIN: Final = 3
-#: One call in a row more often than that is made for one tensor after the other.
+#: A call repeated more often than this processes one tensor after the other.
 _MOST_OF_ONE: Final = 8
-#: A norm written out has at least so many, and at most.
+#: Minimum and maximum number of calls in a written-out norm.
 _NORM: Final = range(4, 16)
 
 
@@ -48,7 +48,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """What was found, each call in at most one."""
+    """The regions found; each call is in at most one."""
 
     attention: tuple[Region, ...]  # two matrix products around a softmax
     norms: tuple[Region, ...]  # means, differences, a root and a division: a normalisation over rows
@@ -56,7 +56,7 @@ class Regions:
 
 
 def find(calls: Calls) -> Regions:
-    """Find regions in the forward passes of all steps (of everything where the trace marks none)."""
+    """Find regions in the forward passes of all steps (of the whole trace if it marks none)."""
     attention: list[Region] = []
     norms: list[Region] = []
     chains: list[Region] = []
@@ -64,7 +64,7 @@ def find(calls: Calls) -> Regions:
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
     forward = ~(calls.backward | calls.within(r"^Optimizer\.step#"))
     for mask in (pointwise, rowwise, light):
-        mask &= forward  # what is neither ends a run, as it lies between
+        mask &= forward  # other calls end a sequence
     pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
     for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
         taken = np.zeros(len(run), dtype=bool)
@@ -87,7 +87,7 @@ def find(calls: Calls) -> Regions:
 
 
 def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
-    """Return which calls have work of some kinds only, copies between host and device apart."""
+    """Return which calls have only work of the given kinds, ignoring copies between host and device."""
     trace = calls.trace
     allowed = calls.works_of(*kinds)
     allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
@@ -98,7 +98,7 @@ def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
 
 
 def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
-    """Yield the calls of each thread in each step; what comes before the first step and after the last is apart."""
+    """Yield the calls of each thread in each step; calls before the first step and after the last are separate."""
     for track in np.unique(calls.tracks[indices]):
         mine = indices[calls.tracks[indices] == track]
         yield from np.split(mine, np.flatnonzero(np.diff(calls.steps[mine])) + 1)
@@ -128,7 +128,7 @@ def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int
 
 
 def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
-    """Return the position of the next matrix product; None where something else comes before."""
+    """Return the position of the next matrix product; None if other work comes first."""
     for position in positions:
         if _MATMUL.match(names[position]):
             return position
@@ -138,7 +138,7 @@ def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int 
 
 
 def _norm(names: list[str]) -> tuple[int, int] | None:
-    """Return first and last position of a norm written out: from its first mean to its last scaling."""
+    """Return first and last position of a written-out norm: from its first mean to its last scaling."""
     means = [i for i, name in enumerate(names) if _MEAN.match(name)]
     if not means:
         return None

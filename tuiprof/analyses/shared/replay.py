@@ -1,4 +1,4 @@
-"""The replayed step of a trace, made once, and the page that opens with it."""
+"""The replayed step of a trace, computed once, and the page that begins with it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
 
-#: No more launches are replayed where steps can be left out, or none are marked: a question takes milliseconds then.
+#: Maximum number of replayed launches if steps can be omitted or none are marked, so that a replay takes milliseconds.
 MOST_LAUNCHES = 5_000
-#: From this share on it is said that the profiler slowed the steps down.
+#: Minimum profiler slowdown to report.
 SLOWED = 0.05
-#: Unless the session's own steps differ by more than this, from the 10th to the 90th percentile.
+#: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
@@ -28,7 +28,7 @@ _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
 @cached_on_trace
 def replayed(trace: Trace) -> Calibrated | str:
-    """Return the replayed step of a trace, without what the profiler added; else why there is none."""
+    """Return the replayed step of a trace without profiler overhead; else why there is none."""
     main = main_thread(trace)
     if main is None:
         return "no host thread does any work"
@@ -49,12 +49,12 @@ def replayed(trace: Trace) -> Calibrated | str:
 
 
 def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
-    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed."""
+    """Return begin and end of the replayed stretch, and its number of steps, limited for speed."""
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
         begin, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
-        if in_part(trace):  # the middle: what begins and ends a run is apart
+        if in_part(trace):  # the middle, without startup and end of the run
             launches = trace.starts[trace.links.launches]
             first = (len(launches) - MOST_LAUNCHES) // 2
             begin, end = int(launches[first]), int(launches[first + MOST_LAUNCHES])
@@ -69,18 +69,18 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
 
 
 def in_part(trace: Trace) -> bool:
-    """Return whether only a part of a trace is replayed, which gains are of: it is long, and marks no steps."""
+    """Return whether only a part of a trace is replayed, because it is long and marks no steps."""
     return not len(trace.steps) and len(trace.links.launches) > MOST_LAUNCHES
 
 
 def main_thread(trace: Trace) -> int | None:
-    """Return the track of the thread that steps: where the step markers are, else where most is launched or called."""
+    """Return the track of the main thread: with the step markers, else with most launches or calls."""
     threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
     for rows in (
         np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
         _forward_launches(trace),
         trace.links.launches,
-        # JAX's marks have names of the script's choice. Threads that wait may have more calls than the one that steps.
+        # JAX step marks have arbitrary names. Waiting threads may have more calls than the main thread.
         np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host),
         np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver")),
     ):
@@ -92,16 +92,16 @@ def main_thread(trace: Trace) -> int | None:
 
 
 def _forward_launches(trace: Trace) -> Ints:
-    """Return the launches outside of autograd's nodes, whose threads may launch as much as the one that steps."""
+    """Return the launches outside autograd nodes, whose threads may launch as much as the main thread."""
     launches, made = trace.links.launches, calls(trace)
     inside = made.call_of_host_call[np.searchsorted(trace.host_calls, launches)]
-    backward = np.append(made.backward, False)[inside]  # -1, inside no call, reads the last
+    backward = np.append(made.backward, False)[inside]  # -1 (no call) reads the last entry
     forward: Ints = launches[~backward]
     return forward
 
 
 def _blocking(trace: Trace) -> Waits:
-    """Return the waits as the replay wants them: a copy that blocks before its synchronise waits by itself."""
+    """Return the waits for the replay: a copy that blocks before its synchronize is a separate wait."""
     waits = _waits.find(trace, Window())
     by_profiler = waits.apart == _waits.BY_PROFILER
     twice = np.flatnonzero(
@@ -121,7 +121,7 @@ def _blocking(trace: Trace) -> Waits:
 
 
 def trust(trace: Trace) -> Trust:
-    """Return what a trace cannot tell, how far the profiler slowed its steps among it."""
+    """Return the limitations of a trace, including the profiler slowdown of its steps."""
     known, step = trace.trust, replayed(trace)
     if isinstance(step, str):
         if not trace.device_indices:
@@ -148,7 +148,7 @@ def trust(trace: Trace) -> Trust:
 
 
 def opening(trace: Trace, title: str) -> Answer:
-    """Return the page of a trace without findings and without the lines of analyses."""
+    """Return the page of a trace, without findings and lines of analyses."""
     step, trusted = replayed(trace), trust(trace)
     found = None if isinstance(step, str) else step
     return Answer(

@@ -1,7 +1,7 @@
-"""How near kernels come to the limits of their chip, where the trace has the shapes of operators.
+"""Compares kernels with the limits of their chip, for traces with operator shapes.
 
-An operator has to do so many operations and to move so many bytes at least: its inputs and outputs once (the roofline
-model, Williams et al., CACM 2009). Operations are counted as ``torch.utils.flop_counter`` does, a multiply-add as two.
+An operator has a number of operations and a minimum of bytes to move, its inputs and outputs once (the roofline model,
+Williams et al., CACM 2009). Operations are counted as ``torch.utils.flop_counter`` does, a multiply-add as two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.chips import Chip, find_chip
 
-#: Operators that are read at most: those of one step, else as many from the middle.
+#: Maximum number of operators to read: those of one step, else from the middle.
 MOST_OPERATORS: Final = 5_000
 #: Bytes of an element, as Kineto names types.
 _SIZES: Final = {
@@ -39,18 +39,18 @@ _SIZES: Final = {
     "signed char": 1,
 }
 _HALF: Final = ("c10::BFloat16", "c10::Half")
-#: PyTorch allows 64 dimensions; nobody has so many.
+#: PyTorch allows 64 dimensions; more than this is not a shape.
 _MOST_DIMS: Final = 12
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
-#: Operators whose kind does not depend on how their kernels are called.
+#: Operators with a kind independent of their kernel names.
 _BY_OPERATOR: Final = {
     "convolution": ("convolution",),
     "attention": ("attention",),
     "gemm": ("::mm", "::addmm", "::bmm", "::baddbmm", "::_addmm_activation"),
 }
-#: What an operator of this kind of kernel reads and writes beside its inputs: once more the largest of them.
+#: Kinds of kernels that read and write the largest input once more.
 _SAME_SIZE: Final = ("elementwise", "copy", "norm", "softmax or loss")
-#: Operators whose result is much smaller than their inputs, or that read only a part of them.
+#: Operators with a result much smaller than their inputs, or that read only a part of them.
 _SMALL_RESULT: Final = (
     "nll",
     "index",
@@ -63,13 +63,13 @@ _SMALL_RESULT: Final = (
     "stack",
     "arange",
 )
-#: What writes its first input without reading it.
+#: Operators that write their first input without reading it.
 _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that an operator was given."""
+    """A tensor argument of an operator."""
 
     dims: tuple[int, ...]  # its shape
     type: str  # its type as Kineto writes it
@@ -82,7 +82,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an operator has to do at least."""
+    """The minimum work of an operator."""
 
     operations: float  # arithmetic operations
     bytes: float  # bytes read and written
@@ -90,14 +90,14 @@ class Need:
 
 @dataclass(slots=True)
 class Kind:
-    """Kernels of a kind, of the operators whose shapes are known."""
+    """Kernels of a kind, for operators with known shapes."""
 
     count: int = 0  # number of operators
     ns: float = 0.0  # device time
-    unknown_ns: float = 0.0  # device time of kernels of the kind whose operators' needs are not known
-    at_peak_ns: float = 0.0  # what their arithmetic takes at the chip's peak
-    at_bandwidth_ns: float = 0.0  # what their bytes take at the chip's bandwidth
-    least_ns: float = 0.0  # what each of them takes by the stricter of both, summed
+    unknown_ns: float = 0.0  # device time of kernels of the kind with unknown work
+    at_peak_ns: float = 0.0  # time of their arithmetic at the chip's peak
+    at_bandwidth_ns: float = 0.0  # time of their bytes at the chip's bandwidth
+    least_ns: float = 0.0  # sum over operators of the larger of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,17 @@ class Roofline:
     """Kernels compared with the limits of their chip."""
 
     chip: Chip
-    kinds: Mapping[str, Kind]  # what was found by kind of kernel
-    steps: int  # steps that were looked at; 0 = the trace marks none
+    kinds: Mapping[str, Kind]  # results by kind of kernel
+    steps: int  # number of analyzed steps; 0 = the trace marks none
 
     @property
     def ns(self) -> float:
-        """Device time of all of it, summed."""
+        """Total device time."""
         return sum(kind.ns + kind.unknown_ns for kind in self.kinds.values())
 
     @property
     def least_ns(self) -> float:
-        """What all of it takes at the chip's limits; what is not known, as long as it took."""
+        """Time at the chip's limits; kernels with unknown work keep their time."""
         return sum(kind.least_ns + kind.unknown_ns for kind in self.kinds.values())
 
 
@@ -125,13 +125,13 @@ class Call:
 
     name: str
     tensors: tuple[Tensor, ...]  # tensors among its arguments, in order
-    #: All arguments that are no tensors, as the trace writes them, by position.
+    #: All other arguments, as the trace writes them, by position.
     values: Mapping[int, str] = field(default_factory=dict)
 
 
 @cached_on_trace
 def roofline(trace: Trace) -> Roofline | str:
-    """Return how near kernels come to the limits of their chip; else why that is not known, and what to do."""
+    """Compare kernels with the limits of their chip; else return why that is impossible, with a remedy."""
     device = next((device.name for device in trace.info.devices if device.name), "")
     chip = find_chip(device)
     if chip is None:
@@ -165,7 +165,7 @@ def roofline(trace: Trace) -> Roofline | str:
 def _add(
     found: dict[str, Kind], chip: Chip, word: str, call: Call | None, took: float, kernels: list[str]
 ) -> None:
-    """Add an operator and what its kernels took, ns."""
+    """Add an operator and the time of its kernels, ns."""
     need = None
     if call is not None:
         word = next(
@@ -187,7 +187,7 @@ def _add(
 
 
 def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
-    """Return device work, the innermost operator that launched each (-1 = none), and of how many steps that is."""
+    """Return device work, the innermost operator that launched each (-1 = none), and the number of steps."""
     work = trace.device_work
     if len(trace.steps):
         work = work[trace.steps.step_of[work] == len(trace.steps) // 2]
@@ -205,7 +205,7 @@ def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
 
 
 def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
-    """Return the calls of operators by row, of those that have tensors."""
+    """Return the calls of operators with tensor arguments, by row."""
     found: dict[int, Call] = {}
     for row, given in arguments(trace, rows):
         tensors, values = [], {}
@@ -220,7 +220,7 @@ def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
 
 
 def _is_shape(dims: object) -> bool:
-    """Return whether something is a shape of a tensor that may exist."""
+    """Return whether a value is a plausible tensor shape."""
     return (
         isinstance(dims, list)
         and len(dims) <= _MOST_DIMS
@@ -229,7 +229,7 @@ def _is_shape(dims: object) -> bool:
 
 
 def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
-    """Return how many operations a second the chip does in the type of an operator; None = not known."""
+    """Return the chip's operations per second in the type of an operator; None = unknown."""
     rates, kind = chip.operations_per_s, call.tensors[0].type
     if kind in _HALF:
         return rates.get("bfloat16", rates.get("float16"))
@@ -240,7 +240,7 @@ def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
 
 
 def _need(call: Call, kind: str) -> Need | None:
-    """Return what an operator has to do at least, by its name and the kind of its longest kernel; None = no rule."""
+    """Return the minimum work of an operator, from its name and the kind of its longest kernel; None = no rule."""
     name, tensors = call.name, call.tensors
     base = name.rsplit("::", 1)[-1]
     read = float(sum(tensor.bytes for tensor in tensors))
@@ -270,7 +270,7 @@ def _need(call: Call, kind: str) -> Need | None:
 def _attention(base: str, call: Call, read: float) -> Need | None:
     """Count the two products of an attention, and the five of its backward, each over all of the scores.
 
-    Behind a causal mask half of them; the kernels of PyTorch have heads before or after the sequence.
+    A causal mask halves them; PyTorch kernels have heads before or after the sequence.
     """
     backward = "backward" in base
     tensors = call.tensors[1:] if backward else call.tensors  # the gradient comes first

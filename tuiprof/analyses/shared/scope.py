@@ -1,4 +1,4 @@
-"""What the figures of a report refer to: the window, its steps, and words for the device."""
+"""What the figures of a report refer to: the window, its steps, and the name of the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Scope:
 
     @classmethod
     def of(cls, trace: Trace, window: Window) -> Scope:
-        """Work out the scope of a window."""
+        """Compute the scope of a window."""
         low, high = trace.bounds(window)
         return cls(trace, window, low, high, trace.steps.inside(low, high))
 
@@ -44,7 +44,7 @@ class Scope:
         return member(self.trace.steps.step_of[rows], self.steps)
 
     def per_step(self, values: npt.ArrayLike, rows: Ints) -> float | None:
-        """Return the sum of the values of events (``rows``) over the steps, by step; None where there are no steps."""
+        """Return the sum of the values of events (``rows``) in each step; None if there are no steps."""
         if not self.step_count:
             return None
         return float(np.asarray(values)[self.in_steps(rows)].sum()) / self.step_count
@@ -56,7 +56,7 @@ class Scope:
 
     @property
     def over(self) -> str:
-        """What the figures are taken over, for a sentence: ``"4 steps"`` or ``"this window"``."""
+        """The basis of the figures, for a sentence: ``"4 steps"`` or ``"this window"``."""
         if self.step_count:
             return f"{self.step_count} step" + ("s" if self.step_count > 1 else "")
         return self.window.label or ("the trace" if self.window.whole else "this window")
@@ -64,7 +64,7 @@ class Scope:
 
 @cached_on_trace
 def device_word(trace: Trace) -> str:
-    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, else what it is."""
+    """Return the name of a device for a sentence: ``GPU`` with CUDA or HIP calls, else its type."""
     if trace.dispatched is not None and not trace.device_indices:
         return "CPU"
     calls = distinct(trace.name_codes[trace.host_calls])
@@ -73,7 +73,7 @@ def device_word(trace: Trace) -> str:
 
 
 def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:
-    """Return why an analysis of a device has nothing to say about a trace without device work."""
+    """Return the reason why a device analysis is unavailable for a trace without device work."""
     remarks = trace.trust.remarks
     damage = next((remark for remark in remarks if remark.code in ("truncated", "damaged")), None)
     if damage is not None:

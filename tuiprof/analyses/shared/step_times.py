@@ -1,7 +1,7 @@
-"""What a step takes: by the host's clock, or by the device's where the host runs ahead of it.
+"""Step times, on the host, or on the device if the host runs ahead of it.
 
-Calls that launch work return before it is done. A host that is not held back marks the end of its step while the
-device has only begun it, and in a short trace its steps are then shorter than what the training needs a step.
+Launch calls return before their work is done. A host that never waits marks the end of a step while the device has
+only started it, so in a short trace host steps are shorter than the actual step time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuiprof.model import Rule, Trace, Window
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 
-#: The host is said to run ahead where a step of the device takes this many times one of the host.
+#: The host runs ahead if a device step takes this many times as long as a host step.
 AHEAD: Final = 1.05
 
 RULE: Final = Rule(
@@ -37,12 +37,12 @@ class StepTimes:
 
     @property
     def host_ahead(self) -> bool:
-        """Whether the host marks steps faster than the device works them off."""
+        """Whether the host marks steps faster than the device completes them."""
         return bool(len(self.device)) and float(np.median(self.device)) >= AHEAD * float(np.median(self.host))
 
     @property
     def period(self) -> Ints:
-        """What steps take, ns: of the device where the host runs ahead."""
+        """Step times, ns: on the device if the host runs ahead."""
         return self.device if self.host_ahead else self.host
 
 
@@ -62,7 +62,7 @@ def step_period_ns(trace: Trace) -> float | None:
 def _device(scope: Scope) -> Ints:
     trace, wanted = scope.trace, scope.steps
     nothing = np.empty(0, dtype=np.int64)
-    # Work whose launch is in the trace: only of that the step is known.
+    # Only work with a launch in the trace has a step.
     work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
     if not len(trace.device_work) and trace.dispatched is not None:
         work = trace.dispatched["work"].to_numpy()
@@ -78,10 +78,8 @@ def _device(scope: Scope) -> Ints:
     first, last = first[wanted], last[wanted]
     behind = last > trace.steps.ends[wanted]
     if not len(trace.device_work) and 2 * behind.sum() <= len(behind):
-        return (
-            nothing  # the CPU does its work inside the steps: what lies between them is the host's own time
-        )
+        return nothing  # the CPU works inside the steps: time between them is host time
     if (last < first).any():  # a step without work
         return nothing
     times: Ints = np.diff(np.append(first, last[-1]))
-    return times if (times > 0).all() else nothing  # steps of several threads, worked off in another order
+    return times if (times > 0).all() else nothing  # steps of several threads, executed in another order

@@ -1,7 +1,7 @@
 """Finds the calls in which the host waits for the device.
 
-A *wait* is one stop of the host, however many calls it takes: ``aten::item`` copies a value to the host and
-then synchronises the stream, which is one wait of two calls.
+A *wait* is one stop of the host, regardless of the number of calls: ``aten::item`` copies a value to the host and then
+synchronizes the stream, which is one wait with two calls.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Waits:
     last: Ints  # row of the call whose return ends it
     copy: Ints  # row of the device copy it made; -1 = none
     starts: Ints  # when the host began to wait, ns
-    ends: Ints  # when it went on, ns
+    ends: Ints  # when it continued, ns
     waited: Ints  # time inside the blocking calls, ns; at most ``ends - starts``
     kind: Ints  # index into ``kinds``
     kinds: tuple[str, ...]  # names of the kinds
-    apart: Ints  # ``COUNTED``, or why it is listed apart: ``BY_PROFILER``, ``AT_EDGE``
-    ancestry: _ancestry.Ancestry  # what encloses ``last``
+    apart: Ints  # ``COUNTED``, or why it is excluded: ``BY_PROFILER``, ``AT_EDGE``
+    ancestry: _ancestry.Ancestry  # ancestors of ``last``
 
     def __len__(self) -> int:
-        """Return the number of waits, those apart included."""
+        """Return the number of waits, including excluded ones."""
         return len(self.first)
 
 
@@ -93,13 +93,13 @@ def find(trace: Trace, window: Window) -> Waits:
 def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
     """Return when at least one thread is inside a blocking call, as a disjoint set in ns.
 
-    Between the copy and the synchronise of one wait the host runs, so this is no longer than the sum of ``waited``.
+    The host runs between the copy and the synchronize of one wait, so this is at most the sum of ``waited``.
     """
     starts, ends, last = waits.starts[which], waits.ends[which], waits.last[which]
     last_starts = trace.starts[last]
-    # Where the wait begins with its last call, the first interval is empty.
+    # If the wait begins with its last call, the first interval is empty.
     first_ends = np.where(starts < last_starts, trace.ends[waits.first[which]], starts)
-    # A wait that is whole (two marks of one await) does not end with its first event.
+    # A contiguous wait (two marks of one await) does not end with its first event.
     first_ends = np.where(waits.waited[which] == ends - starts, ends, first_ends)
     return union(np.concatenate((starts, last_starts)), np.concatenate((first_ends, ends)))
 
@@ -124,13 +124,13 @@ def _of_whole(trace: Trace) -> Waits:
     if len(copies):
         at = np.minimum(np.searchsorted(copies, first), len(copies) - 1)
         copy = np.where(copies[at] == first, copy_work[at], -1)
-    # A pinned copy in front of a synchronise does not hold the host: its wait begins with the synchronise.
+    # A pinned copy before a synchronize does not block the host: the wait begins with the synchronize.
     blocks = member(first, rows)
     starts = np.where(blocks, trace.starts[first], trace.starts[last])
     ends = trace.ends[last]
     in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
     waited = ends - trace.starts[last] + in_copy
-    # An await that is recorded as two marks lasts from the first to the second.
+    # An await recorded as two marks lasts from the first to the second.
     seconds, firsts = _xla_waits.marks(trace)
     marked = member(last, seconds)
     first[marked] = firsts[np.searchsorted(seconds, last[marked])]
@@ -157,11 +157,11 @@ def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
-    """Return which asynchronous copies nevertheless held the host.
+    """Return which asynchronous copies blocked the host.
 
-    A copy from or to pageable memory did when it had begun on the device before the call returned: the host
-    stood until the stream came to it. Where the trace does not say what memory it was (ROCm), it did when
-    it had even ended by then. A copy of pinned memory never does.
+    A copy from or to pageable memory did if it started on the device before the call returned: the host was blocked
+    until the stream reached it. If the trace does not have the kind of memory (ROCm), it did if it also ended by then.
+    A copy of pinned memory never does.
     """
     pageable = trace.named("Pageable", copies)
     pinned = trace.named("Pinned", copies)
@@ -171,7 +171,7 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
 
 
 def outermost(trace: Trace, rows: Ints) -> Mask:
-    """Return which of some events lie inside no other of them on their track."""
+    """Return which of the given events are outermost on their track."""
     track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):
@@ -185,7 +185,7 @@ def outermost(trace: Trace, rows: Ints) -> Mask:
 def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
     """Return which calls are the first with their correlation.
 
-    MTIA records one synchronise twice: as the caller's call and, on a lane of the device, as the driver's.
+    MTIA records one synchronize twice: as the caller's call and, on a lane of the device, as the driver's.
     """
     correlation = trace.ints("correlation", rows)
     order = np.argsort(correlation, kind="stable")
@@ -197,7 +197,7 @@ def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
 
 
 def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple[Ints, Ints]:
-    """Join a copy with the synchronise that the same operator makes right after it.
+    """Join a copy with the synchronize that the same operator calls right after it.
 
     Returns:
         Rows of waiting calls that are part of a later one, and for each of ``rows`` the first call of its wait.
@@ -215,7 +215,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
         mine, position = mine[position >= 0], position[position >= 0]
         before = on_track[position]
         same_operator = (parent[before] == parent[rows[mine]]) & (parent[before] >= 0)
-        # Of several synchronises after one copy only the first belongs to it.
+        # Only the first synchronize after a copy belongs to it.
         earliest = np.append(True, before[1:] != before[:-1])
         joined = member(before, copies) & same_operator & earliest
         first[mine[joined]] = before[joined]
@@ -225,7 +225,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
 def _refine(
     trace: Trace, kinds: Ints, copy: Ints, asked_not_to_block: Mask, ancestry: _ancestry.Ancestry
 ) -> Ints:
-    """Name a wait after the operator that made it, where there is one, else after the copy's direction."""
+    """Name a wait after its operator, if there is one, else after the direction of the copy."""
     kinds = kinds.copy()
     to_host, to_device, pageable_to_host, pageable_to_device = (KINDS.index(kind) for kind in COPY_KINDS)
     made = copy >= 0
@@ -246,7 +246,7 @@ def _refine(
         masked[code] = MASKED.search(name) is not None
     allocator, pin = kinds == KINDS.index("allocator"), KINDS.index("pin memory")
     by_mask = np.zeros(len(kinds), dtype=bool)  # a size was asked for further in
-    # Innermost first, so that the outermost operator has the last word.
+    # Innermost first, so that the outermost operator overrides.
     for level in range(ancestry.operators.shape[1]):
         codes = ancestry.operators[:, level]
         named = np.where(masked[codes] & by_mask, KINDS.index(MASK), of_name[codes])
@@ -272,8 +272,8 @@ def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) 
         nothing_before = trace.ends[last] <= trace.starts[launches[0]]
         step = trace.steps.step_of[last]
         in_step = step >= 0
-        # The profiler synchronises once when it stops, which may still fall into the last step. A synchronise
-        # that every step makes is the user's.
+        # The profiler synchronizes once when it stops, possibly in the last step. A synchronize in every step is the
+        # user's.
         habit = len(np.unique(step[bare & in_step])) > 1
         apart[bare & (nothing_after | nothing_before) & ~(in_step & habit)] = BY_PROFILER
     return apart

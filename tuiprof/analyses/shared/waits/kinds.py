@@ -1,11 +1,11 @@
-"""Why the host waits, by the name of the call and of the operators around it."""
+"""Kinds of waits, by the name of the call and of the operators around it."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: What a call is by its name alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
+#: Kinds by the name of the call alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
 CALLS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -39,8 +39,8 @@ CALLS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     )
 )
 
-#: What the operators around a call say about why the host waits; of several the outermost counts, because that is
-#: what the script called: ``unique`` and not the ``item`` inside it.
+#: Kinds by the operators around a call; the outermost counts, because that is what the script called: ``unique`` and
+#: not the ``item`` inside it.
 OPERATORS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -59,7 +59,7 @@ OPERATORS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("collective wait", r"^(c10d|nccl|rccl|gloo|mpi|hccl|xccl)[:_]|^record_param_comms$"),
     )
 )
-#: Indexing asks for a size only where the index is a mask, which shows in the ``nonzero`` inside it.
+#: Indexing reads a size only if the index is a mask, indicated by the ``nonzero`` inside it.
 MASKED: Final = re.compile(r"^aten::(index|index_put|index_put_|_index_put_impl_)$")
 MASK, NONZERO = "boolean mask", "nonzero"
 #: Results whose size only the device knows.
