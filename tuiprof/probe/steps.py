@@ -545,12 +545,7 @@ class Steps:
             self.end(OPTIMIZER, t)
 
     def _takes_over(self, optimizer: Any, sites: list[Site]) -> bool:
-        """Whether the steps of another optimizer count from now on: by the loops in which both step.
-
-        Args:
-            optimizer: The other one; that its steps are parts of a step is remembered.
-            sites: Where it steps.
-        """
+        """Whether steps of this other optimizer, at these sites, count from now on; if not, remember it as a part."""
         how = relation(self._sites, sites)
         if how == BESIDE and self.n > _MOST_IN_TURN:
             how = ELSEWHERE

@@ -111,16 +111,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int, high: int) -> Ints:
-    """Return the operators, excluding on a CPU those that are much shorter than the Python code between them.
-
-    Args:
-        trace: The trace.
-        evidence: The evidence.
-        mine: Operators and calls of the main thread.
-        others: Other events of that thread.
-        low: Begin of the steps, ns.
-        high: Their end.
-    """
+    """Return the main thread's operators (`mine`), on a CPU without those far shorter than the Python between them."""
     if trace.device_indices:
         return mine
     calls = evidence.calls
