@@ -1,9 +1,9 @@
-"""Where steps begin and end, and the phases inside them: the only code that runs in every step.
+"""Begin, end and phases of steps: the only code that runs in every step.
 
-Times are ``time.monotonic_ns``. What is seen is appended as small tuples to :attr:`Steps.marks`, from which
-:mod:`.assembly` makes steps in the log's thread; everything else that is found goes to :attr:`Steps.out`.
+Times are ``time.monotonic_ns``. Events are appended as small tuples to :attr:`Steps.marks`, from which
+:mod:`.assembly` builds steps in the log's thread; everything else goes to :attr:`Steps.out`.
 
-What ends a step (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
+Sources of steps (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
 
 ======================  =================================================================================
 ``GIVEN``               the line or function named with ``--step-at`` or ``--step-function``

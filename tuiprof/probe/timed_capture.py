@@ -144,7 +144,7 @@ class TimedCaptures:
         self._writing = ProbeThread(lambda: self._write(request, profiler))
         try:
             self._writing.start()
-        except RuntimeError:  # the system has no thread to give
+        except RuntimeError:  # no more threads available
             self._write(request, profiler)
 
     def _write(self, request: Request, profiler: Any) -> None:
