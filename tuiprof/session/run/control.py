@@ -65,7 +65,7 @@ def request_capture(
         The request's id.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run has ended, or the request cannot be written.
     """
     if steps < 1:
         raise ValueError("a capture needs at least one step")
@@ -125,7 +125,7 @@ def arm(session: Session, request: TriggerRequest) -> None:
     its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run has ended, or the request cannot be written.
     """
     for part in running_parts(session):
         put_trigger(part, request)
@@ -209,7 +209,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
             os.kill(who.supervisor.pid, sig)
         elif who.script is not None and process.alive(who.script):
             os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
-    except ProcessLookupError:  # it has just ended by itself
+    except ProcessLookupError:  # the process has just ended by itself
         pass
     except PermissionError as error:
         raise SessionError(f"{session.id} belongs to another user", remedy) from error
