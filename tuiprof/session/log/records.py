@@ -224,7 +224,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
         path: Trace file relative to the session directory, when written.
         why: Reason of a failure.
         ns: Host time spent starting, stopping and writing, ns.
-        cause: Why the probe made it by itself (a trigger); empty = it was asked for.
+        cause: Why the probe made it automatically (a trigger); empty = requested.
     """
 
     at: Whole
@@ -239,7 +239,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
 
 
 class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
-    """Steps take longer since a capture; written again and again, for who reads the end of a log alone.
+    """Steps take longer since a capture; written repeatedly, for readers of only the end of a log.
 
     Attributes:
         at: Monotonic ns.
@@ -266,7 +266,7 @@ class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
 
 
 class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
-    """How much the script had printed, by the recorder: what gives its output a time.
+    """How much the script had printed, by the recorder, which relates its output to time.
 
     Attributes:
         at: Monotonic ns.
@@ -304,14 +304,14 @@ class Thread(msgspec.Struct, gc=False):
 
 
 class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
-    """Where every thread of a process was at a moment.
+    """The stacks of all threads of a process at one moment.
 
     Attributes:
         at: Monotonic ns.
         id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
         threads: Its threads, the main one first.
         n: Number of the step that was running.
-        cause: Why they were taken without anybody asking; empty = somebody asked.
+        cause: Why they were taken automatically; empty = requested.
     """
 
     at: Whole
@@ -342,7 +342,7 @@ class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
         at: Monotonic ns.
         n: The step.
         what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
-        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` where it was not looked at more closely.
+        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished.
     """
 
     at: Whole
@@ -358,10 +358,10 @@ class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
         at: Monotonic ns.
         n: Number of the step that was running.
         dev: Device index.
-        wanted: Bytes asked for.
+        wanted: Requested bytes.
         free: Bytes free on the device then; -1 = unknown.
-        path: The allocator's snapshot, relative to the session directory; empty = there is none.
-        why: Why there is none.
+        path: The allocator's snapshot, relative to the session directory; empty = none.
+        why: The reason if there is none.
     """
 
     at: Whole

@@ -31,7 +31,7 @@ BLOCK = 1 << 20
 PAUSE_S = 0.02
 #: Pause before a write that failed is tried again.
 RETRY_S = 0.2
-#: A file that takes nothing for so long (a network mount that does not answer) counts as one that cannot be written.
+#: A file that blocks for this long (for example an unresponsive network mount) counts as unwritable.
 STUCK_S = 2.0
 #: How long writing what waits is tried after the last byte was read.
 LAST_S = 1.0
@@ -100,7 +100,7 @@ class Stream:
         return len(block)
 
     def keep_newest(self, size: int) -> None:
-        """Give up the oldest of what waits, whole lines where it has lines.
+        """Drop the oldest waiting output, in whole lines if possible.
 
         Args:
             size: Bytes that may stay.
@@ -130,10 +130,10 @@ class Stream:
             self.keep_newest(0)
 
     def write(self) -> bool:
-        """Write what waits as far as possible; return whether nothing does any more."""
+        """Write waiting output as far as possible; return whether none is left."""
         while self._writing or self._take():
             try:
-                # Without the lock: the reading goes on while a disk takes its time.
+                # Without the lock, so that reading continues during a slow write.
                 written = os.write(self.file, self._writing)
             except OSError as error:
                 self.why = (error.strerror or str(error))[:100]
@@ -145,7 +145,7 @@ class Stream:
         return True
 
     def _put_back(self) -> None:
-        """Let what is being written wait again."""
+        """Put the data being written back into the queue."""
         with self._lock:
             if self._telling:
                 self._missing += self._telling
@@ -155,7 +155,7 @@ class Stream:
             self._writing, self._telling = b"", 0
 
     def _take(self) -> bool:
-        """Take what is to be written next; return whether there is anything."""
+        """Take the next data to write; return whether there is any."""
         with self._lock:
             if self._missing:
                 line = f"[tuiprof: {self._missing} bytes of output are missing here: {self.why_lost}]\n"

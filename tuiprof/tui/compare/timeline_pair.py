@@ -1,4 +1,4 @@
-"""Two timelines that move together; what is chosen in one is marked in the other."""
+"""Two synchronized timelines; the selection in one is marked in the other."""
 
 from __future__ import annotations
 

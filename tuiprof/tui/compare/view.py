@@ -1,4 +1,4 @@
-"""What a comparison shows and says. Pure: two sides and their report in, rows and tabs out."""
+"""Content of a comparison. Pure: two sides and their report in, rows and tabs out."""
 
 from __future__ import annotations
 

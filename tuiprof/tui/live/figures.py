@@ -31,7 +31,7 @@ class Figures:
         self.others: Set[str] = frozenset()
 
     def update(self, view: View) -> None:
-        """Work out the figures of what is in view."""
+        """Compute the figures of the visible range."""
         moment = self._moment
         rank, fold, session = moment.rank, moment.feed.fold, moment.session
         if rank is None or not len(rank.steps):

@@ -123,7 +123,7 @@ def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np
 
 @dataclass(frozen=True, eq=False)
 class Lost:
-    """What a finding costs, over time.
+    """Cost of a finding over time.
 
     Attributes:
         losses: Where the time goes that the change saves; a text = why that is unknown.

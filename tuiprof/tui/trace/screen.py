@@ -175,7 +175,7 @@ class TraceScreen(Screen[None]):
         self.post_message(self.Opened(path, trace, TraceView, found, part))
 
     def on_unmount(self) -> None:
-        """Stop an opening that nobody waits for any more."""
+        """Cancel an opening that is no longer needed."""
         if self._opening is not None:
             self._opening.cancel()
 
@@ -243,7 +243,7 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_trace_screen_failed(self, message: Failed) -> None:
-        """Say what is wrong and what to do."""
+        """Show the error and a remedy."""
         if message.path != self.path:
             return
         self._opening = None
