@@ -169,7 +169,7 @@ class _Silence:
 def _stoppable(
     work: Callable[[], T], cancelled: Callable[[], bool] | None, tick: Callable[[], None] = lambda: None
 ) -> T:
-    """Do what may wait for a server in a thread, which is left behind when it is not wanted any more."""
+    """Run a blocking server request in a thread, which is abandoned on cancellation."""
     from tuiprof.formats.registry import Cancelled
 
     future: Future[T] = Future()

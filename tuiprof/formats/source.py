@@ -237,7 +237,7 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
         except unreadable:
-            return buffered  # whoever reads it meets the same error and reports it
+            return buffered  # the reader gets and reports the same error
         stream = _gunzip(buffered)
     return stream
 

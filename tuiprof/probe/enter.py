@@ -70,7 +70,7 @@ def _work() -> None:
             other = getattr(loaded, "attached_to", "") or os.environ.get("TUIPROF_SESSION", "")
             _answer({"error": "it is already recorded", "session": other})
             return
-        sys.dont_write_bytecode = True  # the folder may belong to somebody else
+        sys.dont_write_bytecode = True  # the folder may belong to another user
         try:
             found = _load()
         finally:

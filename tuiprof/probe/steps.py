@@ -293,7 +293,7 @@ class Steps:
         if self.at_next_end is not None:
             call, self.at_next_end = self.at_next_end, None
             call()
-            if self.n != n + 1:  # it is numbered anew
+            if self.n != n + 1:  # renumbered
                 self._set_due(0)
                 return
         if self.device is not None and n >= self._device_due:
@@ -334,7 +334,7 @@ class Steps:
         self._set_due(0)
 
     def silence(self) -> None:
-        """Record nothing from now on: there is no log any more."""
+        """Stop recording, as the log is closed."""
         self.source = CLOSED
         self.thread = None
         self._set_due(0)
@@ -374,7 +374,7 @@ class Steps:
         """Count another loop or function from now on, from 0.
 
         Args:
-            source: What ends a step now and then; where it does not (any more), nothing changes.
+            source: The source to stop; if it is not active (any more), nothing changes.
             t: Now, monotonic ns.
         """
         if self.source == source:
@@ -460,7 +460,7 @@ class Steps:
         Args:
             began: When this one was asked for, monotonic ns.
             t: When it had come.
-            more: False = there was none any more.
+            more: False = no more batches.
         """
         if _get_ident() != self.thread:
             return

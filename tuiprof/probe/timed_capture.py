@@ -23,7 +23,7 @@ from .steps import CAPTURE, NO_CALL, NONE
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-#: A capture of so many seconds is made by itself once so much time has gone by without a step.
+#: Length of an automatic capture, s, and time without a step after which it is made.
 SECONDS, AFTER_S = 3.0, 20.0
 _SECOND = 1_000_000_000
 _PATIENCE_NS = _SECOND

@@ -1,7 +1,7 @@
-"""Captures that the probe asks for by itself: after a slow step, or at every so many steps.
+"""Automatic captures of the probe: after a slow step, or every n steps.
 
 All of it runs in the log's thread on steps that are over, so the thread that trains pays nothing for it, and a
-slow step cannot be captured any more: what is captured are the steps after it.
+slow step can no longer be captured: the steps after it are captured.
 
 A request is put into ``control/`` like those of a user. So all ranks of a run serve it, whichever saw the slow
 step, and of several that saw one (where ranks wait for each other all are slow, in this step or the next) the
@@ -36,7 +36,7 @@ class Trigger:
         id: Its name.
         steps: How many steps a capture profiles.
         above_ns: After a step longer than this, ns; None = otherwise.
-        times: After a step longer than so many times the median; None = otherwise.
+        times: After a step longer than this multiple of the median; None = other triggers.
         every: At each multiple of this; None = otherwise.
         cooldown_s: Time from the end of one capture to the next at the earliest.
         budget_bytes: No capture is begun that would bring the session's traces above this.
@@ -113,7 +113,7 @@ class Triggers:
         """Replace what is armed.
 
         Args:
-            triggers: All that are wanted now; one that was armed already goes on as it stands.
+            triggers: All requested triggers; those already armed continue unchanged.
         """
         before = self._armed
         self._armed = {}

@@ -180,7 +180,7 @@ class Builder:
         self.category[alone] = _CODE["kernel"]
 
     def _set_own_work_apart(self) -> None:
-        """What the probe itself gave the devices to do, to learn when they are done, is nobody's operator or kernel."""
+        """Programs that the probe runs on the devices, to detect when they are done, do not belong to any operator."""
         own = [code for code, name in enumerate(self.names) if words.OWN in name]
         if not own:
             return

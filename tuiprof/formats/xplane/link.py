@@ -136,7 +136,7 @@ def match_programs(
     works, made_by = [ops[:0]], [ops[:0]]
     for identity, module in enumerate(modules):
         if modules.count(module) > 1 or module not in calls:
-            continue  # of two programs of one name nobody knows which call runs which
+            continue  # calls cannot be matched to two programs of one name
         mine = np.flatnonzero(of_program == identity)
         rows = ops[mine]
         of_call = match_runs(run[mine], start[rows], start[calls[module]])

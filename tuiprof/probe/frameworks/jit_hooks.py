@@ -45,7 +45,7 @@ class _Calls:
         self._chosen = 0
         self._training: set[int] = set()  # functions that train, by what they take and return
         self._sites: list[Site] = []  # where that was called first
-        self._looked_at: set[int] = set()  # others of which it is known that it is no part of theirs
+        self._looked_at: set[int] = set()  # others known not to contain it
         self._others = self._row = self._longest_row = 0
         self.inside = threading.local()
 

@@ -37,7 +37,7 @@ class TorchDevice:
 
     Attributes:
         cost_ns: Host time spent at the step boundaries so far, ns.
-        every: One step in so many is timed.
+        every: Every n-th step is timed.
     """
 
     def __init__(self, runtime: Runtime, torch: Any) -> None:

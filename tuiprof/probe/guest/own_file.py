@@ -33,7 +33,7 @@ class _Held:
         """Return the descriptor, for the very next call.
 
         Raises:
-            ClosedByScript: It is not open any more, and gone.
+            ClosedByScript: It was closed and deleted.
         """
         while not self._is_ours():
             self._open_again()
@@ -87,7 +87,7 @@ class OwnFile(_Held):
         """Write at the end.
 
         Raises:
-            ClosedByScript: It is not open any more, and gone.
+            ClosedByScript: It was closed and deleted.
             OSError: It cannot be written.
         """
         view = memoryview(data)

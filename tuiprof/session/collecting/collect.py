@@ -151,7 +151,7 @@ class Collector:
         """Collect; returns when the runs are over on all hosts, or :meth:`stop` was called.
 
         Raises:
-            UsageProblem: There is no ssh or no rsync here.
+            UsageProblem: ssh or rsync is not installed.
             SessionError: A copy cannot be written.
         """
         for remote in self._remotes:

@@ -27,7 +27,7 @@ BLOCK: Final = 4 << 20
 #: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
 LONGEST_LINE: Final = 8 << 20
 
-#: An offset in a log is searched to within so many bytes.
+#: Precision of the search for an offset in a log, bytes.
 _CLOSE: Final = 64 << 10
 
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -253,7 +253,7 @@ class LogReader:
 
     Args:
         session: The session.
-        tail_bytes: Start with only so many bytes of the end of each log, for a first picture of a huge one.
+        tail_bytes: Start with only this many bytes at the end of each log, for a first frame of a huge one.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:

@@ -87,8 +87,7 @@ class StepSeries:
         metrics: Each metric over the whole run.
         phases: Names of the phases seen, in order of appearance.
         captured: Steps that ran under the profiler.
-        device_every: One step in so many is timed on the device at the end of what was read; the others have no
-            device time.
+        device_every: Every n-th step is timed on the device at present; the others have no device time.
         longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
         dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
     """

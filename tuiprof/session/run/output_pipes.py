@@ -1,7 +1,7 @@
 """The output of a script on its way into the session, which must never make the script fail.
 
-A print to a file fails when the disk is full, and with it the script. A print into a pipe fails when nobody holds the
-reading end any more (SIGPIPE), and waits when nobody reads. So:
+Printing to a file fails on a full disk, and with it the script. Printing into a pipe fails if its reading end is
+closed (SIGPIPE), and blocks if it is not read. So:
 
 - The script prints into two pipes. A process of its own (:mod:`~tuiprof.session.run.output_writer`) reads them and
   writes the files. It is not the supervisor, so that the supervisor may be killed without a line being lost, and so
@@ -109,7 +109,7 @@ class OutputPipes:
             if os.WIFSTOPPED(status):
                 os.kill(pid, signal.SIGCONT)
                 return
-            if os.waitstatus_to_exitcode(status) == 0:  # nobody can print any more
+            if os.waitstatus_to_exitcode(status) == 0:  # all writing ends are closed
                 self._writer = None
                 return
             self._killed = True
@@ -149,7 +149,7 @@ def _counts_file(path: Path) -> int:
     """Make the file of counts; return its descriptor."""
     content = msgspec.json.encode(Counts()).ljust(output_writer.RESERVE_BYTES - 1) + b"\n"
     try:
-        with contextlib.suppress(SessionError):  # on a disk that is full already there is no room for it
+        with contextlib.suppress(SessionError):  # fails on a full disk
             write_atomic(path, content)
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
 """The process that writes what a script prints into its session; started by :mod:`tuiprof.session.run.output_pipes`.
 
-It reads two pipes until nobody holds their other end any more, and never stops reading for long. What cannot be written
+It reads two pipes until their other ends are closed, and never stops reading for long. Output that cannot be written
 waits in memory, up to :data:`MOST_WAITING` bytes of each pipe; beyond, the oldest half is given up and counted, and a
 line in the file says so where it is missing.
 
@@ -27,7 +27,7 @@ from contextlib import suppress
 MOST_WAITING = 4 << 20
 #: Bytes read at a time; a pipe holds no more.
 BLOCK = 1 << 20
-#: Pause after a small read: a script that prints line by line wakes nobody for each line.
+#: Pause after a small read, so that line-by-line output does not wake the process for each line.
 PAUSE_S = 0.02
 #: Pause before a write that failed is tried again.
 RETRY_S = 0.2
@@ -65,9 +65,9 @@ class Stream:
         self._waiting: deque[bytes] = deque()
         self._size = 0  # of them
         self._writing = b""  # what is being written; only the writing thread touches it
-        self._telling = 0  # what is being written tells of so many bytes given up; 0 = it is output
+        self._telling = 0  # the data being written reports this many dropped bytes; 0 = it is output
         self._in_line = False  # the last line that was written is not complete
-        self._missing = 0  # bytes given up between what is being written and what waits
+        self._missing = 0  # dropped bytes between the data being written and the waiting data
 
     @property
     def waiting(self) -> int:
@@ -239,7 +239,7 @@ class OutputWriter:
 def main(pipes: tuple[int, int], files: tuple[int, int], counts: int) -> None:
     """Write what comes out of the pipes into the files."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when nobody can print any more
+        signal.signal(number, signal.SIG_IGN)  # it ends when all writing ends are closed
     try:
         lost = json.loads(os.pread(counts, COUNTS_BYTES, 0))["lost"]  # by one before this, which was killed
     except (OSError, ValueError, KeyError):

@@ -105,7 +105,7 @@ def texts(session: Session) -> dict[str, str]:
     """Return the texts that a session keeps of its script, by their paths beside it; the script is the first.
 
     Args:
-        session: The session; it may come from somebody else.
+        session: The session; untrusted.
     """
     source = session.meta.source
     folder = (session.path / FOLDER).resolve()

@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
 
 def _answer(reply: Reply) -> None:
     """Answer the launcher, once: its pipe is then replaced by the supervisor's own log."""
-    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the run goes on
+    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the run continues
         os.write(1, msgspec.json.encode(reply))
     os.dup2(2, 1)
 

@@ -104,7 +104,7 @@ class AnswerPane(Vertical):
 
         Args:
             tab: Name of its tab.
-            answer: The answer; None while it is worked out.
+            answer: The report; None while it is computed.
             question: The question of the analysis, shown while it runs.
             verdict: Whether to show its verdict (it may be shown above already).
             advice: The answer that may hold advice on a row of this one.

@@ -203,7 +203,7 @@ def watch(session: Session) -> str:
     """Show a run until it is over or the user leaves.
 
     Returns:
-        ``over``, ``left`` (it goes on), or ``dashboard`` (the user wants the whole screen).
+        ``over``, ``left`` (it continues), or ``dashboard`` (the user wants the full screen).
     """
     asked: list[int] = []
 

@@ -68,7 +68,7 @@ class Picture:
 
 
 def take(shot: Shot) -> Picture:
-    """Show a screen where nobody sees it, and return its picture.
+    """Show a screen headless, and return its picture.
 
     Raises:
         TuiprofError: It cannot be shown, or there is no such step or key.

@@ -159,7 +159,7 @@ def _first_rows(table: Table) -> list[Row]:
 
 
 def _share(wanted: list[int], room: int) -> list[int]:
-    """Share out lines, one after the other, until all are given or nobody wants more."""
+    """Distribute lines in turn until none are left or none are needed."""
     given = [0] * len(wanted)
     while room > 0 and given != wanted:
         for index, most in enumerate(wanted):

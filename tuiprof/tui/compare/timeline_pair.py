@@ -64,7 +64,7 @@ class TimelinePair(Vertical):
         return max((timeline.state.lane_count for timeline in self.both), default=1) + 3
 
     def set_height(self, lines: int) -> None:
-        """Give each timeline so many lines."""
+        """Set the height of each timeline."""
         for timeline in self.both:
             timeline.styles.height = lines
 

@@ -48,7 +48,7 @@ class RunCaptures:
 
     @property
     def ready(self) -> bool:
-        """A trace was captured that nobody has opened yet."""
+        """A trace was captured that has not been opened yet."""
         return any(
             capture.state == "written" and capture.id not in self.seen for capture in self._all.values()
         )

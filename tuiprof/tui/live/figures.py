@@ -1,4 +1,4 @@
-"""Figures of the steps in view and what goes wrong in them: too costly to be worked out for every picture."""
+"""Figures and problems of the visible steps: too costly to compute for every frame."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tuiprof.session.run.control import trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
 
-#: More steps than this make a trace that nobody can read.
+#: Maximum number of steps for a readable trace.
 _MOST_STEPS: Final = 1000
 _TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
 _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}

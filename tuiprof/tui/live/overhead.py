@@ -31,7 +31,7 @@ class Overhead:
         if now_s - then_s >= _MEASURE_S and self._moment.running:
             self._measured = now_s, cpu_s
             self.row = overhead_row(rank, fold, (cpu_s - spent_s) / (now_s - then_s))
-        elif not self.row or not self._moment.running:  # a replay goes on to another moment
+        elif not self.row or not self._moment.running:  # a replay advances
             self.row = overhead_row(rank, fold, None)
 
     def store(self) -> None:

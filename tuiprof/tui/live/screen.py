@@ -52,7 +52,7 @@ CAPTURE_STEPS: Final = 5
 RATE_HZ: Final = 4
 #: Minimum interval between frames, s, as most of the cost of a frame is independent of its content.
 _PICTURE_S: Final = 0.5
-#: Seconds after which the slow things are worked out again: status, statistics, phases, devices.
+#: Interval of updating slow parts, s: status, statistics, phases, devices.
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1

@@ -126,7 +126,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             on_hang_up(0, lambda: self._end_from_outside(loop, signal.SIGHUP))
 
     def _end_from_outside(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        """Leave, as if by a signal; at all events soon, as the loop may wait for a terminal that nobody reads."""
+        """Exit as if by a signal, and soon, as the loop may wait for a terminal that is not read."""
         exit_within(GRACE_S, 128 + number)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self.exit, 128 + number)

@@ -158,7 +158,7 @@ class Lane:
     Attributes:
         label: Written in front of it.
         style: How it is drawn.
-        bars: Its events; of an idle lane, the work whose absence it shows.
+        bars: Its events; for an idle lane, the work whose gaps it shows.
         priority: Which lanes to keep when there is no room; lower = more important.
         syncs: Of a lane of calls: those that wait for the device (``S``).
         launches: Of a lane of calls: those that launch work (``L``).

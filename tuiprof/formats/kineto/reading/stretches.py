@@ -35,7 +35,7 @@ class Stretch(NamedTuple):
 
     offset: int  # its first byte in the unwrapped file
     length: int  # its length, bytes
-    data: bytes | None  # its text; None where whoever decodes it reads it himself
+    data: bytes | None  # its text; None if the decoder reads it itself
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
