@@ -216,7 +216,7 @@ def _verdict(
     level: Level = "info"
     if explained is not None and not explained.is_empty():
         excess = float(times[slow].mean()) - median
-        # Idle time is how a slow step shows on the device; what the host did then says more.
+        # Idle time is the effect of a slow step on the device; the host's activity is more specific.
         reasons = explained.filter((pl.col("part") != "device idle") & (pl.col("excess_ns") >= 0.5 * excess))
         top = (explained if reasons.is_empty() else reasons).row(0, named=True)
         said += f"; {plural(int(slow.sum()), 'slow step')} took {format_ns(excess)} longer"
@@ -276,7 +276,7 @@ def _key(part: str) -> str:
 
 
 def _phases(scope: Scope, times: Ints) -> Table:
-    """Return the outermost named ranges inside the steps, and what is left of the steps."""
+    """Return the outermost named ranges inside the steps, and the rest of the steps."""
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))

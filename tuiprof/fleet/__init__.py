@@ -1,5 +1,5 @@
-"""Many ranks at once: one task a file, bounded summaries, and what they say of the job together.
+"""Many ranks at once: one task per file, bounded summaries, and reports of the whole job.
 
 ``gather`` turns files into a :class:`~tuiprof.fleet.summary.Summary` on a process pool or on Dask; the modules in
-``views`` turn the summary into reports. Nothing here draws, and no trace outlives the task that read it.
+``views`` turn the summary into reports. Nothing here renders, and no trace outlives the task that read it.
 """

@@ -1,9 +1,10 @@
 """Keeps summaries in the user's cache directory, so that an interrupted report resumes where it stopped.
 
 An entry is named after the version of tuiprof and the content of the file: its size, time of change, and a digest of
-its first and last 64 KiB. A digest of all of it would cost about as much as reading the trace; a change in the middle
-that leaves the size alone moves the time of change. The path is no part of it, so a folder may be moved or copied with
-its times. Workers on other hosts write into the cache of their host; ``TUIPROF_FLEET_CACHE`` may name a shared one.
+its first and last 64 KiB. A digest of the whole file would cost about as much as reading the trace; a change in the
+middle of the same size changes the modification time. The path is not included, so a folder may be moved or copied
+with its times. Workers on other hosts write into the cache of their host; ``TUIPROF_FLEET_CACHE`` may name a shared
+one.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
     from tuiprof.fleet.task import File
 
-#: ``off`` = keep nothing; a path = keep summaries there.
+#: ``off`` = no cache; a path = its directory.
 FOLDER_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
-#: Most bytes that all summaries may take; the longest unused go first.
+#: Maximum total size of all summaries, bytes; the least recently used are deleted first.
 LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
 _DEFAULT_LIMIT: Final = 2 << 30
-#: Raise when what is summarised changes within a version.
+#: Increment if the content of summaries changes within a version.
 _LAYOUT: Final = 3
 _ENDS: Final = 1 << 16
-#: What took less time is as quickly read again.
+#: Files read in less time are not cached.
 WORTH_KEEPING_S: Final = 0.02
 
 
 def cache_folder() -> Path | None:
-    """Return the directory of the cache; None when the user has switched it off."""
+    """Return the directory of the cache; None if the user disabled it."""
     return directory(FOLDER_VARIABLE, "fleet")
 
 
 def entry_of(path: Path) -> Path | None:
-    """Return where the summary of a file is kept; None = there is no cache, or the trace is a directory.
+    """Return the path of the cached summary of a file; None = no cache, or the trace is a directory.
 
     Raises:
         OSError: The file cannot be read.
@@ -71,7 +72,7 @@ def find(entry: Path, file: File) -> Summary | None:
 
     try:
         kept = decode(entry.read_bytes())
-        os.utime(entry)  # it was used: it stays longest
+        os.utime(entry)  # mark as recently used
     except (OSError, ValueError):
         return None
     number = pl.lit(file.number, pl.UInt32).alias("file")
@@ -86,7 +87,7 @@ def find(entry: Path, file: File) -> Summary | None:
 
 
 def keep(entry: Path, summary: Summary, took_s: float) -> None:
-    """Keep the summary of a file, where making it took long enough; a full disk means that it is not kept."""
+    """Cache the summary of a file if creating it took long enough; on a full disk it is not cached."""
     if took_s < WORTH_KEEPING_S:
         return
     from tuiprof.fleet.summary import encode
@@ -102,7 +103,7 @@ def keep(entry: Path, summary: Summary, took_s: float) -> None:
 
 
 def tidy() -> None:
-    """Delete the summaries that were not used for longest, until the rest fits the limit."""
+    """Delete the least recently used summaries until the rest fits the limit."""
     folder = cache_folder()
     if folder is None:
         return
@@ -112,7 +113,7 @@ def tidy() -> None:
         limit = _DEFAULT_LIMIT
     entries = []
     for entry in folder.glob("??/*"):
-        with contextlib.suppress(OSError):  # another process tidies up, too
+        with contextlib.suppress(OSError):  # another process may delete it too
             status = entry.stat()
             entries.append((status.st_mtime_ns, status.st_size, entry))
     total = sum(size for _, size, _ in entries)

@@ -1,4 +1,4 @@
-"""Batches on the workers of Dask distributed: many machines, or some processes of this one."""
+"""Batches on Dask distributed workers: on many machines, or local processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tuiprof.fleet.task import Batch, run, version
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
 
-#: Batches handed to the scheduler for each worker beyond the one that it works on.
+#: Batches queued in the scheduler per worker, besides the running one.
 _AHEAD: Final = 2
-#: So long the scheduler is waited for, s.
+#: Timeout for the scheduler, s.
 _PATIENCE_S: Final = 10
-#: One thread a worker, as on processes: the cores have workers.
+#: One thread per worker, as on processes: there is one worker per core.
 _ENVIRONMENT: Final = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-#: For workers that are started here or by ssh. Dask samples the stacks of a worker 100 times a second, which takes half
-#: as much processor time again as reading a trace does, and wakes every process 50 times a second to time its loop.
+#: For workers started locally or by ssh. Dask samples the stacks of a worker 100 times per second, which takes half
+#: the processor time of reading a trace, and wakes every process 50 times per second to time its event loop.
 _SETTINGS: Final = {
     "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
     "distributed.worker.profile.enabled": False,
@@ -44,8 +44,8 @@ class Dask:
     Args:
         address: Address of the scheduler, as ``tcp://host:8786``; empty = a cluster on this machine.
         workers: Workers of a cluster on this machine, or on each host.
-        hosts: Hosts on which workers are started by ssh, ``[user@]host[:port]``; the first has the scheduler as well.
-        task: What a worker does with a batch.
+        hosts: Hosts on which workers are started by ssh, ``[user@]host[:port]``; the first also runs the scheduler.
+        task: The function that a worker runs on a batch.
 
     Raises:
         TuiprofError: Dask is not installed, the scheduler does not answer, or has no workers.
@@ -64,7 +64,7 @@ class Dask:
             import distributed
         except ImportError:
             raise UsageProblem("Dask is not installed", _REMEDY) from None
-        # The worker's stories of connections that closed are no news to whoever waits for a report.
+        # Hide the workers' log messages about closed connections.
         for name in (
             "distributed",
             "distributed.worker",
@@ -128,19 +128,19 @@ class Dask:
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Description for display."""
         return f"{self.workers} Dask workers of {self._address}"
 
     def close(self) -> None:
-        """Leave the scheduler, or end the cluster on this machine."""
-        with contextlib.suppress(Exception):  # of a scheduler that is gone nothing can be closed
+        """Disconnect from the scheduler, or stop the local cluster."""
+        with contextlib.suppress(Exception):  # a lost scheduler cannot be closed
             self._closing.close()
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
-        """Work on batches; yields each with its summary, in the order in which they are done.
+        """Process batches; yields each with its summary, in order of completion.
 
-        Dask gives the batches of a worker that died to another one. A batch that several workers died of is read file
-        by file; the file that kills another worker then is a row with this reason.
+        Dask reassigns the batches of a dead worker. A batch that killed several workers is read file by file; a file
+        that then kills another worker becomes a row with this reason.
 
         Raises:
             TuiprofError: The scheduler is lost.
@@ -214,7 +214,7 @@ def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextMan
             scheduler_options={"port": 0, "dashboard": False},
             remote_python=sys.executable,
         )
-    except Exception as error:  # what asyncssh raises, wrapped by Dask or not
+    except Exception as error:  # errors of asyncssh, possibly wrapped by Dask
         raise UsageProblem(
             f"no Dask workers could be started on {', '.join(hosts)}: {str(error)[:300]}",
             f"try ssh {names[0]} {sys.executable} -m distributed.cli.dask_worker --help",
@@ -223,7 +223,7 @@ def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextMan
 
 
 def _connection(host: str) -> dict[str, Any]:
-    """Return how asyncssh is to reach a host.
+    """Return the asyncssh connection options of a host.
 
     Raises:
         UsageProblem: It is not ``[user@]host[:port]``.

@@ -1,4 +1,4 @@
-"""Ranks that do something else than the others: more syncs, launches or memory."""
+"""Ranks that differ from the others: more syncs, launches or memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuiprof.analyses.shared.scope import plural
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_bytes
 
-#: What is compared: column -> (noun, kind, least difference, least share of the median).
+#: Compared figures: column -> (noun, kind, minimum difference, minimum share of the median).
 _COMPARED: Final[dict[str, tuple[str, Kind, float, float]]] = {
     "syncs_per_step": ("sync", "count", 0.5, 0.0),
     "launches_per_step": ("launch", "count", 1.0, 0.005),
@@ -22,11 +22,11 @@ _COMPARED: Final[dict[str, tuple[str, Kind, float, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of one rank that is not that of the others.
+    """One figure of one rank that differs from the others.
 
     Attributes:
         rank: The rank.
-        column: Which figure.
+        column: The figure.
         noun: What it counts.
         kind: Its unit.
         own: Its value.

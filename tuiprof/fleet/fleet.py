@@ -1,4 +1,4 @@
-"""A job as its summary shows it: what several views need, computed once."""
+"""A job, from its summary: data for several views, computed once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Floats, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
 
-#: A rank is listed where it comes later than the median rank by this share of the step, and stands out of the noise.
+#: A rank is listed if it is later than the median rank by this share of the step, and by more than the noise.
 LISTED_SHARE: Final = 0.005
-#: A host is named rather than its ranks where so many of them are late.
+#: Share of late ranks from which their host is named instead.
 HOST_SHARE: Final = 0.75
-#: Kernels of a rank are slower where they take this many times the median rank's.
+#: Kernels of a rank are slower if they take this many times as long as on the median rank.
 SLOWER: Final = 1.03
-#: A straggler loses time at one point of the step where so much of its lateness arises there.
+#: A straggler loses time at one point of the step if this share of its delay occurs there.
 _AT_ONE_PLACE: Final = 0.6
-#: A kernel is compared where it takes this share of all kernel time.
+#: Kernels with at least this share of the kernel time are compared.
 _COMPARED_SHARE: Final = 0.002
-#: Stragglers that are replayed each by itself.
+#: Maximum number of stragglers to replay individually.
 _REPLAYED: Final = 32
 
 
@@ -64,7 +64,7 @@ class Fleet:
 
     @property
     def grouped(self) -> bool:
-        """Whether the traces say which process groups collectives belong to."""
+        """Whether the traces have the process groups of collectives."""
         return any(one.group for one in self.groups)
 
     def members(self, group: Meetings) -> Ints:
@@ -72,7 +72,7 @@ class Fleet:
         return np.searchsorted(self.files, group.files)
 
     def label(self, group: Meetings) -> str:
-        """Return what a group is called in a sentence; empty where the traces do not say, or it is that of all."""
+        """Return the name of a group for a sentence; empty if unknown, or if it is the group of all ranks."""
         return self._names.get(group.group, "")
 
     @property
@@ -88,7 +88,7 @@ class Fleet:
 
     @cached_property
     def _wait_per_step(self) -> Floats:
-        """What each rank waits in each step, in all its groups, ns, shape ``(r, steps)``; NaN = it was in none."""
+        """Waiting time of each rank per step, in all its groups, ns, shape ``(r, steps)``; NaN = no collective."""
         total = np.full((len(self.files), len(self.steps)), np.nan)
         for one in self.groups:
             at = np.ix_(self.members(one), np.searchsorted(self.steps, one.steps))
@@ -98,9 +98,10 @@ class Fleet:
 
     @cached_property
     def _late_in(self) -> list[tuple[Floats, Floats]]:
-        """How much later than others members of each group come in each step: at all, and by themselves.
+        """Delay of the members of each group relative to the others in each step: in total, and originating in the
+        group.
 
-        A rank that waited in one group comes late to the next; that is not its own lateness.
+        A rank that waited in one group arrives late at the next; that delay does not originate there.
         """
         found = []
         for one in self.groups:
@@ -116,8 +117,8 @@ class Fleet:
     def home(self) -> Ints:
         """Index into :attr:`groups` of the group that each rank makes wait, shape ``(r,)``.
 
-        That is the group in which it is latest by itself; where it is as late in several, the one before whose
-        collectives it takes longer than the other members do.
+        This is the group in which its own delay is largest; if several are equal, the one before whose collectives it
+        takes longer than the other members.
         """
         if len(self.groups) < 2:
             return np.zeros(len(self.files), dtype=np.int64)
@@ -133,7 +134,7 @@ class Fleet:
 
     @cached_property
     def held(self) -> Held:
-        """What each rank costs the others: in the group that it makes wait; waits and lasts are of all its groups."""
+        """Cost of each rank to the others, in the group that it delays; waits and counts cover all its groups."""
         each = [meeting.held(one.wait, len(one.steps)) for one in self.groups]
         if len(each) == 1:
             return each[0]
@@ -152,7 +153,7 @@ class Fleet:
 
     @cached_property
     def hosts(self) -> list[str]:
-        """Hosts of the ranks that meet, by name; empty = the traces do not say."""
+        """Hosts of the ranks that meet, by name; empty = unknown."""
         return sorted({host for host in self.ranks["host"].to_list() if host})
 
     @cached_property
@@ -163,9 +164,9 @@ class Fleet:
 
     @cached_property
     def held_by_host(self) -> Held:
-        """What each of :attr:`hosts` costs the others, in the group of ranks of several hosts that waits most for it.
+        """Cost of each of :attr:`hosts` to the others, in the multi-host group that waits most for it.
 
-        A host comes to a collective when the last of its ranks does.
+        A host arrives at a collective with the last of its ranks.
         """
         none = np.full(len(self.hosts), -np.inf)
         found = Held(np.zeros(len(none), np.int64), none, none.copy(), none.copy(), none.copy())
@@ -183,12 +184,14 @@ class Fleet:
 
     @cached_property
     def clocks(self) -> Clocks:
-        """How the ranks' clocks differ; only where devices run the collectives: host threads end them at will."""
+        """Clock offsets of the ranks; only if devices run the collectives, as host threads end them at varying
+        times.
+        """
         origin = self.ranks["origin_unix_ns"]
         least = origin.min() or 0
         since = (origin - least).cast(pl.Float64).fill_null(np.nan).to_numpy()
         since = np.where(self.ranks["on_device"].to_numpy(), since, np.nan)
-        with warnings.catch_warnings():  # a column of which nothing is known has no median
+        with warnings.catch_warnings():  # an all-NaN column has no median
             warnings.simplefilter("ignore", RuntimeWarning)
             each = [meeting.clocks(one, since[self.members(one)]) for one in self.groups]
             if len(each) == 1:
@@ -202,14 +205,14 @@ class Fleet:
 
     @cached_property
     def late(self) -> npt.NDArray[np.bool_]:
-        """Which ranks come clearly later than the median of the others in their group, shape ``(r,)``."""
+        """Which ranks are clearly later than the median of the others in their group, shape ``(r,)``."""
         if not self.step_ns:
             return np.zeros(len(self.files), dtype=bool)
         return meeting.always_late(self.late_per_step, LISTED_SHARE * self.step_ns)
 
     @cached_property
     def own_ns(self) -> Floats:
-        """What a step of each rank would take if it never waited for others, ns, shape ``(r,)``; 0 = not known."""
+        """Step time of each rank without waiting for others, ns, shape ``(r,)``; 0 = unknown."""
         own: Floats = (
             (self.ranks["own_share"] * self.ranks["step_ns"]).cast(pl.Float64).fill_null(0.0).to_numpy()
         )
@@ -217,9 +220,9 @@ class Fleet:
 
     @cached_property
     def alone_ns(self) -> Floats:
-        """What the job wins a step if one rank alone came when the second to last does, ns, shape ``(r,)``.
+        """Saving of the job per step if one rank arrived together with the second to last, ns, shape ``(r,)``.
 
-        NaN = not known: with several groups it is replayed, for stragglers, if the job can be rebuilt.
+        NaN = unknown: with several groups it is replayed, for stragglers only, if the replay matches.
         """
         own = self.own_ns
         second, first = np.partition(own, -2)[-2:] if len(own) > 1 else (0.0, 0.0)
@@ -233,17 +236,16 @@ class Fleet:
         return alone
 
     def wins_ns(self, which: npt.NDArray[np.bool_]) -> float | None:
-        """Return what the job wins a step if some ranks came when the others of their groups do, ns.
+        """Return the saving of the job per step if the given ranks arrived with the others of their groups, ns.
 
-        A rank that waits runs ahead, so that its waits are longer than what it would save: no rank gets faster than it
-        is by itself.
+        The host of a waiting rank runs ahead, so its waits are longer than the saving: no rank gets faster than
+        without waits.
 
         Args:
             which: Those ranks, shape ``(r,)``.
 
         Returns:
-            The gain; None = ranks meet in several groups, and the job rebuilt from them takes something else than was
-            captured.
+            The saving; None = ranks meet in several groups, and the replayed job does not match the capture.
         """
         if len(self.groups) == 1:
             sooner = meeting.wins_as_median(self.groups[0].wait, which, len(self.steps))
@@ -256,7 +258,7 @@ class Fleet:
 
     @cached_property
     def late_hosts(self) -> list[int]:
-        """Indices of hosts of which most ranks are late, so that the host is the cause rather than a rank."""
+        """Indices of hosts with mostly late ranks, so that the host is the cause rather than a rank."""
         found = []
         for index in range(len(self.hosts)):
             own = self.host_of == index
@@ -266,7 +268,7 @@ class Fleet:
 
     @cached_property
     def late_per_step(self) -> Floats:
-        """How much later than the median of the others of its group each comes, shape ``(r, steps)``."""
+        """Delay of each rank relative to the median of the others in its group, shape ``(r, steps)``."""
         found = np.full((len(self.files), len(self.steps)), np.nan)
         for index, (one, (_, own)) in enumerate(zip(self.groups, self._late_in, strict=True)):
             rows = self.members(one)
@@ -287,7 +289,7 @@ class Fleet:
         """
         kernels = self.summary.kernels.join(
             self.read.select("file", "device"), on="file"
-        )  # another model of device has other kernels, and other times
+        )  # another device model has other kernels and times
         typical = kernels.group_by("name", "device").agg(
             pl.col("median_ns").median().alias("typical_ns"),
             pl.len().alias("on"),
@@ -304,7 +306,7 @@ class Fleet:
 
     @cached_property
     def speed(self) -> pl.DataFrame:
-        """Of each rank how much longer its kernels take: ``file``, ``factor`` (weighted median), ``slower`` (share).
+        """Kernel slowdown of each rank: ``file``, ``factor`` (weighted median), ``slower`` (share).
 
         ``slower`` is the share of the kernels' time spent in kernels that are slower than on the median rank.
         """
@@ -320,7 +322,7 @@ class Fleet:
 
     @cached_property
     def because(self) -> dict[int, str]:
-        """What sets a rank apart, by its rank: more syncs, slower kernels, more launches, else where it loses time."""
+        """Differences of a rank, by rank: more syncs, slower kernels, more launches, else where it loses time."""
         from tuiprof.fleet.differences import differing
 
         found: dict[int, list[str]] = {}
@@ -342,7 +344,7 @@ class Fleet:
             chosen = np.flatnonzero(self.late[rows] & (self.home[rows] == index))
             if not len(chosen):
                 continue
-            # Among several groups, lateness may come from another one; what a rank does by itself does not.
+            # With several groups, a delay may originate in another one; the rank's own time does not.
             late = np.nan_to_num(
                 meeting.lateness(one.wait) if len(self.groups) == 1 else -meeting.lateness(one.gap)
             )

@@ -1,4 +1,4 @@
-"""From a list of files to the summary of all of them, on whatever does the work."""
+"""From a list of files to their joint summary, on any executor."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """What works on batches: :class:`~tuiprof.fleet.processes.Processes` or :class:`~tuiprof.fleet.dask_.Dask`."""
+    """An executor of batches: :class:`~tuiprof.fleet.processes.Processes` or :class:`~tuiprof.fleet.dask_.Dask`."""
 
     workers: int
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Description for display."""
         ...
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
-        """Work on batches; yields each with its summary, in the order in which they are done."""
+        """Process batches; yields each with its summary, in order of completion."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a gathering is.
+    """Progress of gathering.
 
     Attributes:
-        files: Files that are done.
-        files_in_all: Files there are.
-        bytes: Their bytes on disk.
-        bytes_in_all: Bytes of all files.
+        files: Completed files.
+        files_in_all: Total number of files.
+        bytes: Size of the completed files on disk.
+        bytes_in_all: Total size of all files.
         failed: Files that cannot be read.
     """
 
@@ -53,11 +53,11 @@ def gather(
 
     Args:
         files: The files.
-        executor: What works on them.
+        executor: The executor.
         progress: Called after each batch.
 
     Raises:
-        TuiprofError: The executor is lost; what was done is kept in the cache.
+        TuiprofError: The executor is lost; completed summaries are in the cache.
     """
     from tuiprof.fleet import cache
     from tuiprof.fleet.summary import Reduction

@@ -1,7 +1,7 @@
-"""The collectives in which ranks meet, a matrix per process group: who came last, what the others waited for it.
+"""The collectives in which ranks meet, a matrix per process group: which rank was last, and how long others waited.
 
-A collective ends on all ranks at about the same time. The rank that spends the least time in it came last; what the
-others spend beyond that is waiting. This needs no common clock.
+A collective ends on all ranks at about the same time. The rank that spends the least time in it arrived last; the
+additional time of the others is waiting. This needs no common clock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tuiprof.fleet.summary import Summary
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-#: Unchanged, the job rebuilt from its collectives must take what was captured, within this share.
+#: Relative tolerance of the unchanged replay of the job against the captured time.
 TOLERANCE: Final = 0.02
-#: A late rank stands out by so many standard errors of the lateness over the steps.
+#: Minimum delay of a late rank, in standard errors over the steps.
 OUTLIER: Final = 6.0
-#: And is late in this share of the steps.
+#: Minimum share of steps in which it is late.
 ALWAYS: Final = 0.9
-#: Up to so many ranks, each is left out of the median that it is compared with.
+#: Up to this many ranks, a rank is excluded from the median that it is compared with.
 _FEW: Final = 16
 
 
@@ -36,14 +36,14 @@ class Meetings:
     """Matched collectives of one process group, in the order of time.
 
     Attributes:
-        group: Key of the group; 0 = the traces do not say which, and it is that of all ranks.
+        group: Key of the group; 0 = unknown, all ranks.
         files: Numbers of the files, shape ``(r,)``; rows of the matrices.
         step: Step of each collective, shape ``(c,)``; columns of the matrices.
         name: Key of its name, shape ``(c,)``.
-        start: When each rank entered it, ns since the origin of its trace, shape ``(r, c)``; NaN = it was not there.
+        start: When each rank entered it, ns since the origin of its trace, shape ``(r, c)``; NaN = absent.
         dur: How long it was in it, ns, shape ``(r, c)``.
         gap: Time before it in which the rank was in no collective, ns, shape ``(r, c)``.
-        left_out: Steps of ranks whose collectives are not those of most ranks in the same step.
+        left_out: Steps of ranks whose collectives differ from those of most ranks in the same step.
     """
 
     group: int
@@ -66,12 +66,12 @@ class Meetings:
 
     @property
     def wait(self) -> Floats:
-        """What each rank waits in each collective for the one that came last, ns, shape ``(r, c)``."""
+        """Waiting time of each rank in each collective for the last one, ns, shape ``(r, c)``."""
         waits: Floats = self.dur - np.nanmin(self.dur, axis=0)
         return waits
 
     def per_step(self, values: Floats) -> Floats:
-        """Sum a matrix of collectives over each step, shape ``(r, steps)``; NaN = the rank was in none of it."""
+        """Sum a matrix of collectives over each step, shape ``(r, steps)``; NaN = the rank was in none of them."""
         first = np.searchsorted(self.step, self.steps)
         missing = np.minimum.reduceat(np.isnan(values), first, axis=1)
         found: Floats = np.add.reduceat(np.nan_to_num(values), first, axis=1)
@@ -99,7 +99,7 @@ def _in_group(group: int, rows: pl.DataFrame) -> Meetings:
     common = counts.unique("step", keep="first").filter(pl.col("len") > 1)
     together = steps.join(common, on=["step", "sequence"]).select("file", "step")
     rows = rows.join(together, on=["file", "step"])
-    # A long trace keeps the collectives of fewer steps than a short one: those that all have are compared.
+    # A long trace keeps the collectives of fewer steps than a short one: common ones are compared.
     meant = together.group_by("step").len("meant")
     met = rows.group_by("step", "place").agg(pl.len().alias("here"), pl.col("name").first())
     columns = (
@@ -132,14 +132,14 @@ def _in_group(group: int, rows: pl.DataFrame) -> Meetings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """What some ranks, or hosts of ranks, cost the others; arrays of shape ``(units,)``, ns a step.
+    """Cost of units (ranks or hosts) to the others; arrays of shape ``(units,)``, ns per step.
 
     Attributes:
-        last: In how many collectives the unit came last.
-        waited: What the others waited in those, mean over the others.
-        lead: What the job would win if the unit came when the second to last did.
-        late: How much later it comes than the median of the others, collectives added.
-        slack: What it waits itself: it could be slower by this without anybody noticing.
+        last: Number of collectives in which the unit was last.
+        waited: Waiting time of the others in those, mean over the others.
+        lead: Saving of the job if the unit arrived with the second to last.
+        late: Delay relative to the median of the others, summed over collectives.
+        slack: Its own waiting time: it could be slower by this without delaying others.
     """
 
     last: Ints
@@ -150,33 +150,33 @@ class Held:
 
 
 def lateness(wait: Floats) -> Floats:
-    """Return how much later than the median of the others each unit comes to each collective, ns, shape as given.
+    """Return the delay of each unit relative to the median of the others in each collective, ns, shape as given.
 
     Args:
-        wait: Waits of units in collectives, NaN = was not there.
+        wait: Waits of units in collectives, NaN = absent.
     """
     if not wait.size or len(wait) < 2:
         return np.zeros_like(wait)
-    median = np.nanmedian if np.isnan(wait).any() else np.median  # the latter is quicker
-    if len(wait) > _FEW:  # one more or less does not move the median
+    median = np.nanmedian if np.isnan(wait).any() else np.median  # the latter is faster
+    if len(wait) > _FEW:  # one rank does not move the median
         late: Floats = median(wait, axis=0) - wait
         return late
-    with warnings.catch_warnings():  # a collective of two ranks, of which one is left out
+    with warnings.catch_warnings():  # a collective of two ranks, one of them excluded
         warnings.simplefilter("ignore", RuntimeWarning)
         others = [median(np.delete(wait, row, axis=0), axis=0) for row in range(len(wait))]
     return np.stack(others) - wait
 
 
 def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
-    """Return which units are late step after step, shape ``(units,)``.
+    """Return which units are consistently late, shape ``(units,)``.
 
-    A unit is measured against how it differs from itself from step to step, not against the other units: how those
-    differ is what is looked for. Its median step counts, since being held up once makes no straggler, and it must be
-    late in nine steps of ten, since a step is much like the one before it.
+    A unit's delay is compared with its own variation between steps, not with the variation between units, which is
+    what is being measured. The median step counts, since a single delay makes no straggler, and it must be late in
+    nine of ten steps, since consecutive steps are similar.
 
     Args:
-        per_step: Lateness of units, ns, shape ``(units, steps)``; NaN = was not there.
-        least_ns: What is less is not listed.
+        per_step: Delay of units, ns, shape ``(units, steps)``; NaN = absent.
+        least_ns: Minimum delay to list.
     """
     if not per_step.size:
         return np.zeros(len(per_step), dtype=bool)
@@ -190,7 +190,7 @@ def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
 
 
 def held(wait: Floats, steps: int) -> Held:
-    """Return what each row of a matrix of waits costs the others.
+    """Return the cost of each row of a matrix of waits to the others.
 
     Args:
         wait: Waits of units in collectives, shape ``(units, c)``, NaN = was not there.
@@ -213,7 +213,7 @@ def held(wait: Floats, steps: int) -> Held:
 
 
 def wins_as_median(wait: Floats, which: npt.NDArray[np.bool_], steps: int) -> float:
-    """Return what a job wins a step, ns, where some ranks come no later to any collective than the median of the rest.
+    """Return the saving of a job per step, ns, if the given ranks arrive no later than the median of the rest.
 
     Args:
         wait: Waits of ranks in collectives, shape ``(r, c)``, NaN = was not there.
@@ -230,7 +230,7 @@ def wins_as_median(wait: Floats, which: npt.NDArray[np.bool_], steps: int) -> fl
 
 
 def by_group(wait: Floats, group: Ints) -> Floats:
-    """Return the waits of groups of ranks: a host comes when the last of its ranks does, shape ``(groups, c)``."""
+    """Return the waits of groups of ranks: a host arrives with the last of its ranks, shape ``(groups, c)``."""
     filled = np.where(np.isnan(wait), np.inf, wait)
     found = np.stack([filled[group == index].min(axis=0) for index in range(int(group.max()) + 1)])
     found[np.isinf(found)] = np.nan
@@ -239,11 +239,10 @@ def by_group(wait: Floats, group: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clocks:
-    """How the clocks of ranks differ, by the ends of collectives.
+    """Clock offsets of ranks, from the ends of collectives.
 
     Attributes:
-        offset: Clock of each rank less the median rank's, ns, shape ``(r,)``; NaN = its trace does not say when it was
-            recorded.
+        offset: Clock of each rank minus that of the median rank, ns, shape ``(r,)``; NaN = recording time unknown.
         spread: Median absolute deviation of that over the collectives, ns.
     """
 
@@ -252,11 +251,11 @@ class Clocks:
 
 
 def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:
-    """Estimate how the clocks of ranks differ.
+    """Estimate the clock offsets of ranks.
 
     Args:
         found: Collectives.
-        origin_unix_ns: Unix time of each trace's origin less that of any one, ns, shape ``(r,)``; NaN = unknown.
+        origin_unix_ns: Unix time of each trace's origin minus a common reference, ns, shape ``(r,)``; NaN = unknown.
     """
     ends = found.start + found.dur + origin_unix_ns[:, None]
     if not ends.size or np.isnan(ends).all():
@@ -271,14 +270,14 @@ def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:
 
 
 class Job:
-    """The steps of a job as all ranks together take them: a collective begins when the last rank of its group comes.
+    """The steps of a job, replayed: a collective begins when the last rank of its group arrives.
 
-    Between the end of a collective and the start of its next one, in whichever group, each rank has work of its own.
-    Then the collective takes as long as it took the rank that came last.
+    Between two collectives, in any group, each rank has its own work. A collective takes as long as on the rank that
+    arrived last.
 
     Args:
         groups: Matched collectives of all process groups.
-        files: Numbers of the files, ascending; what is said of ranks has this order.
+        files: Numbers of the files, ascending, which is the order of ranks.
     """
 
     def __init__(self, groups: Sequence[Meetings], files: Ints) -> None:
@@ -306,14 +305,14 @@ class Job:
         own = pl.col("start") - (pl.col("start") + pl.col("dur")).shift().over("rank")
         frame = frame.with_columns(
             own.alias("own"),
-            # What comes behind a step that was not kept follows nothing.
+            # A collective after a missing step has no predecessor.
             (pl.col("step").diff().over("rank") <= 1).fill_null(value=False).alias("joined"),
         )
         joined = frame["joined"].to_numpy()
         self.files = files
         self._rank = frame["rank"].to_numpy().astype(np.int64)
         self._column = frame["column"].to_numpy().astype(np.int64)
-        #: Own work of each rank before each collective, ns; 0 where it is under way at the same time as the one before.
+        #: Own work of each rank before each collective, ns; 0 if it overlaps with the previous one.
         self.own: Floats = np.where(joined, np.maximum(frame["own"].fill_null(0.0).to_numpy(), 0.0), 0.0)
         taken = np.where(joined, frame["own"].fill_null(0.0).to_numpy() + frame["dur"].to_numpy(), 0.0)
         self.captured_ns = (
@@ -328,9 +327,9 @@ class Job:
 
     @cached_property
     def _levels(self) -> list[tuple[Ints, Ints, Ints]] | None:
-        """Rows of collectives that can be replayed at once, where each of those begins, and their number of rows.
+        """Rows of collectives that can be replayed at once, their begins, and their number of rows.
 
-        None = ranks come to collectives in orders that contradict one another: they run side by side.
+        None = the ranks' orders of collectives contradict one another, because they overlap.
         """
         size = np.bincount(self._column, minlength=len(self._base))
         bounds = np.searchsorted(self._rank, np.arange(len(self.files) + 1))
@@ -349,7 +348,7 @@ class Job:
         return levels
 
     def takes_ns(self, own: Floats | None = None) -> float:
-        """Return what the matched stretch takes, ns.
+        """Return the duration of the matched stretch, ns.
 
         Args:
             own: Own work of each rank before each collective; None = unchanged.
@@ -366,11 +365,11 @@ class Job:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether the job rebuilt unchanged takes what was captured, within the tolerance."""
+        """Whether the unchanged replay matches the capture, within the tolerance."""
         return self.captured_ns > 0 and abs(self.takes_ns() / self.captured_ns - 1) <= TOLERANCE
 
     def wins_ns(self, less: Floats) -> float:
-        """Return what the job wins a step where ranks have so much less work of their own a step.
+        """Return the saving of the job per step if the own work of ranks is reduced.
 
         Args:
             less: Time that each rank saves a step, ns, shape ``(r,)``; taken from its work in proportion.
@@ -380,11 +379,12 @@ class Job:
         return (self.takes_ns() - self.takes_ns(self.own * keep[self._rank])) / self.steps
 
     def wins_as_others_ns(self, which: npt.NDArray[np.bool_], *, slowest: bool = False) -> float:
-        """Return what the job wins a step, ns, where some ranks have no more own work than the others of their group.
+        """Return the saving of the job per step, ns, if the given ranks have no more own work than the others of their
+        group.
 
         Args:
             which: Those ranks, shape ``(r,)``.
-            slowest: Whether they are compared with the slowest of the others rather than with their median.
+            slowest: Compare with the slowest of the others instead of their median.
         """
         chosen = which[self._rank]
         others = pl.DataFrame({"column": self._column, "own": self.own}).filter(~chosen).group_by("column")

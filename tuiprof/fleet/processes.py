@@ -1,4 +1,4 @@
-"""Batches on a pool of processes of this machine."""
+"""Batches on a local process pool."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tuiprof.system.hangup import on_hang_up
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
 
-#: Memory that reading a trace takes for each byte of it on disk, compressed or not, and of an idle worker.
+#: Memory for reading a trace per byte on disk, compressed or not, and memory of an idle worker.
 _MEMORY_PER_BYTE: Final = 25
 _MEMORY_PER_WORKER: Final = 250 << 20
-#: Batches handed over beyond those that are worked on, so that no worker waits for the client.
+#: Queued batches besides the running ones, so that no worker waits for the client.
 _AHEAD: Final = 2
 _DIED = "the process that read it died, usually because memory ran out"
 _DIED_REMEDY = "read it on a machine with more memory, or record fewer steps"
@@ -43,7 +43,7 @@ def affordable(largest_bytes: int) -> int:
 
 
 def _start() -> None:
-    """Prepare a worker: few threads, no life without the client, and no word when both are interrupted."""
+    """Prepare a worker: few threads, exit with the client, and no output on interrupts."""
     bound_worker()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -56,7 +56,7 @@ class Processes:
 
     Args:
         workers: How many.
-        task: What a worker does with a batch.
+        task: The function that a worker runs on a batch.
     """
 
     def __init__(self, workers: int, task: Callable[[Batch], Summary] = run) -> None:
@@ -65,15 +65,15 @@ class Processes:
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Description for display."""
         return f"{self.workers} process" + ("es" if self.workers > 1 else "")
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
-        """Work on batches; yields each with its summary, in the order in which they are done.
+        """Process batches; yields each with its summary, in order of completion.
 
-        A worker that dies (the kernel killed it for its memory, a library crashed) takes the whole pool with it, and
-        nobody can say which file it was. What was under way is then read file by file, each in a process of its own:
-        the file that kills that one, too, is a row with this reason.
+        A worker that dies (out of memory, a crashed library) breaks the whole pool, and the file is unknown. The
+        running batches are then read file by file, each in its own process: a file that kills that process too becomes
+        a row with this reason.
         """
         waiting = deque(batches)
         while waiting:
@@ -83,7 +83,7 @@ class Processes:
                 yield from self._alone(batch)
 
     def _pool(self, waiting: deque[Batch], suspects: list[Batch]) -> Iterator[tuple[Batch, Summary]]:
-        """Work on what is waiting, until it is done or the pool breaks."""
+        """Process the queue until it is empty or the pool breaks."""
         running: dict[Future[Summary], Batch] = {}
         pool = _new_pool(self.workers)
         try:
@@ -132,5 +132,5 @@ def _new_pool(workers: int) -> ProcessPoolExecutor:
     # multiprocessing hands the descriptor of sys.stderr to its helper, and Textual's stand-in for that has none.
     with contextlib.redirect_stderr(sys.__stderr__):
         resource_tracker.ensure_running()
-    # Not forked: Polars has threads, and a fork of a process with threads may hang.
+    # Not forked: Polars has threads, and forking a process with threads may hang.
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)

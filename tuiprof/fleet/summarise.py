@@ -1,4 +1,4 @@
-"""The task of a worker: read one trace, keep its summary, forget the trace."""
+"""The task of a worker: read one trace, summarize it, discard it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import RankSteps
     from tuiprof.analyses.shared.process_groups import Group
 
-#: What stays of a collective for which nobody has to wait; at 0 it would not be launched.
+#: Remaining share of a collective without waiting; at 0 it would not be launched.
 _AT_ONCE: Final = 1e-3
 #: Characters that are kept of a name.
 _TEXT: Final = 120
-#: Characters of a sentence of the advice; no rule of ours writes so many.
+#: Maximum length of an advice sentence, more than any built-in rule writes.
 _SENTENCE: Final = 600
-#: How TensorBoard's handler names a file: host, process, time.
+#: File names of TensorBoard's handler: host, process, time.
 _WORKER: Final = re.compile(r"^(?P<host>.+?)_\d+\.\d{9,}\.pt\.trace\.json")
 
 
@@ -94,7 +94,7 @@ def _host_in_name(name: str) -> str:
 
 
 def _key(name: str, names: dict[int, str]) -> int:
-    """Return the key of a name, the same on every rank; 64 bits of a digest do not meet by chance."""
+    """Return the key of a name, the same on every rank: 64 bits of a digest, unlikely to collide."""
     key = _digest(name)
     names[key] = name
     return key
@@ -111,9 +111,9 @@ def _named(group: Group, names: dict[int, str]) -> int:
 
 
 def _stride(count: int, most: int) -> int:
-    """Return a power of two by which a number is divided to be at most so much.
+    """Return the smallest power of two that divides a number to at most a limit.
 
-    Ranks of different length then keep numbers of which the one's are among the other's.
+    The step numbers kept by ranks of different length are then subsets of one another.
     """
     stride = 1
     while -(-count // stride) > most:
@@ -148,7 +148,7 @@ def _count(steps: Any, length: int) -> Any:
 
 
 def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[pl.DataFrame, int, int]:
-    """Return the collectives of every n-th step, n, and of how many collectives of such a step one is kept."""
+    """Return the collectives of every n-th step, n, and the thinning factor within a step."""
     from tuiprof.analyses.shared.collectives import gaps
 
     group = steps.group
@@ -191,7 +191,7 @@ def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[
 
 
 def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
-    """Return the kernels that take most, by name; collectives last as long as the others let them, and are left out."""
+    """Return the longest kernels by name, without collectives, whose length depends on other ranks."""
     from tuiprof.analyses.shared.kernel_names import category
 
     rows = trace.device_work[trace.is_category("kernel", rows=trace.device_work)]
@@ -226,7 +226,7 @@ def _facts(trace: Trace) -> dict[str, float | None]:
 
 
 def _own_share(trace: Trace) -> float | None:
-    """Return which part of its step a rank would take if no collective had to wait for others."""
+    """Return the share of its step that a rank would take if no collective waited for others."""
     from tuiprof.analyses.shared.collectives import rows_of
     from tuiprof.analyses.shared.replay import replayed
     from tuiprof.whatif.edit import Edit

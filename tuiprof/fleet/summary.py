@@ -1,4 +1,4 @@
-"""What is kept of each rank: columns of bounded size, which are joined in any order.
+"""Summary of each rank: columns of bounded size, which can be joined in any order.
 
 A summary of one file takes at most :data:`MOST_BYTES`, whatever the size of the trace, so that the client of a job of
 1 000 ranks holds 100 MB.
@@ -15,7 +15,8 @@ import polars as pl
 
 _Schema = dict[str, type[pl.DataType]]
 
-#: Bytes of the columns of one rank at most; :mod:`tuiprof.fleet.summarise` keeps to it by the three limits below.
+#: Maximum size of the columns of one rank, bytes; :mod:`tuiprof.fleet.summarise` enforces it with the three limits
+#: below.
 MOST_BYTES: Final = 100_000
 MOST_STEPS: Final = 800
 MOST_COLLECTIVES: Final = 1_000
@@ -39,15 +40,15 @@ _FILES: Final[_Schema] = {
     "host": pl.String,  # empty = unknown
     "device": pl.String,
     "bytes": pl.Int64,
-    "origin_unix_ns": pl.Int64,  # null = the trace does not say
-    "on_device": pl.Boolean,  # whether the collectives are work of devices
+    "origin_unix_ns": pl.Int64,  # null = unknown
+    "on_device": pl.Boolean,  # whether devices run the collectives
     "step_ns": pl.Float64,  # median step; null = no steps
-    "own_share": pl.Float64,  # part of its step that it would take without waiting for others; null = not known
+    "own_share": pl.Float64,  # share of its step without waiting for others; null = unknown
     "steps": pl.Int64,
     "stride": pl.Int64,  # collectives are kept of every stride-th step
     "thinned": pl.Int64,  # and of them every thinned-th
     **dict.fromkeys(FACTS, pl.Float64),
-    "problem": pl.String,  # why the file cannot be read; empty = it was
+    "problem": pl.String,  # why the file cannot be read; empty = readable
     "remedy": pl.String,
 }
 _STEPS: Final[_Schema] = {
@@ -62,7 +63,7 @@ _STEPS: Final[_Schema] = {
 _COLLECTIVES: Final[_Schema] = {
     "file": pl.UInt32,
     "step": pl.Int64,
-    "group": pl.UInt64,  # key of its process group, whose label is in ``names``; 0 = the trace does not say
+    "group": pl.UInt64,  # key of its process group, whose label is in ``names``; 0 = unknown
     "place": pl.UInt32,  # position among the collectives of its group in its step
     "sequence": pl.UInt64,  # digest of the names of those, in order
     "name": pl.UInt64,  # key in ``names``
@@ -90,11 +91,11 @@ class Summary:
     """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``.
 
     Attributes:
-        files: A row a file, also of those that cannot be read.
-        steps: A row a step of a rank.
-        collectives: A row a collective.
-        kernels: A row a kernel's name on a rank, collectives left out.
-        findings: A row a finding of the advice on a rank.
+        files: One row per file, including unreadable ones.
+        steps: One row per step of a rank.
+        collectives: One row per collective.
+        kernels: One row per kernel name and rank, without collectives.
+        findings: One row per advice finding and rank.
         names: Texts of names, each once.
     """
 
@@ -123,7 +124,7 @@ TABLES: Final = tuple(field.name for field in fields(Summary))
 
 
 def table(name: str, columns: Any = None) -> pl.DataFrame:
-    """Make one of the tables of a summary; columns that are not given are null."""
+    """Create one of the tables of a summary; missing columns are null."""
     schema = SCHEMAS[name]
     if columns is None:
         return pl.DataFrame(schema=schema)
@@ -138,7 +139,7 @@ def empty() -> Summary:
 
 
 def unreadable(file: int, path: str, rank: int, size: int, problem: str, remedy: str = "") -> Summary:
-    """Return the summary of a file that cannot be read: one row with its reason."""
+    """Return the summary of an unreadable file: one row with the reason."""
     row = {"file": file, "path": path, "rank": rank, "bytes": size, "host": "", "device": ""}
     return Summary(
         **{name: table(name) for name in TABLES if name != "files"},
@@ -147,7 +148,7 @@ def unreadable(file: int, path: str, rank: int, size: int, problem: str, remedy:
 
 
 def merge(parts: Iterable[Summary]) -> Summary:
-    """Join summaries. The order does not matter, and merging what was merged is the same as merging all at once."""
+    """Join summaries; the operation is commutative and associative."""
     summaries = list(parts)
     if not summaries:
         return empty()
@@ -166,7 +167,7 @@ class Reduction:
     """Merges summaries as they arrive, in a binary tree: each row is copied as often as the tree is deep.
 
     Args:
-        fan_in: Summaries that are merged at once.
+        fan_in: Number of summaries to merge at once.
     """
 
     def __init__(self, fan_in: int = 16) -> None:
@@ -174,7 +175,7 @@ class Reduction:
         self._levels: list[list[Summary]] = [[]]
 
     def add(self, part: Summary) -> None:
-        """Take one more."""
+        """Add a summary."""
         self._levels[0].append(part)
         level = 0
         while len(self._levels[level]) == self._fan_in:
@@ -186,7 +187,7 @@ class Reduction:
             self._levels[level].append(merged)
 
     def result(self) -> Summary:
-        """Return all of them together, files in the order of their numbers."""
+        """Return the joint summary, files ordered by number."""
         whole = merge(part for level in self._levels for part in level)
         self._levels = [[]]
         return Summary(
@@ -217,10 +218,10 @@ def encode(summary: Summary) -> bytes:
 
 
 def decode(data: bytes) -> Summary:
-    """Return the summary that :func:`encode` made bytes of.
+    """Decode the bytes of :func:`encode`.
 
     Raises:
-        ValueError: The bytes are something else, or damaged.
+        ValueError: The bytes are not a summary, or damaged.
     """
     try:
         found = msgspec.msgpack.decode(data, type=_Encoded).tables

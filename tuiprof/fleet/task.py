@@ -1,7 +1,7 @@
 """Batches of files, and the function that a worker runs on one of them.
 
-A worker imports this module first: NumPy and Polars come with the first file, when it is known how many threads they
-may start.
+A worker imports this module first: NumPy and Polars are imported with the first file, after their number of threads is
+set.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
 
-#: A batch ends with the file that brings it to so many bytes, or so many files.
+#: A batch ends with the file that reaches this size, bytes, or number of files.
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_FILES: Final = 256
-#: So many batches a worker there are at least, so that all end at about the same time.
+#: Minimum number of batches per worker, so that all end at about the same time.
 _BATCHES_PER_WORKER: Final = 4
 
 
@@ -28,8 +28,8 @@ class File(msgspec.Struct, frozen=True):
     """One file to summarise.
 
     Attributes:
-        number: Its number in the list that is gathered.
-        path: Where it is, for the worker too.
+        number: Its number in the gathered list.
+        path: Its path, valid on the worker too.
         rank: Its rank.
         size: Bytes on disk.
     """
@@ -44,7 +44,7 @@ Batch = tuple[File, ...]
 
 
 def batches(files: Iterable[File], workers: int) -> Iterator[Batch]:
-    """Cut a list of files into batches: a large file is one by itself, small ones share the cost of scheduling."""
+    """Split a list of files into batches: a large file is its own batch, small ones share the cost of scheduling."""
     ordered = sorted(files, key=lambda file: (-file.size, file.number))
     most_files = max(1, min(_BATCH_FILES, len(ordered) // (workers * _BATCHES_PER_WORKER)))
     batch: list[File] = []
@@ -60,7 +60,7 @@ def batches(files: Iterable[File], workers: int) -> Iterator[Batch]:
 
 
 def run(batch: Batch) -> Summary:
-    """Summarise the files of a batch; one that cannot be read is a row with its reason."""
+    """Summarize the files of a batch; an unreadable one is a row with the reason."""
     from tuiprof.fleet.summary import merge
 
     return merge(_one(file) for file in batch)
@@ -100,19 +100,19 @@ def _read(file: File) -> Summary:
     from tuiprof.formats.open import open_file
     from tuiprof.formats.registry import Options
 
-    # The other cores read other files; and a trace that is read once need not be kept decoded.
+    # The other cores read other files, and a trace read once needs no decoded cache.
     trace = open_file(Path(file.path), Options(workers=0, cache=False))
     return summarise(trace, file.number, file.rank, file.size)
 
 
 def bound_worker() -> None:
-    """Limit this worker's libraries to one thread each, before they are imported: every core has a worker."""
+    """Limit this worker's libraries to one thread each, before import: there is one worker per core."""
     for name in ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
         os.environ.setdefault(name, "1")
 
 
 def version() -> str:
-    """Return the version of tuiprof that runs here."""
+    """Return the running version of tuiprof."""
     from tuiprof import __version__
 
     return __version__

@@ -1,6 +1,6 @@
-"""Readers of trace files, one module or folder a format, found by content and never by name.
+"""Readers of trace files, one module or folder per format, detected by content and never by name.
 
-A module here defines ``FORMAT = Format(...)`` and is found by itself.
+A module here defines ``FORMAT = Format(...)`` and is discovered automatically.
 """
 
 from tuiprof.formats.open import open_set, open_trace

@@ -1,4 +1,4 @@
-"""What several formats need to make the model's event table."""
+"""Helpers for formats to build the model's event table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 
 def order_of(ts: Ints, dur: Ints) -> Ints:
     """Return the order of the model's table: by start, of equal starts the longer first."""
-    order = np.argsort(ts, kind="stable")  # what a format reads is mostly sorted: merging it is cheap
+    order = np.argsort(ts, kind="stable")  # input is mostly sorted, which this sort exploits
     sorted_ts = ts[order]
     same = np.zeros(len(ts), dtype=bool)
     equal = sorted_ts[1:] == sorted_ts[:-1]
@@ -26,7 +26,7 @@ def order_of(ts: Ints, dur: Ints) -> Ints:
 
 
 def in_words(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
-    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
+    """Convert codes to an Enum column without creating strings; the Polars 2 API has another name for it."""
     series = pl.Series(codes.astype(np.uint32, copy=False))
     to = getattr(series.cat, "to", None)
     words: pl.Series = series.cast(kind) if to is None else to(kind)
@@ -43,13 +43,13 @@ def optional(values: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
 def step_markers(name: npt.NDArray[Any], step: Ints, start: Ints, end: Ints) -> pl.DataFrame | None:
     """Return ``step``, ``start`` and ``end`` (ns) of the marks of an XLA profile; None without marks.
 
-    Of several kinds (train, eval), told apart by ``name``, the most frequent one is taken.
+    Of several kinds (train, eval), distinguished by ``name``, the most frequent one is used.
     """
     if not len(step):
         return None
     kinds, counts = np.unique(name, return_counts=True)
     mine = name == kinds[np.argmax(counts)]
     frame = pl.DataFrame({"step": step[mine], "start": start[mine], "end": end[mine]})
-    # One step may be marked on several lines at the same time; a number that comes again later is another step.
+    # One step may be marked on several lines at the same time; a number that recurs later is another step.
     seen_until = pl.col("end").cum_max().shift(1).over("step")
     return frame.sort("start").filter(seen_until.is_null() | (pl.col("start") >= seen_until))

@@ -1,9 +1,8 @@
-"""Keeps decoded traces in the user's cache directory, so that the second opening is immediate.
+"""Caches decoded traces in the user's cache directory, so that opening them again is immediate.
 
-An entry is a directory named after the identity of the file (its place, size, time of change, and a digest of
-its beginning and end) and the version of tuiprof. It is written beside its final name and moved there in one
-step, so that a reader sees all of it or nothing; deleting one that somebody reads does not disturb him, because
-he holds its files open. Nothing is ever written beside the user's file.
+An entry is a directory named after the identity of the file (its path, size, modification time, and a digest of its
+beginning and end) and the version of tuiprof. It is written under a temporary name and renamed atomically; a reader
+keeps its files open, so deleting an entry does not disturb it. Nothing is ever written beside the user's file.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
     from tuiprof.model.trace import RawSource
     from tuiprof.model.trust import ReadStats
 
-#: Raise when an entry of an older version would be misread.
+#: Increment when an entry of an older version would be misread.
 _LAYOUT = 3
-#: ``off`` = do not use the cache; a path = keep it there.
+#: ``off`` = no cache; a path = its directory.
 FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
-#: Most bytes that all entries may take; the longest unused go first.
+#: Maximum total size of all entries, bytes; the least recently used are deleted first.
 LIMIT_VARIABLE = "TUIPROF_TRACE_CACHE_BYTES"
 _DEFAULT_LIMIT = 4 << 30
-#: Below this many bytes on disk a file is as quickly read again.
+#: Smaller files, bytes on disk, are not cached, as reading them is as fast.
 WORTH_KEEPING = 4 << 20
-#: What is being written is called so; when it is that old, its writer was killed.
+#: Prefix of entries being written, and the age from which their writer is assumed dead.
 UNFINISHED = ".new-"
 _GIVEN_UP_NS = 86_400 * 10**9
 _ENDS = 1 << 16
@@ -49,7 +48,7 @@ _TABLES = ("events", "instants", "counters", "communications", "step_markers")
 
 
 class _Entry(msgspec.Struct):
-    """Everything of a trace that is no table."""
+    """The parts of a trace that are not tables."""
 
     info: dict[str, Any]
     tracks: list[dict[str, Any]]
@@ -58,7 +57,7 @@ class _Entry(msgspec.Struct):
 
 
 def root() -> Path | None:
-    """Return the directory of the cache; None when the user has switched it off."""
+    """Return the directory of the cache; None if the user disabled it."""
     return directory(FOLDER_VARIABLE, "traces")
 
 
@@ -77,7 +76,7 @@ def directory(variable: str, name: str) -> Path | None:
 def find(
     source: Source, restore: Callable[[Source, bytes], RawSource], sites: pl.DataFrame | None
 ) -> Trace | None:
-    """Return a trace from the cache; None when it is not there."""
+    """Return a trace from the cache; None if it is not cached."""
     entry = _path_of(source)
     if entry is None or not entry.is_dir():
         return None
@@ -101,9 +100,9 @@ def find(
             raw=restore(source, saved.raw),
             **tables,
         )
-        os.utime(entry)  # it was used: it stays longest
+        os.utime(entry)  # mark as recently used
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError):
-        # Evicted meanwhile, or damaged: the file itself is still there to be read.
+        # Evicted in the meantime, or damaged: read the file itself.
         shutil.rmtree(entry, ignore_errors=True)
         return None
     return trace
@@ -120,7 +119,7 @@ def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
 
 
 def _write(entry: Path, trace: Trace, raw: bytes) -> None:
-    # A full disk, a directory without permission, properties that JSON cannot hold: then it is not kept.
+    # A full disk, missing permissions, properties that JSON cannot represent: the trace is not cached.
     with contextlib.suppress(OSError, TypeError, ValueError, OverflowError, msgspec.MsgspecError):
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -129,10 +128,10 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
             new = Path(folder) / "entry"
             new.mkdir()
             for name, table in _tables(trace).items():
-                # A handle of its own: a table is locked while it is written, and others read this one meanwhile.
+                # A separate handle: a table is locked while it is written, and others may read this one.
                 table.clone().write_ipc(new / f"{name}.arrow", compression="uncompressed")
             (new / "trace.json").write_bytes(msgspec.json.encode(_saved(trace, raw)))
-            os.rename(new, entry)  # fails when another process was quicker, and its entry is as good
+            os.rename(new, entry)  # fails if another process was faster; its entry is equivalent
         evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
 
 
@@ -213,7 +212,7 @@ def evict(newest: Path, variable: str, default: int) -> None:
         limit = default
     entries = []
     for entry in newest.parent.iterdir():
-        with contextlib.suppress(OSError):  # another process evicts, too
+        with contextlib.suppress(OSError):  # another process may evict it too
             size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
             used_ns = entry.stat().st_mtime_ns
             if not entry.name.startswith(UNFINISHED) or time.time_ns() - used_ns > _GIVEN_UP_NS:

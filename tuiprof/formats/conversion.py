@@ -1,4 +1,4 @@
-"""Raw captures that another program turns into what is read here: found, and converted when that is wanted."""
+"""Raw captures that another program converts to a supported format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse(path: Path) -> None:
     """Return the command to run for a raw capture.
 
     Raises:
-        TraceError: It is a raw capture; the remedy is the command that converts it.
+        TraceError: It is a raw capture; the remedy is the conversion command.
     """
     from tuiprof.formats.neuron import captures
     from tuiprof.system.neuron_tools import find_tool
@@ -44,12 +44,12 @@ def _is_capture(path: Path) -> bool:
         return captures.is_capture_directory(path)
     try:
         return captures.is_capture(first_bytes(open_source(path)), path)
-    except TraceError:  # said where it is read
+    except TraceError:  # reported when it is read
         return False
 
 
 def done_before(found: Conversion) -> bool:
-    """Whether the capture was converted earlier, and nothing in it has changed since."""
+    """Whether the capture was already converted and is unchanged since."""
     if not any(found.out.rglob("*.parquet")):
         return False
     made = found.out.stat().st_mtime
@@ -78,7 +78,7 @@ def convert(found: Conversion, say: Callable[[str], None]) -> Path:
                     if line.strip():
                         last = line.strip()
                         say(last)
-            except BaseException:  # the user has had enough of waiting
+            except BaseException:  # interrupted by the user
                 process.terminate()
                 raise
     except OSError as error:

@@ -1,7 +1,6 @@
-"""Finds the traces in a directory: one file a rank, TensorBoard's and xprof's log directories, sessions.
+"""Finds the traces in a directory: one file per rank, TensorBoard and xprof log directories, sessions.
 
-Looking is bounded in depth, entries and files opened, so that a directory of thousands of files that are no traces
-costs little.
+The search is bounded in depth, entries and opened files, so that a directory of thousands of other files costs little.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tuiprof.model.traceset import RankFile, TraceSet
 if TYPE_CHECKING:
     from tuiprof.model import Trace
 
-#: How deep and how far is looked, and how many files without a telling name are opened to see what they are.
+#: Maximum depth and entries of the search, and maximum number of files with an unknown name to open.
 _DEPTH, _ENTRIES, _LOOKS = 6, 200_000, 200
 #: Names that profilers give to traces.
 _TELLING: Final = re.compile(
@@ -31,7 +30,7 @@ _TELLING: Final = re.compile(
 )
 _PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb|pb\.gz)$", re.IGNORECASE)
 _EVENT: Final = re.compile(rb'"traceEvents"|"ph"')
-#: What xprof and sessions always put into the path of a trace.
+#: Path components of traces from xprof and sessions.
 _LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
 
 
@@ -45,10 +44,10 @@ class _Found:
 
 
 def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:
-    """Find the traces that a path stands for, of all its runs, the newest last; none of them is read.
+    """Find the traces of all runs at a path, newest last, without reading them.
 
     Raises:
-        TraceError: There is nothing, or it contains no trace.
+        TraceError: The path does not exist, or contains no trace.
     """
     if not os.path.isdir(path) or _is_one(path):
         return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
@@ -76,7 +75,7 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
 
 
 def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
-    """Return the ranks that belong with a trace, itself among them; None where its name tells no rank."""
+    """Return the ranks of the run of a trace, including itself; None if its name has no rank."""
     if rank_in_name(path.name) is None:
         return None
     try:
@@ -102,7 +101,7 @@ def _is_one(path: Path) -> bool:
 
 
 def _look(top: Path) -> tuple[list[_Found], list[str]]:
-    """Walk a directory; return what is a trace, and what was left out."""
+    """Walk a directory; return the traces, and what was skipped."""
     found: list[_Found] = []
     notes: list[str] = []
     folders, seen = [(top, "", 0)], 0
@@ -123,8 +122,8 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
                 notes.append(f"only the first {_ENTRIES} entries of {top} were read")
                 break
             if entry.name.startswith("."):
-                continue  # written just now by the probe, or somebody's settings
-            # Links are followed to files, never to folders, which could lead in a circle.
+                continue  # being written by the probe, or configuration
+            # Links to files are followed, links to folders are not, as they could form a cycle.
             if entry.is_dir(follow_symlinks=False):
                 if depth < _DEPTH:
                     folders.append((Path(entry.path), f"{relative}/{entry.name}".lstrip("/"), depth + 1))
@@ -145,12 +144,12 @@ def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
     from tuiprof.formats.source import open_source
 
     sure = [one for one in found if one.sure]
-    if sure:  # beside them, others are configurations, metrics and the like
+    if sure:  # other files beside them are configuration, metrics and the like
         return sure
     kept = []
     for one in found[:_LOOKS]:
         try:
-            # Any JSON may be a trace with a long preamble; where nobody said it is one, it has to look like one.
+            # Any JSON may be a trace with a long preamble; without a known name, it has to look like one.
             if sniff(one.path) != "kineto" or _EVENT.search(first_bytes(open_source(one.path))):
                 kept.append(one)
         except TraceError:
@@ -161,7 +160,7 @@ def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
 
 
 def _runs(found: list[_Found]) -> dict[str, Run]:
-    """Sort what was found into runs by name, the newest last."""
+    """Group the candidates into runs by name, newest last."""
     folders: defaultdict[str, list[Path]] = defaultdict(list)
     for one in found:
         folders[one.folder].append(one.path)

@@ -1,7 +1,7 @@
-"""Which files of a directory are ranks of one run, and which rank each of them is.
+"""Groups the files of a directory into runs, and determines their ranks.
 
-Ranks come from the files' names (``rank3``), else from what the profiler wrote into them (``distributedInfo``), else
-from the order of names that differ in nothing but numbers. Files that none of this joins are runs of their own.
+Ranks come from file names (``rank3``), else from the file header (``distributedInfo``), else from the order of names
+that differ only in numbers. Other files are separate runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from tuiprof.errors import TraceError
 from tuiprof.model.traceset import RankFile, RankSource
 
-#: Heads of files that are read at most to learn their ranks.
+#: Maximum number of file headers to read for ranks.
 MOST_HEADS: Final = 256
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE)
 _SAID: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)')
-#: What torch.profiler's TensorBoard handler puts in front of the ending: the time, in ms or ns.
+#: The time in ms or ns that torch.profiler's TensorBoard handler puts before the suffix.
 _TIME: Final = re.compile(r"\.(\d{9,})(?=\.)")
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.(json|json\.gz|zip)$|\.xplane\.pb(\.gz)?$", re.IGNORECASE)
 _PLANE = ".xplane.pb"
@@ -60,7 +60,7 @@ def _with_planes(files: list[Path]) -> list[Run]:
     """Sort files among which are XPlanes."""
     names = {path.name for path in files}
     planes = [path for path in files if _PLANE in path.name]
-    # One that was compressed and kept is one.
+    # A compressed copy next to its original counts once.
     planes = [path for path in planes if not (path.suffix == ".gz" and path.stem in names)]
     # xprof keeps the same events in several files beside the plane.
     copies = {f"{path.name.partition(_PLANE)[0]}.trace.json.gz" for path in planes}
@@ -77,18 +77,18 @@ def _with_planes(files: list[Path]) -> list[Run]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank that a file's name tells; None = it tells none."""
+    """Return the rank in a file name; None = none."""
     match = _RANK.search(name)
     return int(match[1]) if match else None
 
 
 def alike(one: str, other: str) -> bool:
-    """Return whether two names differ in nothing but numbers."""
+    """Return whether two names differ only in numbers."""
     return _without_numbers(one) == _without_numbers(other)
 
 
 def _unnamed(files: list[Path]) -> list[Run]:
-    """Sort files whose names tell no rank."""
+    """Group files without a rank in their names."""
     if len(files) > 1:
         said = _ranks_in_files(files[:MOST_HEADS])
         if len(files) <= MOST_HEADS and len(said) == len(files) and len(set(said.values())) > 1:
@@ -100,7 +100,7 @@ def _unnamed(files: list[Path]) -> list[Run]:
 
 
 def _turns(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSource) -> list[Run]:
-    """Part the files of each rank by the turn in which it wrote them."""
+    """Split the files of each rank by the order in which it wrote them."""
     by_rank: defaultdict[int, list[Path]] = defaultdict(list)
     for rank, path in files:
         by_rank[rank].append(path)
@@ -126,7 +126,7 @@ def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
 
 
 def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
-    """Return the ranks that the profiler wrote at the heads of files, as far as they say."""
+    """Return the ranks from file headers, as far as they have them."""
     from tuiprof.formats.registry import first_bytes
     from tuiprof.formats.source import open_source
 
@@ -137,13 +137,13 @@ def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
         except TraceError:
             match = None
         if match is None:
-            break  # one that does not say is enough: the rest need not be read
+            break  # one without a rank is enough: skip the rest
         found[path] = int(match[1])
     return found
 
 
 def _without_rank(name: str) -> str:
-    """Return what the files of a run have in common: their name without rank, time and ending."""
+    """Return the common name of the files of a run, without rank, time and suffix."""
     return _ENDING.sub("", _RANK.sub("", _TIME.sub("", name))).strip("-_. ")
 
 

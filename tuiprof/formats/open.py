@@ -1,4 +1,4 @@
-"""The way to every trace: a file, a directory of several, a session, or an address that is copied here first."""
+"""Opens any trace: a file, a directory, a session, or a URL that is downloaded first."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def open_trace(
         says what is missing.
 
     Raises:
-        tuiprof.errors.TraceError: It is not a trace, or not one that tuiprof reads. The message says what was found
-            and what to do.
+        tuiprof.errors.TraceError: It is not a supported trace. The message says what was found and what to do.
         tuiprof.errors.UsageProblem: There is no such rank or run.
 
     Example:
@@ -81,7 +80,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
     """Read one file, or the directory of a format that writes several.
 
     Raises:
-        TraceError: It is not a trace, or not one that is read here.
+        TraceError: It is not a supported trace.
         Cancelled: Opening was cancelled.
     """
     from tuiprof.formats.directory import siblings
@@ -109,12 +108,12 @@ def open_set(
     opener: Callable[[Path], Trace] = open_file,
     fetcher: Callable[[str], Path] | None = None,
 ) -> TraceSet:
-    """Find the traces that a target stands for; none of them is read.
+    """Find the traces of a target without reading them.
 
-    An address is copied here first. ``run`` is a run's name, or the beginning of one; None = the newest.
+    A URL is downloaded first. ``run`` is a run's name, or the beginning of one; None = the newest.
 
     Raises:
-        TraceError: There is nothing, or it contains no trace.
+        TraceError: The path does not exist, or contains no trace.
         UsageProblem: There is no such run.
     """
     from tuiprof.formats.directory import chosen, sets_in

@@ -1,4 +1,4 @@
-"""What a format is, which there are, and which of them a file is of; if of none, what it is instead."""
+"""Formats: their definition, registry and detection, and descriptions of unsupported files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEAD = 1 << 16
 
 
 class Cancelled(TraceError):
-    """Reading was stopped by the one who asked for it."""
+    """Reading was cancelled by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Options:
         progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
         cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
         partial: Called with a trace of what has been read, from the thread that reads, while the rest is being read
-            and only when that takes long: first after half a second or so, then each time that twice as much time has
-            passed. Each holds the events of the one before and those that follow them in the file; each is whole in
-            itself, keeps no view of what is still growing, and says in its ``trust`` that it is not all. The last
-            one is what is returned, never handed out here. A trace from the cache comes at once and whole.
+            and only when that takes long: first after about half a second, then at doubling intervals. Each contains
+            the events of the previous one and those after them in the file; each is self-contained, keeps no view of
+            growing data, and its ``trust`` says that it is partial. The complete trace is only returned, never passed
+            here. A cached trace is returned complete at once.
         workers: Processes that decode beside the reader; None = as many as pay.
         limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
@@ -58,10 +58,10 @@ class Format:
 
     Attributes:
         name: Its name, for example ``"kineto"``.
-        title: What a person calls it.
+        title: Name for display.
         sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
         open: Reads a file.
-        order: Who is asked first; lower comes first.
+        order: Order of detection; lower comes first.
         directory: Tells whether a directory is of this format, for one that writes several files; it is then
             opened with the directory as the path of its source. None = never.
     """

@@ -1,11 +1,11 @@
-"""Traces behind a URL: ``s3://``, ``gs://``, ``http(s)://`` and whatever else fsspec knows.
+"""Traces at a URL: ``s3://``, ``gs://``, ``http(s)://`` and other fsspec protocols.
 
 A remote file is copied once, block by block, into the user's cache directory, named after its URL and what the server
 says of its version (ETag, time of change, size), and read from there: a trace is read from several places at once,
 which a connection cannot do. The copies share a limit; the longest unused go first.
 
-A server is not trusted: one that stops responding is given up, a file whose size differs from the reported one is
-refused, and a file without a reported size may not be larger than the limit.
+Servers are not trusted: one that stops responding is abandoned, a file whose size differs from the reported one is
+rejected, and a file without a reported size may not be larger than the limit.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tuiprof.errors import TraceError
 from tuiprof.formats.cache import UNFINISHED, directory, evict
 from tuiprof.formats.sidecar import sidecar_name
 
-#: ``off`` = keep no copy beyond this process; a path = keep them there.
+#: ``off`` = copies are deleted with this process; a path = their directory.
 FOLDER_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
-#: Most bytes that all copies may take; also of one whose length the server does not say.
+#: Maximum total size of all copies, bytes; also of one with unknown length.
 LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
-#: Seconds without a byte after which a web server is given up.
+#: Timeout without data from a web server, s.
 PATIENCE_VARIABLE: Final = "TUIPROF_REMOTE_TIMEOUT_S"
 _DEFAULT_LIMIT: Final = 16 << 30
 _DEFAULT_PATIENCE_S: Final = 60.0
 #: So many times that may pass between two answers: looking for a file asks for several things.
 _GIVEN_UP: Final = 4
 _BLOCK: Final = 4 << 20
-#: So often is looked whether the copy is still wanted.
+#: Interval of checks for cancellation.
 _LOOK_S: Final = 0.1
-#: Characters of what a library says that are repeated.
+#: Maximum length of a quoted library message.
 _MOST_SAID: Final = 300
 _URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _REMEDY: Final = "pip install 'tuiprof[remote]'"
@@ -169,7 +169,7 @@ class _Silence:
 def _stoppable(
     work: Callable[[], T], cancelled: Callable[[], bool] | None, tick: Callable[[], None] = lambda: None
 ) -> T:
-    """Do what may wait for a server in a thread, which is left behind when it is not wanted any more."""
+    """Run a blocking server request in a thread, which is abandoned on cancellation."""
     from tuiprof.formats.registry import Cancelled
 
     future: Future[T] = Future()

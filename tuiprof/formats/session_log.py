@@ -25,8 +25,8 @@ from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
 LEAST_STEPS: Final = 5
 #: No more of them are kept: the newest before the capture resemble the captured ones most.
 _MOST_STEPS: Final = 1000
-#: The host may run ahead in so many steps after the very first. Those that take less than this part of a steady one
-#: do, if there are at least so many of them.
+#: Number of steps after the first in which the host may run ahead. Steps below this share of a steady one count, if
+#: there are at least this many.
 _FIRST_STEPS: Final = 50
 _AHEAD: Final = 0.9
 _LEAST_AHEAD: Final = 2
@@ -34,10 +34,10 @@ _LEAST_AHEAD: Final = 2
 _HOST_AHEAD: Final = 0.95
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
-#: What the device took for a step is logged later, within so many lines.
+#: The device time of a step is logged later, within this many lines.
 _LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
-#: What is written again and again is within so many bytes of the end. Fewer samples of lines than this say little.
+#: Repeatedly written records are within this many bytes of the end. Minimum number of line samples.
 _TAIL: Final = 1 << 18
 _LEAST_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")

@@ -47,7 +47,7 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
     try:
         beside = trace.with_name(sidecar_name(trace.name))
         if not beside.is_file() or beside.stat().st_size > _LARGEST:
-            return None  # nobody recorded it
+            return None  # not recorded
         lines = beside.read_bytes().splitlines()
     except OSError:
         return None

@@ -165,7 +165,7 @@ class Stream:
 
 
 def open_source(path: Path, limit: int | None = None) -> Source:
-    """Look at a file and find out how its bytes are wrapped.
+    """Inspect a file and detect its compression.
 
     Raises:
         TraceError: There is no such file, it may not be read, or it is not a regular file.
@@ -196,7 +196,7 @@ def open_source(path: Path, limit: int | None = None) -> Source:
 
 
 def _limits(limit: int | None) -> tuple[int, int]:
-    """Return what a file may inflate to, and what may be read of one at once."""
+    """Return the maximum inflated size of a file, and the maximum size of one read."""
     text = os.environ.get(LIMIT_VARIABLE, "")
     if limit is None and not text:
         return DEFAULT_LIMIT, DEFAULT_WHOLE_LIMIT
@@ -208,7 +208,7 @@ def _limits(limit: int | None) -> tuple[int, int]:
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    """Return what the decompressors raise on a broken stream."""
+    """Return the exceptions of decompressors for a broken stream."""
     from gzip import BadGzipFile
     from lzma import LZMAError
     from zipfile import BadZipFile
@@ -227,7 +227,7 @@ def _gunzip(file: IO[bytes]) -> IO[bytes]:
 
 
 def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
-    """Look through gzip inside gzip (a browser or a script compressed it again)."""
+    """Unwrap gzip inside gzip (compressed again by a browser or a script)."""
     import io
 
     unreadable: tuple[type[Exception], ...] = (*_broken(), OSError)
@@ -237,14 +237,14 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
         except unreadable:
-            return buffered  # whoever reads it meets the same error and reports it
+            return buffered  # the reader gets and reports the same error
         stream = _gunzip(buffered)
     return stream
 
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what ``zipfile`` raises of an archive that it cannot open into an error that says so."""
+    """Convert ``zipfile`` exceptions for an unreadable archive to a TraceError."""
     import struct
     import zipfile
 

@@ -1,7 +1,6 @@
-"""``tuiprof.step`` and ``tuiprof.phase``: forwarded to the probe of this process, or nothing at all.
+"""``tuiprof.step`` and ``tuiprof.phase``: forwarded to the probe of this process, or no-ops.
 
-This file is also what ``import tuiprof`` gives in an environment where tuiprof is not installed, so it
-imports nothing but the standard library.
+This file is also imported as ``tuiprof`` in environments without tuiprof, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _NOTHING = _Nothing()
 
 
 def step(**metrics: float) -> None:
-    """Mark the end of one training step, for scripts that want to be exact.
+    """Mark the end of one training step explicitly.
 
-    From the first call on, steps are no longer found by themselves.
+    From the first call on, steps are no longer detected automatically.
 
     Args:
         **metrics: Numbers to record with the step, for example ``loss=0.3``. A device tensor is not
@@ -52,7 +51,7 @@ def phase(name: str) -> AbstractContextManager[None]:
 
     Args:
         name: The part's name as it will be shown, for example ``"load"`` or ``"h2d"``. ``data``,
-            ``forward``, ``backward`` and ``optimizer`` replace the phase that is found by itself.
+            ``forward``, ``backward`` and ``optimizer`` replace the automatically detected phase.
 
     Returns:
         A context manager; outside a tuiprof run it does nothing.

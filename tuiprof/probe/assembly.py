@@ -1,4 +1,4 @@
-"""From what hooks noted to steps, in the log's thread."""
+"""Builds steps from the marks of hooks, in the log's thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from .marks import APART, BACKWARD, BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, Part
 
-#: Our own work takes no longer; what does was interrupted by another thread or process.
+#: Maximum time of the probe's own work; longer means an interruption by another thread or process.
 INTERRUPTED_NS = 20_000
 _TAILS = 3
-_NOTING_NS = 400  # no longer takes what only notes a part
+_NOTING_NS = 400  # maximum time of only recording a part
 _MOST_PARTS = 20_000
 
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
@@ -19,15 +19,15 @@ Step = tuple[int, int, int, int, list[Part], Any, bool]
 
 
 class Assembly:
-    """Puts marks together to steps.
+    """Builds steps from marks.
 
     Args:
-        born: Where the first step begins if nothing is seen of it but its end, monotonic ns.
+        born: Begin of the first step if only its end is seen, monotonic ns.
 
     Attributes:
-        thread: The thread that steps; parts of others are left out. None = not known yet.
-        steps: Complete steps that are not written yet.
-        sources: What ended a step from some time on, not written yet: the fields of the mark ``SOURCE``.
+        thread: The thread that makes the steps; parts of others are ignored. None = not known yet.
+        steps: Complete steps not yet written.
+        sources: Changes of the step source not yet written: the fields of the mark ``SOURCE``.
         ended: Number of steps that ended so far.
         cost_ns: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a
             step: from its last look at the clock for the script to the end of our own work. That is taken for
@@ -52,7 +52,7 @@ class Assembly:
         self._by_optimizer = False  # the last end was that of an optimizer's step
 
     def touch(self, t: int) -> None:
-        """Note that something is seen before the first step, which starts here at the latest.
+        """Note an event before the first step, which starts here at the latest.
 
         Args:
             t: Now, monotonic ns.
@@ -61,7 +61,7 @@ class Assembly:
             self._touched = t
 
     def take(self, marks: deque[Mark]) -> None:
-        """Take what is there now, and no more: the script may be faster than this loop."""
+        """Process only the marks present now: the script may be faster than this loop."""
         with self._lock:
             self._take(marks)
 
@@ -106,7 +106,7 @@ class Assembly:
         if not captured:
             others = len(self._parts) - self._by_optimizer
             tail_ns = min(done - t, INTERRUPTED_NS)
-            # What the end of a step does beside noting it is not what the step's other hooks do.
+            # Additional work at the end of a step is not part of the cost of the other hooks.
             self.cost_ns += _TAILS * (tail_ns + others * min(tail_ns, _NOTING_NS))
             self.cost_steps += 1
         self._began = t
@@ -114,9 +114,9 @@ class Assembly:
         self.ended = n + 1
 
     def _stretch(self, part: Part) -> None:
-        """Let the last step end with a phase of the script in which its optimizer stepped.
+        """Extend the last step to the end of the script's phase in which its optimizer stepped.
 
-        Not where the phase began in an earlier step: then it is one around the whole loop.
+        Not if the phase began in an earlier step: then it surrounds the whole loop.
         """
         if not self.steps or part[1] < self.steps[-1][3]:
             self._parts.append(part)
@@ -169,7 +169,7 @@ class Assembly:
 
 
 def _of_training(parts: list[Part]) -> list[Part]:
-    """Return the parts of the first step: an evaluation or checkpoint before it is none of them."""
+    """Return the parts of the first step, without evaluations or checkpoints before it."""
     first = ended = 0
     for index, (kind, began, t, _) in enumerate(parts):
         if began < ended:

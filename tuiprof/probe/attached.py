@@ -1,11 +1,11 @@
 """The probe in a process that was already running: hooks existing objects, and can undo all of it.
 
-Launched with the script, the probe sees every optimizer being made. Here they exist: their classes are wrapped through
-the same hook that PyTorch calls for a new one, and a learning rate scheduler, which keeps the function that it found on
-its optimizer, is given the wrapped one.
+When launched with the script, the probe sees the creation of every optimizer. Here they already exist: their classes
+are wrapped through the same hook that PyTorch calls for a new one, and a learning rate scheduler, which keeps the
+optimizer's original function, gets the wrapped one.
 
-Leaving puts every function back that the probe has put something around: whatever a module or class of a framework
-holds that was written in this folder is replaced by what it wraps.
+Detaching restores every wrapped function: any attribute of a framework's module or class that is defined in this
+folder is replaced by the function it wraps.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .runtime import RUNTIME
 
 _OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FRAMEWORKS = frozenset(name.partition(".")[0] for name in imports.WATCHED) | {"jaxlib"}
-_CAPTURE_S = 60.0  # a capture that has begun is ended first
+_CAPTURE_S = 60.0  # wait for a running capture first
 
-#: What was changed besides attributes: a cell of a closure, and what it held.
+#: Changes besides attributes: closure cells, and their original contents.
 _cells: list[tuple[CellType, Any]] = []
 
 
 def enter() -> dict[str, Any]:
-    """Begin to watch.
+    """Start watching.
 
     Returns:
-        What was found: the frameworks, and how many optimizers.
+        The frameworks found, and the number of optimizers.
     """
     imports.watch()
     torch = sys.modules.get("torch")
@@ -56,7 +56,7 @@ def _hook_optimizers(torch: Any) -> int:
 
 
 def _point_to(function: Any, before: Any, now: Any, depth: int = 4) -> None:
-    """Make a function that closes over an optimizer's step call the current one."""
+    """Make a closure over an optimizer's step call the current function."""
     if (
         before is now
     ):  # hooked for an optimizer of the same class: what it wraps is what a scheduler closes over
@@ -74,10 +74,10 @@ def _point_to(function: Any, before: Any, now: Any, depth: int = 4) -> None:
 
 
 def leave() -> list[str]:
-    """Stop watching, and leave everything as it was.
+    """Stop watching, and restore everything.
 
     Returns:
-        What could not be put back; it does nothing any more.
+        What could not be restored; it is inactive.
     """
     deadline = monotonic() + _CAPTURE_S
     while RUNTIME.capture.disturbing and monotonic() < deadline:

@@ -22,7 +22,7 @@ class CaptureError(Exception):
 
 
 class _Window:
-    """A request that has its turn."""
+    """The active request."""
 
     def __init__(self, request: Request, first: int, profiler: Any) -> None:
         self.request = request
@@ -50,14 +50,14 @@ class Capturer:
     Attributes:
         writer: Name of this process's log, for the names of its traces.
         disturbing: The step that is running does so under a profiler, or while one is being prepared.
-        ending: The script ends: what slows later steps down does not matter any more.
+        ending: The script is ending: slower later steps no longer matter.
         timed: A profiler that runs by the clock (see :mod:`.timed_capture`); it only gets the steps marked.
         wanted: Captures were asked for.
-        must_wait: Whether no profiler can be started or stopped just now.
-        note: Tells the user something once: level and text.
-        ended: Hears the id of each capture that is over, and whether there is a trace.
-        torch: Makes a torch profiler out of (request, capturer); None = torch is not there. ``xla`` and
-            ``jax`` likewise.
+        must_wait: Whether a profiler cannot be started or stopped at the moment.
+        note: Reports a message to the user once: level and text.
+        ended: Called with the id of each finished capture, and whether there is a trace.
+        torch: Creates a torch profiler from (request, capturer); None = torch is not available. ``xla`` and ``jax``
+            likewise.
     """
 
     def __init__(self, session: str, steps: Steps) -> None:
@@ -80,7 +80,7 @@ class Capturer:
     # -- from the log's thread ------------------------------------------------------------------------------
 
     def offer(self, request: Request) -> None:
-        """Take a request; it begins at one of the next step boundaries."""
+        """Accept a request; it starts at one of the next step boundaries."""
         self.wanted = True
         if request.problem:
             self._tell(request, "failed", why=request.problem)
@@ -95,12 +95,12 @@ class Capturer:
     def boundary(self, n: int) -> None:
         """Run the actions that are due between two steps."""
         if not is_of_python(get_ident()) or self.must_wait():
-            # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
-            # is being captured.
+            # In a C++ thread that has called Python, which may hold a lock that a profiler waits for; or during a
+            # graph capture.
             return
         began = monotonic_ns()
         if self.timed is not None:
-            self._held = n  # what was to begin now begins later
+            self._held = n  # postponed
             self.timed.step_ended()
             self.timed.step_begins(n)
             return
@@ -114,7 +114,7 @@ class Capturer:
                 if self._window is window:
                     self._fail(window, error)
                 if not isinstance(error, Exception) or raised_by_signal_handler(error):
-                    raise  # the script's own: it came up while the profiler was being served
+                    raise  # the script's own exception, raised in the meantime
         if self._window is None and not self._queue:
             self._steps.capture = None
             if self._queue:  # offered between the two lines above
@@ -196,7 +196,7 @@ class Capturer:
         window.ns += monotonic_ns() - began
 
     def _stop(self, window: _Window, last: int, began: int, why: str = "") -> None:
-        """Stop the profiler and let its files be finished in a thread."""
+        """Stop the profiler and finish its files in a thread."""
         window.profiler.stop()
         self._window = None
         self.disturbing = False
@@ -205,7 +205,7 @@ class Capturer:
         self._threads = [old for old in self._threads if old.is_alive] + [thread]
         try:
             thread.start()
-        except RuntimeError:  # the system has no thread to give
+        except RuntimeError:  # no more threads available
             self._write(window, last, why)
 
     def _write(self, window: _Window, last: int, why: str) -> None:
@@ -219,7 +219,7 @@ class Capturer:
         self._tell(request, "written", first=window.first, last=last, path=path, why=why, ns=window.ns)
 
     def _fail(self, window: _Window, error: BaseException) -> None:
-        """Give a window up and say why."""
+        """Abort a window with a reason."""
         self._window = None
         self.disturbing = False
         try:
@@ -251,7 +251,7 @@ class Capturer:
         self.disturbing = self.ending = False
 
     def finish(self) -> None:
-        """Complete or refuse all remaining requests, as the script ends."""
+        """Complete or reject all remaining requests, as the script ends."""
         self.ending = True
         n = self._steps.n
         window = self._window

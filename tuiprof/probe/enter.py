@@ -1,8 +1,8 @@
-"""Runs inside a Python process that was begun without tuiprof: loads the probe there, or lets it leave.
+"""Runs inside a Python process that was started without tuiprof: loads the probe there, or removes it.
 
 :mod:`tuiprof.session.attaching.enter` has the process execute this file with two names set: ``session``, its directory,
-and ``what``, ``"enter"`` or ``"leave"``. The work is done in a thread of its own, so that the thread which was
-borrowed for this goes on at once. The answer is a file in the session's ``control/``.
+and ``what``, ``"enter"`` or ``"leave"``. The work is done in a separate thread, so that the borrowed thread continues
+at once. The result is a file in the session's ``control/``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _work() -> None:
             other = getattr(loaded, "attached_to", "") or os.environ.get("TUIPROF_SESSION", "")
             _answer({"error": "it is already recorded", "session": other})
             return
-        sys.dont_write_bytecode = True  # the folder may belong to somebody else
+        sys.dont_write_bytecode = True  # the folder may belong to another user
         try:
             found = _load()
         finally:

@@ -1,8 +1,8 @@
 """Detects imports of frameworks, and provides ``import tuiprof`` where it is not installed.
 
-Only :data:`WATCHED` names are looked at; every other import costs one dictionary look-up. The real import
-runs untouched: the framework's own loader gets an ``exec_module`` that calls us when it is done, so reloads
-and lazy loaders work as ever and ``module.__loader__`` stays what it was.
+Only :data:`WATCHED` names are handled; every other import costs one dictionary lookup. The real import runs untouched:
+the framework's own loader gets an ``exec_module`` that calls us when it is done, so reloads and lazy loaders work as
+ever and ``module.__loader__`` stays what it was.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class FrameworkFinder:
-    """First on ``sys.meta_path``: lets the others find a watched module and hears when it has run."""
+    """First on ``sys.meta_path``: lets the others find a watched module and is notified when it has run."""
 
     def __init__(self) -> None:
         self._busy: set[str] = set()

@@ -79,7 +79,7 @@ def line(item: tuple[Any, ...]) -> str:
 
 
 def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:
-    """Return the metrics that can be written, and of the others name and reason.
+    """Return the metrics that can be written, and name and reason of the others.
 
     A device tensor is never read: that would make the host wait for the device.
 

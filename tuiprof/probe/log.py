@@ -1,8 +1,8 @@
 """The log file of this process, and the thread that fills it.
 
 The file is created at the first step and only ever appended to, whole batches of lines with one ``write``: a
-process that is killed leaves at most a partial last line. Where the disk is full the log stops with one line
-on stderr and the script runs on.
+process that is killed leaves at most a partial last line. On a full disk the log stops with one line on stderr, and
+the script continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Log:
     Args:
         folder: The session's ``log/``.
         steps: Where the lines come from.
-        inside: Whether the script is inside a phase of its own.
+        inside: Whether the script is inside one of its own phases.
         poll: Called in the log's thread at every flush, to look for requests.
 
     Attributes:
@@ -124,13 +124,13 @@ class Log:
         self._write(dumps(head) + "\n")
 
     def _write(self, text: str) -> None:
-        """Append text; on failure close the log, say so once, and record no more."""
+        """Append text; on failure close the log, report it once, and stop recording."""
         if self._file is None or not text:
             return
         try:
             self._file.append(text.encode("ascii"))  # json escapes everything else
         except ClosedByScript:
-            self.close()  # without a word: standard error may be a file of the script by now
+            self.close()  # silently: standard error may be a file of the script by now
         except OSError as error:
             self.close()
             with suppress(OSError, ValueError):  # stderr is closed or on the same full disk
@@ -144,7 +144,7 @@ class Log:
             file.close()
 
     def forget(self) -> None:
-        """Close the file of the parent without a word (in a forked child)."""
+        """Close the parent's file silently (in a forked child)."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -254,7 +254,7 @@ class Log:
         return lines
 
     def _others(self) -> Iterator[tuple[Any, ...]]:
-        """Take what is there now, and no more: the script may be faster than this loop."""
+        """Process only the marks present now: the script may be faster than this loop."""
         out = self._steps.out
         for _ in range(len(out)):
             item = out.popleft()
@@ -315,11 +315,11 @@ class Log:
 
 
 def _nobody_looks(steps: list[Step]) -> None:
-    """Stand in for who looks at the steps."""
+    """Default for the step callback."""
 
 
 def _nothing_sampled() -> tuple[int, list[tuple[str, int, int, str]], int]:
-    """Stand in for the sampler."""
+    """Default for the sampler."""
     return 0, [], 0
 
 

@@ -1,7 +1,6 @@
-"""What a step was made of: from the parts that were timed to the time of each phase.
+"""Computes the time of each phase of a step from its timed parts.
 
-On the thread that trains a part is only noted (see :mod:`.marks`); the arithmetic is done here, in the log's
-thread.
+The training thread only records parts (see :mod:`.marks`); the arithmetic is done here, in the log's thread.
 
 ``data`` is the time inside the DataLoader's ``next``, and while its workers are started; ``backward`` inside
 ``torch.autograd.backward``; ``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it

@@ -1,4 +1,4 @@
-"""Which rank this process is, and which framework versions it runs."""
+"""The rank of this process, and its framework versions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from typing import Any
 
 _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
-#: What launchers tell every process of a distributed run: the same words on all of its hosts.
+#: Variables that launchers set in every process of a distributed run, equal on all hosts.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 _FRAMEWORKS = ("torch", "torch_xla", "jax", "lightning", "transformers", "torchmetrics", "triton")
 
 
 def rank_and_world() -> tuple[int | None, int | None]:
-    """Return the rank and the number of ranks as far as they are known.
+    """Return the rank and the number of ranks, as far as known.
 
-    An initialised ``torch.distributed`` knows best (spawned workers have no RANK in their environment), then
+    An initialized ``torch.distributed`` takes precedence (spawned workers have no RANK in their environment), then
     RANK and WORLD_SIZE (torchrun), then SLURM_PROCID and SLURM_NTASKS.
     """
     distributed = sys.modules.get("torch.distributed")

@@ -1,4 +1,4 @@
-"""What the user asks of the running script: files in ``control/``."""
+"""Requests of the user to the running script: files in ``control/``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Request:
         stack: Record Python stacks.
         shapes: Record tensor shapes.
         memory: Record the allocator.
-        cause: Why the probe asked for it by itself; empty = somebody else asked.
+        cause: Why the probe requested it itself; empty = requested by a user.
         problem: Why it cannot be served; empty = it can.
     """
 
@@ -52,7 +52,7 @@ class Requests:
         folder: The session's ``control/``.
 
     Attributes:
-        stacks: Requests for stacks, by id, found since somebody emptied the list.
+        stacks: Requests for stacks, by id, since the list was last cleared.
         changes: Requests for another kind of step, likewise.
     """
 
@@ -65,7 +65,7 @@ class Requests:
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
-        """Look into the folder; costs one ``stat`` when nothing changed.
+        """Read the folder; costs one ``stat`` if nothing changed.
 
         Returns:
             Requests not returned before, oldest name first, and all triggers if they are others than last time.

@@ -1,4 +1,4 @@
-"""The probe of this process: its parts, put together once, and what happens at first step, fork and exit."""
+"""The probe of this process: its parts, and the handling of first step, fork and exit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hook:
         self._runtime = runtime
 
     def failed(self) -> None:
-        """Switch off and note the exception that is being handled, unless it is the script's own, which propagates."""
+        """Disable the hook and record the current exception, unless it is the script's own, which propagates."""
         error = sys.exc_info()[1]
         if error is not None and raised_by_signal_handler(error):
             raise error
@@ -63,7 +63,7 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        # Set where the probe has entered a process that was running (see :mod:`.attached`).
+        # Set if the probe was attached to a running process (see :mod:`.attached`).
         self.session = getattr(sys.modules.get(__package__ or ""), "attached_to", "") or os.environ.get(
             "TUIPROF_SESSION", ""
         )
@@ -110,7 +110,7 @@ class Runtime:
         return BlackBox(self.session, lambda: self.steps.out, self.note)
 
     def _steps_ended(self, steps: list[Any]) -> None:
-        """Let those look at steps who watch them."""
+        """Pass steps to the watchers."""
         self.triggers.look(steps)
         self.black_box.saw(steps)
 
@@ -139,7 +139,7 @@ class Runtime:
     # -- before the first step ------------------------------------------------------------------------------
 
     def _watch_script(self) -> None:
-        """See where the script is before its first step, in a thread; helpers of the script are left alone."""
+        """Sample the script before its first step, in a thread; helper processes of the script are ignored."""
         process = sys.modules.get("multiprocessing.process")
         if self._watch is not None or self.log.is_open or self._ended:
             return
@@ -147,7 +147,7 @@ class Runtime:
             return
         self._watch_stop.clear()
         self._watch = ProbeThread(self._watch_until_first_step)
-        with suppress(RuntimeError):  # the system has no thread to give
+        with suppress(RuntimeError):  # no more threads available
             self._watch.start()
 
     def _watch_until_first_step(self) -> None:
@@ -159,7 +159,7 @@ class Runtime:
                 return
 
     def record(self) -> None:
-        """Open the log, also where no step has ended."""
+        """Open the log, even without a completed step."""
         if not self.log.is_open:
             self._first_step()
 
@@ -190,7 +190,7 @@ class Runtime:
     # -- life -----------------------------------------------------------------------------------------------
 
     def _first_step(self) -> None:
-        """Open the log and start its thread; where that fails nothing is recorded."""
+        """Open the log and start its thread; on failure nothing is recorded."""
         self.sampler.restart(self.steps.thread)
         if not self.log.is_open:
             rank, world = rank_and_world()
@@ -203,7 +203,7 @@ class Runtime:
                 sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")
                 return
         self.capture.writer = self.log.writer
-        self._poll()  # a capture that was asked for at launch may begin at step 1
+        self._poll()  # a capture requested at launch may begin at step 1
         self.log.start()
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
@@ -241,7 +241,7 @@ class Runtime:
         self.steps.device = self.steps.capture = None
 
     def _before_fork(self) -> None:
-        """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
+        """Stop our threads before a fork: they would cause a warning, and could hold a lock."""
         if self.has_left:
             return
         self.capture.wait(5.0)
@@ -254,7 +254,7 @@ class Runtime:
             self.log.flush()
 
     def _after_fork_in_parent(self) -> None:
-        """Go on from the next step: Python 3.13 counts the threads after this, and warns if there is another one."""
+        """Continue at the next step: Python 3.13 counts the threads after this, and warns if there is another one."""
         if self._paused:
             self._paused = False
             self.steps.call_at_next_end(self.log.start)
@@ -309,8 +309,8 @@ class Runtime:
     def _exit_without_steps(self) -> None:
         """Explain why nothing was recorded, in a process that looks like the script itself.
 
-        Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this speaks
-        only where there is something to say and no process of the run has recorded a step.
+        Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this writes only if
+        there is something to report and no process of the run has recorded a step.
         """
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:

@@ -1,4 +1,4 @@
-"""Source lines of calls that wait: who made each call, on which thread, and when."""
+"""Source lines of calls that wait: stack, thread and time of each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_FILES = os.path.dirname(__file__) + os.sep
 class SiteWatch:
     """Collects the lines of wrapped calls, until :meth:`stop`."""
 
-    #: What a thread is known by in the trace.
+    #: Identifier of a thread in the trace.
     _thread_id = staticmethod(threading.get_native_id)
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class SiteWatch:
         self._inside = threading.local()
 
     def stop(self) -> None:
-        """Put everything back; harmless when nothing was replaced."""
+        """Restore everything; harmless if nothing was replaced."""
         while self._undo:
             self._undo.pop()()
 
@@ -66,7 +66,7 @@ class SiteWatch:
             file.close()
 
     def _saw(self, what: str, frame: types.FrameType | None, began_ns: int | None = None) -> None:
-        """Note a wait that has just ended."""
+        """Record a wait that has just ended."""
         now = time.time_ns()
         if len(self._sites) >= _MOST_SITES:
             return
@@ -79,7 +79,7 @@ class SiteWatch:
         self._sites.append((now, self._thread_id(), dur_ns, what, locations))
 
     def _wrap(self, owner: Any, name: str, what: str) -> None:
-        """Note calls of an explicit wait, until :meth:`stop`."""
+        """Record explicit waits, until :meth:`stop`."""
         original = getattr(owner, name)
         inside = self._inside
 

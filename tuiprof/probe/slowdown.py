@@ -1,4 +1,4 @@
-"""Whether steps take longer since a capture than before it; no other module decides this.
+"""Decides whether steps take longer since a capture than before it.
 
 A profiler can make each launch cost more for the rest of the run (see :mod:`.cupti`). The
 probe records it in the log; the session applies the same class to what it reads, including recordings of older
@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Steps on either side of a capture that are compared, at most and at least.
+#: Maximum and minimum number of compared steps on either side of a capture.
 WINDOW, FEWEST = 200, 10
-#: Steps at the start of the process, and after a capture, that are slow for reasons of their own.
+#: Ignored steps at the start of the process, and after a capture, which are slow for other reasons.
 WARM_UP, SETTLING = 10, 2
-#: Steps are slower by more than this share, and by so many standard errors of the two medians.
+#: Minimum slowdown as a share, and in standard errors of the two medians.
 SHARE, ERRORS = 0.03, 4.0
-#: Steps on either side are cut into so many parts, to tell a level that changed from one that goes up and down.
+#: Number of parts on either side, to distinguish a changed level from a fluctuating one.
 PARTS = 3
 RULE = (
     f"the median of up to {WINDOW} steps after a capture (once its trace is written) is above that of up to {WINDOW} "
@@ -49,11 +49,11 @@ class Slowdown:
 
     @property
     def share(self) -> float:
-        """How much longer a step takes, as a share of what it took."""
+        """Slowdown of a step, relative to before."""
         return self.after_ns / self.before_ns - 1
 
     def __str__(self) -> str:
-        """Return one clause."""
+        """Return the slowdown as a clause."""
         return (
             f"steps are {1 + self.share:.2f}× slower since the capture of steps {self.first} to {self.last} "
             f"({self.before_ns / 1e6:.3g} → {self.after_ns / 1e6:.3g} ms)"
@@ -64,7 +64,7 @@ class SlowdownWatch:
     """Compares the steps before and after each capture, until one capture has slowed them down for good.
 
     Attributes:
-        found: The capture that did, as far as is known; None = none.
+        found: The capture that did, as far as known; None = none.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class SlowdownWatch:
         return self._is_final or self._first < 0 or len(self._after) >= WINDOW
 
     def plain(self, dur_ns: Sequence[int]) -> None:
-        """Take steps without a profiler.
+        """Process steps without a profiler.
 
         Args:
             dur_ns: Their times, in order, ns.
@@ -100,19 +100,19 @@ class SlowdownWatch:
             self._judge()
 
     def captured(self, numbers: Sequence[int]) -> bool:
-        """Take steps that ran under a profiler.
+        """Process steps that ran under a profiler.
 
         Args:
             numbers: Their numbers, in order; at least one.
 
         Returns:
-            Whether a capture begins that is judged from now on.
+            Whether a capture begins, which is evaluated from now on.
         """
         begins = False
         if not self._in_capture:
             self._in_capture = True
             self._is_final = self.found is not None
-            # Too few steps between two captures tell nothing of the first: both are judged as one.
+            # With too few steps between two captures, both are evaluated as one.
             begins = not self._is_final and (self._first < 0 or len(self._after) >= FEWEST)
             if begins:
                 self._before, self._first, self._index = list(self._recent), numbers[0], self._count
@@ -125,7 +125,7 @@ class SlowdownWatch:
         return begins
 
     def written(self) -> None:
-        """Take note that the trace of the last capture is written: the steps till now were disturbed by that."""
+        """Note that the trace of the last capture is written, which disturbed the steps until now."""
         if not self._in_capture and not self._is_final and self._first >= 0:
             self._recent.clear()
             self._after = []
@@ -144,7 +144,7 @@ class SlowdownWatch:
 
 
 def median(times: Sequence[float]) -> float:
-    """Return the median. The module ``statistics`` is not asked: its name is one that scripts give to their own."""
+    """Return the median. The module ``statistics`` is not imported, as scripts may have one of the same name."""
     ordered = sorted(times)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

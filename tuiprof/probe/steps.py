@@ -1,9 +1,9 @@
-"""Where steps begin and end, and the phases inside them: the only code that runs in every step.
+"""Begin, end and phases of steps: the only code that runs in every step.
 
-Times are ``time.monotonic_ns``. What is seen is appended as small tuples to :attr:`Steps.marks`, from which
-:mod:`.assembly` makes steps in the log's thread; everything else that is found goes to :attr:`Steps.out`.
+Times are ``time.monotonic_ns``. Events are appended as small tuples to :attr:`Steps.marks`, from which
+:mod:`.assembly` builds steps in the log's thread; everything else goes to :attr:`Steps.out`.
 
-What ends a step (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
+Sources of steps (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
 
 ======================  =================================================================================
 ``GIVEN``               the line or function named with ``--step-at`` or ``--step-function``
@@ -26,8 +26,8 @@ What ends a step (the highest one seen so far decides; at a switch the steps cou
                         are fetched in a row, without a call of the model in between, are one
 ======================  =================================================================================
 
-Parts of a step (see :mod:`.phases`) are noted by hooks that touch as few objects as possible (see :mod:`.marks`):
-a clock, the deque, and as little of this class as can be.
+Parts of a step (see :mod:`.phases`) are recorded by hooks that touch as few objects as possible (see :mod:`.marks`): a
+clock, the deque, and as little of this class as possible.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _MOST_IN_TURN = (
     16  # steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
 )
 _MOST_PHASES = 1000
-_MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
+_MOST_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
 NO_CALL = -1
@@ -104,34 +104,34 @@ class Steps:
         several: There are several optimizers.
 
     Attributes:
-        marks: What was timed, oldest first.
-        assembly: Makes steps of the marks.
-        out: What else happened, oldest first.
-        missed: Steps that had ended before they were known as such, where ``source`` is found by repetition.
-        n: Number of the step that is running, from 0.
-        due: The first step at whose end there is more to do than to note it.
-        optimizer_due: The same where the optimizer that has stepped must end the step, being the only one there is;
-            0 = that has to be looked at.
-        thread: The thread that steps.
+        marks: Timed parts, oldest first.
+        assembly: Builds steps from the marks.
+        out: Other events, oldest first.
+        missed: Steps that ended before they were detected, if ``source`` is found by repetition.
+        n: Number of the running step, from 0.
+        due: The next step whose end needs additional work.
+        optimizer_due: The same if there is only one optimizer, whose step ends the step; 0 = the optimizer has to be
+            checked.
+        thread: The thread that makes the steps.
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
         source: What ends a step, one of the constants above.
-        stepped: An optimizer has stepped; the one who uses this sets it back.
-        call: Returns the number of the framework's call that has called back into Python on this thread, such as a
-            backward pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that
-            is started or stopped inside is undone when the call returns, and then takes the process down.
-        at_next_end: Called once, at the end of the step that is running; None = nothing is to be called.
-        put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
+        stepped: An optimizer has stepped; reset by the reader.
+        call: Returns the id of the framework call that has called back into Python on this thread, such as a backward
+            pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that is started or
+            stopped inside is undone when the call returns, and then takes the process down.
+        at_next_end: Called once, at the end of the running step; None = no callback.
+        put_off: A postponed end inside such a call: the call, and the arguments of :meth:`end`; None = none.
         own_annotation: An annotation that ends now was made by the probe itself.
-        range: Marks a phase in the trace that is being recorded; None = none is.
-        watch_backward: Backward passes may be what ends a step.
+        range: Marks a phase in the trace being recorded; None = no recording.
+        watch_backward: Backward passes may end steps.
         loop_at: The loop whose iterations may be the steps, ``file:line``.
-        loop_missed_ns: For how long the script was seen in it before its iterations were counted.
+        loop_missed_ns: Time of the script in it before its iterations were counted.
         loop_on_trial: Its iterations may turn out to be parts of a step.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
-        called: The script has called a model since the last batch was asked for.
-        floor: Nothing below this ends a step: the user has named what does.
-        ceiling: Nothing above this ends a step: the user has asked for less.
+        called: The script has called a model since the last batch was requested.
+        floor: Lower sources do not end steps, because the user named a source.
+        ceiling: Higher sources do not end steps, because the user requested a lower one.
         optimizer_made: The script has made an optimizer that calls torch's hooks.
     """
 
@@ -213,12 +213,12 @@ class Steps:
         self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
-        self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
+        self._optimizer: Callable[[], Any] = _nobody  # weak reference to the optimizer whose steps count
         self._others = 0
         self._most_of_others = _STEPS_OF_OTHERS
-        self._row = self._longest_row = 0  # steps of the one that counts, without one of others in between
-        self._sites: list[Site] = []  # where the one that counts stepped first
-        self._parts: set[int] = set()  # ids of others whose steps are parts of its steps
+        self._row = self._longest_row = 0  # consecutive steps of the counted optimizer
+        self._sites: list[Site] = []  # where the counted optimizer stepped first
+        self._parts: set[int] = set()  # ids of other optimizers whose steps are parts of its steps
         self._in_turns = False  # only its first step after one of another optimizer counts
         self._counting_anew = False  # from its next step on
         self._said: set[str] = set()
@@ -227,7 +227,7 @@ class Steps:
     # -- the end of a step ----------------------------------------------------------------------------------
 
     def end(self, source: int, t: int, metrics: dict[str, Any] | None = None) -> None:
-        """End the running step, unless something better than ``source`` tells where steps end."""
+        """End the running step, unless a higher source than ``source`` is active."""
         if source < self.source:
             return
         call = self.call()
@@ -254,7 +254,7 @@ class Steps:
         self.put_off = call, source, t, metrics
 
     def call_returned(self, t: int) -> None:
-        """End the step that was put off, if the call that has returned is the outermost one.
+        """End the postponed step, if the returned call is the outermost one.
 
         Args:
             t: Now, monotonic ns.
@@ -279,7 +279,7 @@ class Steps:
         first = False
         if source != self.source:
             if source < self.source or not self.floor <= source <= self.ceiling:
-                return  # another one has taken over meanwhile, or is waited for
+                return  # another source has taken over in the meantime, or is pending
             first = not self.source
             if self._switch(source, t, metrics):
                 return
@@ -293,7 +293,7 @@ class Steps:
         if self.at_next_end is not None:
             call, self.at_next_end = self.at_next_end, None
             call()
-            if self.n != n + 1:  # it is numbered anew
+            if self.n != n + 1:  # renumbered
                 self._set_due(0)
                 return
         if self.device is not None and n >= self._device_due:
@@ -305,11 +305,11 @@ class Steps:
             # begins after them. They are not a cost of each step either.
             self.marks.append((BEGIN, monotonic_ns()))
         self._set_due(self._device_due if self.device is not None else _NEVER)
-        if self.capture is not None:  # also when it was offered just now by another thread
+        if self.capture is not None:  # including one just offered by another thread
             self._set_due(0)
 
     def _set_due(self, n: int) -> None:
-        """Let the next steps only be noted."""
+        """Set the next steps to the fast path."""
         self.due = n
         self.optimizer_due = n if self.source == OPTIMIZER and not self._several else 0
 
@@ -334,7 +334,7 @@ class Steps:
         self._set_due(0)
 
     def silence(self) -> None:
-        """Record nothing from now on: there is no log any more."""
+        """Stop recording, as the log is closed."""
         self.source = CLOSED
         self.thread = None
         self._set_due(0)
@@ -342,7 +342,7 @@ class Steps:
         self.marks.clear()
 
     def _switch(self, source: int, t: int, metrics: dict[str, Any] | None) -> bool:
-        """Let another source decide from now on.
+        """Switch to another source.
 
         Returns:
             True when what ended is the tail of the only step before (its optimizer ended it too early), which is
@@ -351,8 +351,8 @@ class Steps:
         before = self.source
         if before == NONE:
             self.thread = self.assembly.thread = _get_ident()
-            self._on_first()  # may be left by an exception of the script's own: then the next step is the first
-        if self.source < source:  # not where there is no log
+            self._on_first()  # may raise an exception of the script: then the next step is the first
+        if self.source < source:  # not without a log
             self.source = source
         self.watch_backward = self.source < OPTIMIZER
         self._set_due(0)
@@ -374,7 +374,7 @@ class Steps:
         """Count another loop or function from now on, from 0.
 
         Args:
-            source: What ends a step now and then; where it does not (any more), nothing changes.
+            source: The source to stop; if it is not active (any more), nothing changes.
             t: Now, monotonic ns.
         """
         if self.source == source:
@@ -383,7 +383,7 @@ class Steps:
             self._say_source(t, withdrawn)
 
     def change(self, source: int, t: int) -> None:
-        """Let this source alone count from now on, from 0 (on the thread that steps, or while none does).
+        """Count only this source, from 0 (on the thread that makes the steps, or while there is none).
 
         Args:
             source: What ends a step; its source line is recorded once it does.
@@ -405,7 +405,7 @@ class Steps:
         self.out.append((NOTE, t, "info", text))
 
     def _say_source(self, t: int, withdrawn: int) -> None:
-        """Record what ends a step from now on."""
+        """Record the source of steps from now on."""
         if self.source < CLOSED:
             by_loop = self.source == LOOP
             where = self.loop_at if by_loop else script_line(sys._getframe(1))
@@ -419,7 +419,7 @@ class Steps:
         if self.device is not None:
             self.device.drop_pending()
         for item in [item for item in list(self.out) if item[0] == DEVICE]:
-            with suppress(ValueError):  # written meanwhile
+            with suppress(ValueError):  # already written
                 self.out.remove(item)
 
     @property
@@ -444,7 +444,7 @@ class Steps:
     # -- parts found by hooks -------------------------------------------------------------------------------
 
     def data_begins(self) -> None:
-        """A batch is asked for, which ends a step where batches are the steps."""
+        """A batch is requested, which ends a step if batches are the steps."""
         if not self.source or _get_ident() != self.thread:
             return
         t = monotonic_ns()
@@ -455,12 +455,12 @@ class Steps:
             self.end(BATCH, t)
 
     def data_ended(self, began: int, t: int, more: bool) -> None:
-        """See whether the batches are the steps.
+        """Check whether the batches are the steps.
 
         Args:
-            began: When this one was asked for, monotonic ns.
-            t: When it had come.
-            more: False = there was none any more.
+            began: When this one was requested, monotonic ns.
+            t: When it arrived.
+            more: False = no more batches.
         """
         if _get_ident() != self.thread:
             return
@@ -481,11 +481,11 @@ class Steps:
 
     @property
     def _batches_may_be_steps(self) -> bool:
-        """Whether batches of a DataLoader can be steps where nothing else is: asked for, or in an inference loop."""
+        """Whether batches of a DataLoader can be steps without another source: on request, or in an inference loop."""
         return self.floor == BATCH or (not self.floor and not self._backwards)
 
     def backward_ended(self, t: int) -> None:
-        """See whether the backward passes are the steps.
+        """Check whether the backward passes are the steps.
 
         Args:
             t: When this one had returned, monotonic ns.
@@ -558,7 +558,7 @@ class Steps:
                 f"the optimizer at {at} steps in a separate loop from the one at {counted}; its steps are counted too"
             )
             return True
-        if self._longest_row < 2:  # as many steps of the one as of the other, as far as is known
+        if self._longest_row < 2:  # as many steps of one as of the other, as far as known
             if self.n > _MOST_IN_TURN:
                 self._parts.add(id(optimizer))
             return False
@@ -588,7 +588,7 @@ class Steps:
             self.out.append((NOTE, monotonic_ns(), "warn", text))
 
     def _count_from(self, t: int) -> None:
-        """Count from 0 from now on; the step that ends now has begun before it was known to be one."""
+        """Count from 0 from now on; the step that ends now began before it was detected."""
         self._counting_anew = False
         withdrawn = self.n
         self._most_of_others = max(_STEPS_OF_OTHERS, 4 * withdrawn)  # it has as many parts again, or more
@@ -599,7 +599,7 @@ class Steps:
         self._set_due(0)
 
     def _choose(self, optimizer: Any, sites: list[Site]) -> None:
-        """Let the steps of this optimizer count."""
+        """Count the steps of this optimizer."""
         self._optimizer = weakref.ref(optimizer)
         self._sites = sites
         self._parts.clear()
@@ -607,7 +607,7 @@ class Steps:
         self._in_turns = False
 
     def several_optimizers(self) -> None:
-        """From now on it has to be looked at which optimizer has stepped."""
+        """Check from now on which optimizer has stepped."""
         self._several = True
         self.optimizer_due = 0
 
@@ -671,19 +671,19 @@ class Phase:
         return self._began > 0
 
     def forget(self) -> None:
-        """Be outside again (in a child process that was forked inside)."""
+        """Reset to outside (in a child process forked inside)."""
         self._began = self._again = 0
 
 
 class Phases(dict[str, Phase]):
-    """The phases by name; asking for one makes it."""
+    """The phases by name, created on access."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()
         self._steps = steps
 
     def __missing__(self, name: str) -> Phase:
-        """Make a phase, and keep it unless the script seems to number its phases."""
+        """Create a phase, and keep it unless the script seems to number its phases."""
         phase = Phase(self._steps, str(name))
         if len(self) < _MOST_PHASES:
             self[name] = phase

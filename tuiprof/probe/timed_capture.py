@@ -1,10 +1,10 @@
 """Timed captures, for scripts without detected steps: ``--capture 3s@20s``, and an automatic one.
 
-The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). A main
-thread that does not come back to Python for a second, because all of the training is one call, has that done by another
-thread where the profiler allows it: JAX's does on CPUs and TPUs, PyTorch's records the thread that starts it. On a GPU
-JAX's profiler takes CUPTI out of the process as it stops, which ends a process that is launching work at that moment
-(SIGSEGV, seen on an H200 with JAX 0.11.2): there it stops on the main thread alone, once the devices are done.
+The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). If the main
+thread does not return to Python for a second, because the whole training is one call, another thread does this if the
+profiler allows it: JAX's does on CPUs and TPUs, PyTorch's records the thread that starts it. On a GPU JAX's profiler
+unloads CUPTI when it stops, which crashes a process that is launching work at that moment (SIGSEGV, seen on an H200
+with JAX 0.11.2): there it stops only on the main thread, once the devices are done.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .steps import CAPTURE, NO_CALL, NONE
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-#: A capture of so many seconds is made by itself once so much time has gone by without a step.
+#: Length of an automatic capture, s, and time without a step after which it is made.
 SECONDS, AFTER_S = 3.0, 20.0
 _SECOND = 1_000_000_000
 _PATIENCE_NS = _SECOND
 _END_S = 30.0
-_SHARE = 0.75  # of the last samples, which must be in the script
+_SHARE = 0.75  # minimum share of the last samples in the script
 OWN = "timed"
 
 
@@ -144,7 +144,7 @@ class TimedCaptures:
         self._writing = ProbeThread(lambda: self._write(request, profiler))
         try:
             self._writing.start()
-        except RuntimeError:  # the system has no thread to give
+        except RuntimeError:  # no more threads available
             self._write(request, profiler)
 
     def _write(self, request: Request, profiler: Any) -> None:

@@ -1,11 +1,11 @@
-"""Captures that the probe asks for by itself: after a slow step, or at every so many steps.
+"""Automatic captures of the probe: after a slow step, or every n steps.
 
-All of it runs in the log's thread on steps that are over, so the thread that trains pays nothing for it, and a
-slow step cannot be captured any more: what is captured are the steps after it.
+All of it runs in the log's thread on completed steps, so the training thread has no overhead, and a slow step can no
+longer be captured: the steps after it are captured.
 
-A request is put into ``control/`` like those of a user. So all ranks of a run serve it, whichever saw the slow
-step, and of several that saw one (where ranks wait for each other all are slow, in this step or the next) the
-first wins: they give the same number to their next request, and a file can be made only once.
+A request is put into ``control/`` like those of a user. So all ranks of a run serve it, regardless of which saw the
+slow step. If several saw one (ranks that wait for each other are all slow, in this step or the next), the first wins:
+they use the same number for their next request, and a file can be created only once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Callable
 
 from .assembly import Step
 
-_FEWEST_STEPS = 20  # before a median is believed
+_FEWEST_STEPS = 20  # for a reliable median
 _MEDIAN_OF = 127
 _AFTER_CAPTURE = 2  # steps that are slow because a profiler has just stopped
 _AHEAD_NS = 400_000_000  # ranks look for requests every 100 ms: a step that all of them can still reach
-_SOON_NS = 500_000_000  # what is due later is asked for later: the script may end before
-_WARM_UP = 10  # steps that are slow for reasons of their own
+_SOON_NS = 500_000_000  # later captures are requested later, as the script may end first
+_WARM_UP = 10  # steps that are slow for other reasons
 _MOST_FAILURES = 3
 
 
@@ -34,13 +34,13 @@ class Trigger:
 
     Attributes:
         id: Its name.
-        steps: How many steps a capture profiles.
+        steps: Number of steps per capture.
         above_ns: After a step longer than this, ns; None = otherwise.
-        times: After a step longer than so many times the median; None = otherwise.
+        times: After a step longer than this multiple of the median; None = other triggers.
         every: At each multiple of this; None = otherwise.
         cooldown_s: Time from the end of one capture to the next at the earliest.
         budget_bytes: No capture is begun that would bring the session's traces above this.
-        options: What else a capture is asked for with: stack, shapes, memory.
+        options: Options of the capture: stack, shapes, memory.
         problem: Why it cannot be served; empty = it can.
     """
 
@@ -59,7 +59,7 @@ class Trigger:
         """Return what a file holds.
 
         Raises:
-            ValueError, TypeError, AttributeError: It is not what it should be.
+            ValueError, TypeError, AttributeError: Its content is invalid.
         """
         above, times, every = (fields.get(name) for name in ("above_ns", "times", "every"))
         if sum(value is not None for value in (above, times, every)) != 1:
@@ -84,18 +84,18 @@ class _Armed:
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.ready_ns = 0  # no capture before this time, monotonic
-        self.waiting_for = ""  # id of the capture that is going on
-        self.made = 0  # captures that are over; the same on all ranks, as each serves all of them
+        self.waiting_for = ""  # id of the running capture
+        self.made = 0  # finished captures; the same on all ranks, as each serves all of them
         self.failures = 0
         self.stopped = False
 
 
 class Triggers:
-    """Watches the steps and asks for captures.
+    """Watches the steps and requests captures.
 
     Args:
         session: The session directory.
-        tell: Notes something for the user: level and text.
+        tell: Reports a message to the user: level and text.
         alone: Whether this process is the only rank.
     """
 
@@ -113,7 +113,7 @@ class Triggers:
         """Replace what is armed.
 
         Args:
-            triggers: All that are wanted now; one that was armed already goes on as it stands.
+            triggers: All requested triggers; those already armed continue unchanged.
         """
         before = self._armed
         self._armed = {}

@@ -1,4 +1,4 @@
-"""What the dashboard is asked to show first. Light on purpose: the command line imports it before Textual."""
+"""The initial request to the dashboard. Lightweight: the command line imports it before Textual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What to show first.
+    """The initial request.
 
     Attributes:
         view: Which screen.

@@ -1,4 +1,4 @@
-"""What a wait costs the device: how long it is empty, and how long it then runs dry until the host is ahead again."""
+"""Device cost of a wait: how long the device is empty, and how long it then runs dry until the host is ahead again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tuiprof.model.intervals import Coverage, Ints, complement, intersection, un
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``."""
+    """Effect of each of ``k`` waits on the device; arrays of shape ``(k,)``."""
 
     device: Ints  # device index; -1 = no device worked
-    starts: Ints  # since when the device had nothing to do, ns
-    ends: Ints  # until when, ns; ``starts`` where it had work all the time
+    starts: Ints  # when the device became empty, ns
+    ends: Ints  # end of that, ns; ``starts`` if it always had work
     waited_for: Ints  # row of the last device work that ended before the wait did; -1 = none
     delayed: Ints  # row of the first device work launched after the wait; -1 = none in this trace
 
@@ -29,15 +29,15 @@ class Emptied:
 
 
 def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Emptied:
-    """Work out the device-empty time of waits.
+    """Compute the device-empty time of waits.
 
     For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and ``f`` the
     start of the first device work launched after ``e``, by any thread. The device is empty from ``max(dry, b)`` to
-    ``f``: it had nothing queued because the host stood, and until the host had got its next launch through. Between
-    these two instants the device is idle on all its streams by construction, so empty time is a part of device idle
-    time. Two waits without a launch between them share it: every instant is charged once, to the wait that began last,
-    so that the figures of several waits may be added up. Before the first work of a device nothing counts, and neither
-    does a wait after which nothing is launched.
+    ``f``: it had nothing queued because the host was blocked, until the next launch arrived. By construction the
+    device is idle on all streams between these two instants, so empty time is a part of device idle time. Two waits
+    without a launch between them share it: every instant is charged once, to the wait that began last, so the figures
+    of several waits can be added. Time before the first work of a device does not count, nor does a wait without a
+    later launch.
     """
     k = len(starts)
     result = Emptied(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
@@ -54,7 +54,7 @@ def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) 
 def _on_one_device(trace: Trace, result: Emptied, mine: Ints, work: Ints, starts: Ints, ends: Ints) -> None:
     """Fill in the waits for one device; ``ends`` ascend."""
     launch = trace.links.launch_of[work]
-    # Work without a launch in the trace counts as launched when it started: it can only shorten emptied.
+    # Work without a launch in the trace counts as launched when it started, which can only shorten empty time.
     launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
     order = np.argsort(launched, kind="stable")
     work, launched = work[order], launched[order]
@@ -87,7 +87,7 @@ def _on_one_device(trace: Trace, result: Emptied, mine: Ints, work: Ints, starts
 
 
 def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return the device each wait waits for: that of its copy, else of its thread's last launch before it."""
+    """Return the device of each wait: that of its copy, else of its thread's last launch before it."""
     indices = trace.device_indices
     if len(indices) < 2:
         return np.full(len(starts), indices[0] if indices else -1, dtype=np.int64)
@@ -115,20 +115,19 @@ LEAD_NS = 100_000
 
 
 def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) -> Ints:
-    """Work out how long the device idles after each wait, beyond running empty, until the host is ahead again.
+    """Compute how long the device is idle after each wait, beyond empty time, until the host is ahead again.
 
-    Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
-    kernels. After it the queue is empty, and every launch may come late until the host has gained a head start again.
-    Refill is the device's idle time in gaps that a late launch ended (the call began after the device had run dry; a
-    gap whose work had been submitted before is a hand-over and does not count), outside of all empty time, from the
-    later of the wait's end and its emptied's end to the earliest of
+    Before a wait the host runs ahead: launches are queued, and the device never runs dry between two kernels. After it
+    the queue is empty, and every launch may be late until the host is ahead again. Refill is the device's idle time in
+    gaps that a late launch ended (the call began after the device had run dry; a gap whose work had been submitted
+    before is a hand-over and does not count), outside of all empty time, from the later of the wait's end and its
+    emptied's end to the earliest of
 
     - the instant at which the device became free for the first work that had by then been launched for
-      ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
+      ``LEAD_NS``: the host is ahead again. Only the first work of each call counts;
     - the begin of the next wait for that device.
 
-    A read of XLA's makes its copy itself, and late where it has to find memory for it first: such gaps inside a read
-    are its own refill.
+    An XLA read launches its own copy, late if it has to allocate memory first: such gaps inside a read are its refill.
 
     These spans are disjoint, so every instant is charged to one wait at most, and empty time and refill together are a
     part of device idle time.
@@ -164,7 +163,7 @@ def _late_gaps(trace: Trace, work: Ints, starts: Ints, ends: Ints) -> tuple[Ints
 
 
 def _ahead_again(trace: Trace, work: Ints, instants: Ints, never: int) -> Ints:
-    """Return when the host is ahead of the device again after each instant; ``never`` where it is not again."""
+    """Return when the host is ahead of the device again after each instant; ``never`` if it is not."""
     dry = np.maximum.accumulate(trace.ends[work])
     free = np.minimum(trace.starts[work], np.append(never, dry[:-1]))
     launch, first = np.unique(trace.links.launch_of[work], return_index=True)

@@ -23,9 +23,9 @@ from tuiprof.whatif.calibration import Calibrated
 
 NAME, TITLE = "sync_events", "Syncs"
 
-#: From this share of the step to be won on, syncs are called bad; from the lower one on, worth a look.
+#: Possible savings, as a share of the step, from which syncs are rated bad, or worth a look.
 BAD_SHARE, WARN_SHARE = 0.05, 0.01
-#: Below this share of the step to be won, syncs are called harmless.
+#: With a smaller possible saving, as a share of the step, syncs are rated harmless.
 HARMLESS_SHARE = 0.0005
 
 
@@ -36,7 +36,7 @@ class WaitLocation:
     kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`
     where: str  # line, function, named range or operator; ``found`` says which
     in_: str  # function; empty = unknown
-    called_from: str  # innermost line of the script's own code, where the wait is in a library; else empty
+    called_from: str  # innermost line of the script if the wait is in a library; else empty
     through: str  # operators, outermost first
     range: str  # innermost named range
     calls: str  # calls of one wait, joined by ``" + "``
@@ -147,7 +147,7 @@ def _unavailable(trace: Trace) -> Unavailable:
 def _figures(
     trace: Trace, scope: Scope, counted: pl.DataFrame, step: Calibrated | None
 ) -> dict[str, float | None]:
-    """Return the headline figures, per step where there are steps, else in all."""
+    """Return the headline figures, per step if there are steps, else in total."""
     stepped = bool(scope.step_count)
     in_steps = counted.filter(pl.col("in_step")) if stepped else counted
     per = scope.step_count or 1
@@ -156,7 +156,7 @@ def _figures(
     )
     has_device = bool(trace.device_indices)
     if stepped:
-        # With several devices each can be empty for the whole step.
+        # With several devices, each can be empty for the whole step.
         base = float(step_times(scope).period.sum()) * max(len(trace.device_indices), 1) / per
     else:
         base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
@@ -334,7 +334,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         ("refill_ns", f"{word} refill", "Further device idle time until the host is ahead again"),
         ("blocked_ns", "host blocked", "Host time inside the blocking calls"),
     )
-    # Without device activity nothing is known of what the device lost: no column of noughts.
+    # Without device activity the device cost is unknown: omit the column instead of showing zeros.
     untold = set() if trace.device_indices else {"saves_ns", "empty_ns", "refill_ns"}
     cost = (
         *(

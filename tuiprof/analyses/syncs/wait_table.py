@@ -1,4 +1,4 @@
-"""The table of waits that the sync report is made of, with the source lines that the probe recorded of them."""
+"""The table of waits for the sync report, with the source lines recorded by the probe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tuiprof.model.intervals import Ints
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
-#: Locations whose waits are removed from the replayed step one by one; further ones hardly matter.
+#: Maximum number of locations to remove from the replayed step one by one; further ones hardly matter.
 MOST_REPLAYED = 12
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
@@ -42,10 +42,10 @@ class WaitTable:
 
 
 def build(trace: Trace, scope: Scope) -> WaitTable:
-    """Find the waits of a window and what they cost."""
+    """Find the waits of a window and their cost."""
     waits = _waits.find(trace, scope.window)
     whole = _waits.find(trace, Window())
-    # What a wait costs depends on the waits after it, in the window or not.
+    # The cost of a wait depends on later waits, inside the window or not.
     empty, late = costs(trace)
     inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
     counts = waits.apart == _waits.COUNTED
@@ -80,7 +80,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
 
 @cached_on_trace
 def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
-    """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none."""
+    """Return empty and refill time of all waits of a trace, in the order of the waits; excluded ones have none."""
     waits = _waits.find(trace, Window())
     counts = waits.apart == _waits.COUNTED
     tracks = trace.track_codes[waits.last]
@@ -176,14 +176,14 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
     weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
     hashed = (keys * weights).sum(axis=1)
     _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
-    if (keys[first][inverse] != keys).any():  # two rows with one hash: do it the long way
+    if (keys[first][inverse] != keys).any():  # a hash collision: compare full rows
         first_rows, inverse = np.unique(keys, axis=0, return_inverse=True)
         return first_rows, inverse.reshape(-1)
     return keys[first], inverse.reshape(-1)
 
 
 def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
-    """Group the counted waits by location and kind, those without which a step saves most first."""
+    """Group the counted waits by location and kind, largest saving first."""
     steps = scope.step_count or None
     in_step = pl.col("in_step")
     location, costs = ("location", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
@@ -221,12 +221,13 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
 
 
 def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
-    """Return what removing waits, in order of their end, can win at most: ``saves_ns`` and ``saves_ns_per_step``.
+    """Return the upper bound of the saving of removing waits, in order of their end: ``saves_ns`` and
+    ``saves_ns_per_step``.
 
-    Waits that are alike in the columns ``by`` are removed together. Without a wait the host comes further ahead by the
-    time it was blocked, and that can only be spent on idle time of the device after it. So in order of time a wait adds
-    to a credit, and wins as much of the idle time that follows it as the credit covers; what is left is carried on. A
-    wait behind which nothing is launched wins nothing.
+    Waits that are equal in the columns ``by`` are removed together. Without a wait the host gets ahead by the time it
+    was blocked, which can only reduce later idle time of the device. So in order of time each wait adds to a credit,
+    and saves as much of the following idle time as the credit covers; the rest is carried over. A wait without a later
+    launch saves nothing.
     """
     groups = waits.partition_by(by, maintain_order=True) if by else [waits]
     rows = []
@@ -245,9 +246,9 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
 
 
 def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
-    """Return what a step saves without some waits, in the columns of :func:`bound`, by the replayed step.
+    """Return the saving per step without the given waits, in the columns of :func:`bound`, from the replayed step.
 
-    Beyond the :data:`MOST_REPLAYED` that could save most, the bound stands.
+    Beyond the :data:`MOST_REPLAYED` with the largest bound, the bound is used.
     """
     stepped = bool(step.graph.step_count)
     found = bound(waits, by, step.graph.step_count or None)
@@ -264,7 +265,7 @@ def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated
 
 
 def without(trace: Trace, waits: pl.DataFrame) -> Edit:
-    """Return the change in which the host does not wait, and the calls cost it nothing."""
+    """Return the edit in which the host does not wait, and the calls take no time."""
     rows = np.unique(np.concatenate((waits["begun_by"].to_numpy(), waits["event"].to_numpy())))
     tracks = trace.track_codes[rows].astype(np.int64)
     host = HostTime(tracks, trace.starts[rows], trace.ends[rows], np.zeros(len(rows)))
@@ -272,7 +273,7 @@ def without(trace: Trace, waits: pl.DataFrame) -> Edit:
 
 
 def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
-    """Count the calls that wait by name, as they stand in the trace."""
+    """Count the waiting calls by name, as in the trace."""
     rows, _ = _waits.calls_by_kind(trace)
     rows = rows[trace.in_window(scope.window)[rows]]
     begins = trace.starts[rows]
@@ -297,9 +298,9 @@ def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
 #: The probe stamps a site when the warning reaches Python, which is after the operator returned. Profiler
 #: clock and system clock are calibrated against each other to a few microseconds.
 CLOCK_SLACK_NS = 5_000
-#: A warning that reaches Python later than this after its operator is not believed to belong to it.
+#: Maximum delay of a warning in Python after its operator.
 MAX_LAG_NS = 100_000_000
-#: What PyTorch says when its sync warnings are switched on; no wait is meant.
+#: PyTorch's message when its sync warnings are enabled, which is not a wait.
 NO_SITE = "Synchronization debug mode"
 
 
@@ -310,7 +311,7 @@ class Sites:
     of_wait: Ints  # For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
     stacks: tuple[str, ...]  # distinct stacks: frames ``file:line function``, innermost first, one a line
     seen: int  # number of sites the probe recorded
-    unjoined: int  # number of sites that met no wait, those of calls that may return at once left out
+    unjoined: int  # number of sites without a wait, excluding those of calls that may return immediately
 
 
 def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
@@ -349,7 +350,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
         if len(timed):
             inside = _call_of(trace, rows[mine], stamped[timed], lengths[timed])
             site_of_wait[mine[inside >= 0]] = timed[inside[inside >= 0]]
-            joined += len(timed)  # a call that returned at once is no wait: none is missing
+            joined += len(timed)  # a call that returned immediately is not a wait: none is missing
             here = here[lengths[here] < 0]
         mine = mine[np.argsort(trace.ends[rows[mine]], kind="stable")]
         at = np.searchsorted(trace.ends[rows[mine]], stamped[here] + CLOCK_SLACK_NS, side="right") - 1
@@ -371,12 +372,12 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
 
 
 def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
-    """Return for each wait the index of the call it lies in, or else that lies in it; -1 = there is none."""
+    """Return for each wait the index of the call around it, or else inside it; -1 = none."""
     begins, ends = trace.starts[rows], trace.ends[rows]
     began = stamped - lengths
     after = np.searchsorted(
         stamped + CLOCK_SLACK_NS, ends
-    )  # the first call that ends no sooner than the wait
+    )  # the first call that does not end before the wait
     around, within = np.minimum(after, len(stamped) - 1), np.maximum(after - 1, 0)
     is_around = (after < len(stamped)) & (began[around] - CLOCK_SLACK_NS <= begins)
     is_within = (after > 0) & (began[within] + CLOCK_SLACK_NS >= begins)
@@ -385,7 +386,7 @@ def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
 
 
 def _thread(tid: int | str) -> int:
-    """Return a track's thread as a number; -2 (which no site has) where it is not one."""
+    """Return a track's thread as a number; -2 (which no site has) if it is not one."""
     try:
         return int(tid)
     except ValueError:
@@ -393,7 +394,7 @@ def _thread(tid: int | str) -> int:
 
 
 def _library_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the row of the library's function that made each call directly; the call itself if none did."""
+    """Return the row of the library function that made each call directly; the call itself if none did."""
     parent = trace.nesting.parent[rows]
     frame = (parent >= 0) & trace.is_category("python_function")[np.maximum(parent, 0)]
     codes = trace.name_codes[np.maximum(parent, 0)]

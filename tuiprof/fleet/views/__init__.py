@@ -1,4 +1,4 @@
-"""What a summary says of a job: one module a report, in the order of the page."""
+"""Reports of a job from its summary: one module per report, in the order of the page."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _RULES = (
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Compare what ranks do."""
+    """Compare the activity of ranks."""
     if len(fleet.read) < 3:
         return Unavailable(
             NAME,

@@ -1,4 +1,4 @@
-"""The files that were gathered, those that cannot be read first."""
+"""The gathered files, unreadable ones first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line a rank: how late it comes, step by step."""
+"""One line per rank: its delay in each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unav
 from tuiprof.model.units import format_ns
 
 NAME, TITLE = "heat", "Step × rank"
-#: Cells of a line at most; a cell of several steps shows the latest of them.
+#: Maximum number of cells per line; a cell of several steps shows the largest delay.
 _CELLS: Final = 40
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
@@ -28,7 +28,7 @@ _RULES = (
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Lay out how late each rank comes in each step."""
+    """Show the delay of each rank in each step."""
     late, steps = fleet.late_per_step, fleet.steps
     if not late.size:
         return Unavailable(NAME, "no collectives were matched, so it is unknown which ranks are late")
@@ -92,7 +92,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
 
 
 def _lines(late: Floats, top: float) -> list[str]:
-    """Return a line of characters a rank."""
+    """Return one line of characters per rank."""
     count = late.shape[1]
     cells = min(count, _CELLS)
     first = np.arange(cells) * count // cells

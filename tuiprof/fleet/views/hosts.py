@@ -1,4 +1,4 @@
-"""Hosts in the order of what the ranks of others waited for theirs."""
+"""Hosts, sorted by how long ranks of other hosts waited for theirs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
 
 def _wins(fleet: Fleet, host: int) -> float | None:
     own = fleet.host_of == host
-    # Among several process groups each gain is a replay of the job: of a host without stragglers it is not asked.
+    # With several process groups each saving needs a replay of the job: skipped for hosts without stragglers.
     return fleet.wins_ns(own) if len(fleet.groups) == 1 or fleet.late[own].any() else None
 
 

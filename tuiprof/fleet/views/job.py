@@ -1,4 +1,4 @@
-"""What a change saves the job: making a rank faster that waits for others saves nothing."""
+"""Saving of a change for the job: a faster rank that waits for others saves nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RULES = (
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Return what the findings of the advice save the job."""
+    """Return the savings of the advice findings for the job."""
     if sum(map(len, fleet.groups)) < 2:
         return Unavailable(NAME, "no collectives were matched, so it is unknown what the ranks wait for")
     job = fleet.job

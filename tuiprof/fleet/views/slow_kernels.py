@@ -12,7 +12,7 @@ from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdic
 from tuiprof.model.units import format_share
 
 NAME, TITLE = "slow_kernels", "Slow kernels"
-#: From this share of the kernels' time that is slower on, it is the device rather than some of its kernels.
+#: Share of slower kernel time from which the device is the cause rather than single kernels.
 _DEVICE_SHARE: Final = 0.8
 
 _RULES = (

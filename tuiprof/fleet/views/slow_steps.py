@@ -14,9 +14,9 @@ from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdic
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "slow_steps", "Slow steps"
-#: A step is slow where it takes this many times the median step.
+#: A step is slow if it takes this many times as long as the median step.
 SLOW: Final = 1.2
-#: A rank is the reason where it comes later than the median rank by this share of what the step takes too long.
+#: A rank is the cause if its delay is at least this share of the excess of the step.
 _REASON: Final = 0.5
 
 _RULES = (
@@ -30,7 +30,7 @@ _RULES = (
 
 
 def report(fleet: Fleet) -> Report | Unavailable:
-    """Find slow steps and whose they are."""
+    """Find slow steps and the ranks that cause them."""
     steps = (
         fleet.summary.steps.group_by("step")
         .agg(

@@ -1,4 +1,4 @@
-"""Ranks in the order of what the others waited for them."""
+"""Ranks, sorted by how long others waited for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "stragglers", "Stragglers"
-#: From this share of the step that the job would win, stragglers are a warning; bad from the second.
+#: Possible savings of the job, as a share of the step, from which stragglers are a warning, and bad.
 WARN_SHARE: Final = 0.01
 BAD_SHARE: Final = 0.10
-#: Ends of a collective lie closer together than this; more is ranks of different groups, or a clock that drifts.
+#: Maximum spread of the ends of a collective; beyond it, ranks are in different groups, or a clock drifts.
 MOST_SCATTER_NS: Final = 1_000_000
 #: Units named in the verdict.
 _NAMED: Final = 3
@@ -140,7 +140,7 @@ def _verdict(fleet: Fleet, win: float | None) -> Verdict:
 
 
 def _label(fleet: Fleet, row: int) -> str:
-    """Return what the group is called that a rank makes wait; empty = it is that of all ranks, or not known."""
+    """Return the name of the group that a rank delays; empty = the group of all ranks, or unknown."""
     return fleet.label(fleet.groups[fleet.home[row]])
 
 
@@ -229,7 +229,7 @@ def _ranks(fleet: Fleet) -> Table:
 
 
 def _collectives(fleet: Fleet) -> Table:
-    """Show where the waiting is: by place in the step and name."""
+    """Show where the waiting occurs: by position in the step and name."""
     parts = []
     for one in fleet.groups:
         wait = one.wait

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
 
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[\[{]")
-#: After this many seconds of reading there is something to show.
+#: Seconds of reading after which a partial trace is shown.
 _FIRST_PARTIAL_S = 0.4
 _REMEDY = "a trace is a list of events, or an object with traceEvents"
 
@@ -42,7 +42,7 @@ def _open(source: Source, options: Options) -> Trace:
     pool = start_pool(source, options.workers)
     try:
         from tuiprof.formats.kineto.reading.reader import (
-            EventReader,  # loads numpy, as the workers do meanwhile
+            EventReader,  # imports numpy in parallel with the workers
         )
 
         reader = EventReader(source, options, pool)
@@ -67,7 +67,7 @@ def _open(source: Source, options: Options) -> Trace:
 
 
 class _Partial:
-    """Hands out what was read so far, when reading takes long: first soon, then ever more rarely."""
+    """Publishes partial traces while reading takes long, at increasing intervals."""
 
     def __init__(self, reader: EventReader, options: Options) -> None:
         self._reader, self._options = reader, options
@@ -75,11 +75,11 @@ class _Partial:
         self._due = _FIRST_PARTIAL_S
 
     def __call__(self) -> None:
-        """Hand it out if it is time."""
+        """Publish a partial trace if it is due."""
         if self._options.partial is None or time.monotonic() - self._began < self._due:
             return
         if not self._reader.gathered.events:
-            return  # the first stretch is still being decoded, and only what follows it is here
+            return  # the first stretch is still being decoded
         from tuiprof.model.trust import Remark
 
         stats = _stats(self._reader, 0)

@@ -1,4 +1,4 @@
-"""Builds the model's trace out of decoded chunks and the properties around the events."""
+"""Builds the model's trace from decoded chunks and the properties around the events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assemble(
     raw: RawSource | None = None,
     complete: bool = True,
 ) -> Trace:
-    """Build a trace; what is met while doing so is added to ``stats``.
+    """Build a trace; counts are added to ``stats``.
 
     When ``complete`` the events move out of ``gathered``, so that they are never in memory twice.
     """
@@ -153,7 +153,7 @@ def _durations(spans: Columns) -> Ints:
 
 
 def _together(spans: Columns, instants: Columns, stats: ReadStats) -> tuple[Columns, Columns]:
-    """Leave out what lies so far from the rest that its time cannot be true."""
+    """Drop events whose times are implausibly far from the rest."""
     starts, durs = spans.ts, _durations(spans)
     if len(instants):
         starts = np.concatenate((starts, instants.ts))
@@ -174,7 +174,7 @@ def _origin(spans: Columns, instants: Columns) -> int:
 def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
     if base_unix_ns is not None:
         return base_unix_ns + origin
-    # Kineto wrote Unix time itself before it had a base: between 2001 and 2100 it is taken for that.
+    # Kineto wrote Unix time before it had a base: times between 2001 and 2100 are interpreted as such.
     return origin if 10**18 <= origin < 41 * 10**17 else None
 
 
@@ -224,7 +224,7 @@ def _said(column: Ints | None, rows: Ints, otherwise: Ints, limit: int) -> Ints:
 def _by_name_and_lane(
     category: npt.NDArray[np.uint8], rows: Ints, spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> None:
-    """Fill in the category of events whose word does not tell it."""
+    """Fill in the category of events whose category word is ambiguous."""
     keys = np.stack(
         [
             spans.cat[rows].astype(np.int64),
@@ -251,7 +251,7 @@ def _by_name_and_lane(
 def _table(
     spans: Columns, resolved: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
 ) -> pl.DataFrame:
-    """Sort the events by time and put them into a table; each column is let go of once it is there."""
+    """Sort the events by time into a table; each source column is freed once copied."""
     given: dict[str, npt.NDArray[Any]] = {
         "ts": spans.ts,
         "dur": _durations(spans),
@@ -296,7 +296,7 @@ def _table(
 
 
 def _worded(codes: pl.Series, words: pl.Enum) -> pl.Series:
-    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
+    """Convert codes to an Enum column without creating strings; the Polars 2 API has another name for it."""
     to = getattr(codes.cat, "to", None)
     return codes.cast(words) if to is None else to(words)
 
@@ -355,7 +355,7 @@ def _instants(instants: Columns, gathered: Gathered, origin: int) -> pl.DataFram
 
 
 def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:
-    """Make one row a series of each counter event; values that are no numbers are left out."""
+    """Make one row per series of each counter event; non-numeric values are dropped."""
     lane_of = {lane: code for code, lane in enumerate(gathered.lanes)}
     rows: list[tuple[int, str, str, float, int | None]] = []
     for event in gathered.rare:
@@ -384,7 +384,7 @@ _VERSIONS = ("torch_version", "pytorch_version", "PyTorch version")
 
 
 def describe_file(path: Path, properties: Mapping[str, Any]) -> TraceInfo:
-    """Return where a trace comes from."""
+    """Return the origin of a trace."""
     job = properties.get("distributedInfo")
     job = job if isinstance(job, Mapping) else {}
     return TraceInfo(

@@ -52,7 +52,7 @@ def _from_floats(values: Sequence[object]) -> Ints | None:
 
 
 def from_text(texts: Sequence[bytes]) -> Ints:
-    """Convert microseconds as text of JSON numbers or strings to ns; ``MISSING`` where there is no number in range."""
+    """Convert microseconds as text of JSON numbers or strings to ns; ``MISSING`` if there is no number in range."""
     ns = np.full(len(texts), MISSING, dtype=np.int64)
     if not len(texts):
         return ns

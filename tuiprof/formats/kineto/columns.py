@@ -1,4 +1,4 @@
-"""Turns a stretch of events into columns: what a worker hands back instead of one object an event."""
+"""Converts a stretch of events to columns, which a worker returns instead of one object per event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tuiprof.formats.kineto.fastpath.arrays import Codes, Ints, codes, integers
 
 #: Integer columns beside the times: those of the event table, and the number that marks a step.
 NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes", "step_num")
-#: What instants of the memory allocator add.
+#: Additional columns of memory allocator instants.
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
 
@@ -68,7 +68,7 @@ class Columns(msgspec.Struct):
         )
 
     def joined(self, other: Columns) -> Columns:
-        """Return these events and others behind them; both use the same codebooks."""
+        """Return these events followed by others; both use the same codebooks."""
         numbers = {}
         for key in self.numbers.keys() | other.numbers.keys():
             numbers[key] = np.concatenate(
@@ -109,7 +109,7 @@ class Books:
         pid, tid = integers(pids), integers(tids)
         if pid is None or tid is None:  # text, or wider than 64 bits
             return codes([book.setdefault(lane, len(book)) for lane in zip(pids, tids, strict=True)])
-        # Neighbours mostly share their lane: runs of them are numbered.
+        # Neighbors mostly share their lane: number runs of them.
         starts = np.flatnonzero(np.append(True, (tid[1:] != tid[:-1]) | (pid[1:] != pid[:-1])))
         runs = list(zip(pid[starts].tolist(), tid[starts].tolist(), strict=True))
         for lane in dict.fromkeys(runs):
@@ -170,7 +170,7 @@ def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[s
 
 
 def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
-    """Return the columns that only instants have."""
+    """Return the columns that exist only for instants."""
     arguments = [event.args or NO_MEMORY_ARGS for event in instants]
     columns = {
         "bytes": _numbers([a.bytes for a in arguments], MISSING),
@@ -216,7 +216,7 @@ def _numbers(values: list[Loose], missing: int = NONE) -> Ints | None:
 
 
 def _integer(value: Loose, missing: int) -> int:
-    """Return a number in any notation; the stand-in if it is not a number, or wider than 64 bits."""
+    """Return a number in any notation; the default if it is not a number, or wider than 64 bits."""
     if isinstance(value, str):
         try:
             value = int(value, 0)

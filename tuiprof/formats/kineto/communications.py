@@ -1,7 +1,7 @@
-"""Reads which process group a collective belongs to, from the arguments that PyTorch writes with it.
+"""Reads the process group of collectives from the arguments that PyTorch writes.
 
-They stand on collective kernels, which have a correlation, and on the operator ``record_param_comms``, which has an
-external id. They are read from the text of a chunk, whichever way its events are decoded.
+They are attached to collective kernels, which have a correlation, and to the operator ``record_param_comms``, which
+has an external id. They are read from the text of a chunk, independent of the decoder of its events.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import polars as pl
 
 _KEY: Final = b'"Process Group Name"'
 _ARGS: Final = b'"args"'
-#: Arguments of one event are not looked for further away than this, bytes.
+#: Maximum distance of the arguments of one event, bytes.
 _LONGEST: Final = 1 << 16
 _Number = int | float | str | None
 
 
 class Communication(msgspec.Struct, array_like=True):
-    """What one event says of its process group.
+    """The process group in the arguments of one event.
 
     Attributes:
-        correlation: Joins a kernel with its launch; None = it is an operator.
+        correlation: Links a kernel with its launch; None = an operator.
         external_id: Its operator, or the one that launched it.
         group: Name of the process group, unique among the groups of a rank.
         description: What the framework calls it, as ``mesh_dp``.
@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(_Arguments).decode
 
 
 def find(data: bytes, end: int) -> list[Communication]:
-    """Return what the events in a stretch of text say of their process groups.
+    """Return the process groups of the events in a stretch of text.
 
     Args:
         data: Events.

@@ -1,7 +1,7 @@
 """The part of a Trace Event that is decoded into memory.
 
-Field names are those of the Trace Event Format document; Kineto adds the words inside ``args``. Whatever
-else an event carries stays in the file and is read again when somebody asks for the raw event.
+Field names are those of the Trace Event Format document; Kineto adds the keys inside ``args``. Other fields stay in
+the file and are read on demand for the raw event.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-#: Stands for a time, or a number of the memory allocator, that is not in the event, until the table is built.
+#: Sentinel for a missing time or allocator number, until the table is built.
 MISSING = -(1 << 63)
-#: The same for ids and sizes, which are never negative: a small number is quicker to convert and to count.
+#: Sentinel for missing ids and sizes, which are never negative; a small number is faster to convert and to count.
 NONE = -1
 
-#: What a number may look like. Tools write ids as text, and text that holds no number is MISSING.
+#: Accepted types of a number. Tools write ids as text; non-numeric text is MISSING.
 Loose = int | float | str | None
 
 
@@ -53,7 +53,7 @@ NO_MEMORY_ARGS = MemoryArgs()
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event with its times as numbers: right for nearly every trace, and proven so value by value."""
+    """One event with its times as numbers: exact for nearly every trace, and checked per value."""
 
     ph: str = ""
     cat: str | None = None
@@ -66,7 +66,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """One event with its times as the text of the file, for stamps that a binary fraction cannot hold."""
+    """One event with its times as text, for timestamps that a double cannot represent."""
 
     ph: str = ""
     cat: str | None = None
@@ -79,7 +79,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Instant(msgspec.Struct, gc=False):
-    """What only an event without length has."""
+    """Fields of events without a duration."""
 
     args: MemoryArgs | None = NO_MEMORY_ARGS
 

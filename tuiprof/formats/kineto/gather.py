@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Column:
-    """A column that grows at its end; the memory it lies in grows with it, so nothing is joined later."""
+    """A growing column; its buffer grows with it, so no concatenation is needed later."""
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
@@ -32,7 +32,7 @@ class Column:
         self._bytes += np.ascontiguousarray(values, dtype=self._dtype).data.cast("B")
 
     def values(self) -> npt.NDArray[Any]:
-        """Return a view of the values; let go of it before the column grows again."""
+        """Return a view of the values, which must be released before the column grows again."""
         return np.frombuffer(self._bytes, dtype=self._dtype)
 
 
@@ -153,15 +153,15 @@ class Gathered:
         self.repaired += chunk.repaired
 
     def code_of_name(self, name: str) -> int:
-        """Return the code of a name, a new one if need be."""
+        """Return the code of a name, adding it if necessary."""
         return self._names.setdefault(name, len(self._names))
 
     def code_of_cat(self, cat: str) -> int:
-        """Return the code of a category word, a new one if need be."""
+        """Return the code of a category word, adding it if necessary."""
         return self._cats.setdefault(cat, len(self._cats))
 
     def code_of_lane(self, pid: Identity, tid: Identity) -> int:
-        """Return the code of a lane, a new one if need be."""
+        """Return the code of a lane, adding it if necessary."""
         return self._lanes.setdefault((pid, tid), len(self._lanes))
 
     def count_into(self, stats: ReadStats) -> None:

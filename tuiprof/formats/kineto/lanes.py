@@ -1,4 +1,4 @@
-"""What each lane of the file is: a host thread, a stream of a device, or the profiler's own."""
+"""The kind of each lane of the file: a host thread, a device stream, or the profiler's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEVICE_PROCESS = (
 )
 _PLANE = re.compile(r"^/(?:host:CPU$|device:)")
 _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|AIU|TPU)\s*(\d*)$", re.IGNORECASE)
-#: Lanes of a device process that show the work again in another grouping, or no work at all.
+#: Lanes of a device process that repeat the work in another grouping, or have no work.
 _SHADOWS = re.compile(
     r"^(?:XLA Modules|Steps|Framework (?:Ops|Name Scope)|Source code|XLA TraceMe|TC Overlay|Overlay|_counters_|"
     r"TensorFlow (?:Ops|Name Scope)|SparseCore Steps|Host Offload Ops|Launch Stats|.* Submission Queue)",
@@ -45,11 +45,11 @@ class Labels:
 
     @property
     def of_xla(self) -> bool:
-        """Whether processes are called as XLA's profilers call their planes."""
+        """Whether process names are those of XLA profiler planes."""
         return any(_PLANE.match(name) for name in self.processes.values())
 
     def read(self, events: Iterable[Rare]) -> None:
-        """Take in the metadata events (phase M) among these."""
+        """Process the metadata events (phase M) among these."""
         for event in events:
             if event.phase != "M" or not isinstance(event.args, dict):
                 continue
@@ -72,7 +72,7 @@ class Lane:
 
 
 def describe(pid: Identity, tid: Identity, labels: Labels) -> Lane:
-    """Return what a lane is from its ids and the metadata."""
+    """Return a lane from its ids and the metadata."""
     process = labels.processes.get(pid, "")
     thread = labels.threads.get((pid, tid), "")
     if isinstance(pid, str) and _PROFILER.match(pid):

@@ -15,7 +15,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 class NotATrace(Exception):
-    """The text is no Trace Event JSON; the message says what it is."""
+    """The text is not Trace Event JSON; the message says what it is."""
 
 
 class MoreNeeded(Exception):
@@ -35,7 +35,7 @@ def find_events(data: bytes, complete: bool) -> Head:
     """Find where the list of events begins.
 
     Raises:
-        NotATrace: This is something else.
+        NotATrace: The text is not a trace.
         MoreNeeded: Call again with more of the file.
     """
     skipped = 3 if data.startswith(b"\xef\xbb\xbf") else 0
@@ -69,7 +69,7 @@ def find_events(data: bytes, complete: bool) -> Head:
             if complete:
                 raise NotATrace(_without_events(properties)) from None
             raise MoreNeeded from None
-        # A number may go on in the part that is not here yet; anything else is whole.
+        # A number may continue in the next part; other values are complete.
         if at >= len(text) and not complete:
             raise MoreNeeded
         properties[key[1]] = value
@@ -98,7 +98,7 @@ def _without_events(properties: dict[str, Any]) -> str:
 
 
 def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Read the properties behind the list of events; None when the file does not end as it should."""
+    """Read the properties after the list of events; None if the file is not properly terminated."""
     rest = data[1:].strip()
     if rest in (b"", b"}"):
         return {}

@@ -28,11 +28,11 @@ class Matched:
 def match(
     ts: Ints, phases: npt.NDArray[np.uint8], lanes: Sequence[int], names: Sequence[str], last_ns: int
 ) -> Matched:
-    """Match begin and end events of each lane, like brackets; what is never closed ends at ``last_ns``.
+    """Match begin and end events of each lane, like brackets; unclosed ones end at ``last_ns``.
 
-    An end closes the innermost open begin of its lane. Where its name is that of an outer one it closes that one; the
-    order within the file decides between equal stamps, except that an end waits for a begin of its name at the same
-    instant (a range without length may be written end first).
+    An end closes the innermost open begin of its lane, or an outer one with its name. File order decides between equal
+    timestamps, except that an end waits for a begin of its name at the same instant (an empty range may be written end
+    first).
     """
     order = np.argsort(ts, kind="stable").tolist()
     times, kinds = ts.tolist(), (phases == _BEGIN).tolist()
@@ -101,7 +101,7 @@ def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int,
 
 
 def _position(stack: list[int], names: Sequence[str], name: str) -> int | None:
-    """Return where the innermost open begin of a name lies; the last when the end has no name."""
+    """Return the position of the innermost open begin of a name; the last if the end has no name."""
     if not stack:
         return None
     if not name:

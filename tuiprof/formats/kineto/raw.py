@@ -1,4 +1,4 @@
-"""Finds the untouched text of an event again."""
+"""Retrieves the raw text of an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuiprof.formats.source import Damaged, Source
 
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """Where a chunk lies."""
+    """The location of a chunk."""
 
     events: int  # number of events in it
     offset: int  # its first byte in the unwrapped file
@@ -24,7 +24,7 @@ class ChunkSpan:
 
 
 class RawChunks:
-    """Reads the chunk of an event again and takes the event out of it."""
+    """Reads the chunk of an event again and extracts the event."""
 
     def __init__(self, source: Source, chunks: Sequence[ChunkSpan]) -> None:
         self._source = source
@@ -58,10 +58,10 @@ class RawChunks:
         try:
             data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
-            return []  # the file was moved or overwritten since: there is no raw text any more
+            return []  # the file was moved or overwritten: the raw text is lost
         pieces = tolerant.split(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
         if not chunk.strict:
             return [text for text in texts if tolerant.mend(text) is not None]
-        # Damage within arguments that nothing is read from: better none than the text of a neighbour.
+        # Damage in unread arguments: return none rather than the text of a neighbor.
         return texts if len(texts) == chunk.events else []

@@ -1,7 +1,6 @@
-"""Reads events out of text that is not quite JSON, and never loses a neighbour of a broken event.
+"""Reads events from invalid JSON without losing the neighbors of a broken event.
 
-Slow and patient; used for the one chunk that the strict decoder refused, and for the chunk in which the
-list of events ends.
+Slow; used only for a chunk that the strict decoder rejected, and for the chunk in which the list of events ends.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def _int(text: str) -> int | str:
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_int=_int, parse_constant=str)
 _SCANNER = json.JSONDecoder(strict=False)  # only to find where a value ends
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: A string, to the end of the text if it does not end. It is never tried twice from one quote, however long it is.
+#: A string, up to the end of the text if unterminated. Each quote is tried only once, regardless of length.
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _TOKEN = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
 _GARBAGE = re.compile(rf'{_STRING}|[^,\[\]{{}}"]+|.', re.DOTALL)
-#: The end of a string that has swallowed the beginning of the next event, because a quote is missing.
+#: The end of a string that contains the beginning of the next event, because a quote is missing.
 _SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
 #: Characters of an event that are decoded to find its end: most are short.
 _WINDOWS = (1 << 12, 1 << 17, 8 << 20)
-#: Brackets within brackets that no event has: the text around them is not looked at any further.
+#: Maximum nesting depth; deeper text is skipped.
 _DEEPEST = 500_000
 _FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
 _ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields__}
@@ -151,7 +150,7 @@ def mend(data: bytes) -> bytes | None:
             return None
     if not isinstance(fields, dict):
         return None
-    # Surrogates without their other half are no text: they become question marks.
+    # Unpaired surrogates become question marks.
     mended = json.dumps(_coerced(fields), ensure_ascii=False).encode("utf-8", errors="replace")
     return mended if _sound(mended) else None
 

@@ -1,4 +1,4 @@
-"""From the words of the tools to the categories of the model.
+"""Maps the category words of tools to the categories of the model.
 
 Kineto's words are those of its ``ActivityType`` names since PyTorch 1.8; vendors put their own prefix in
 front (``cuda_``, ``xpu_``, ``mtia_``, ``privateuse1_``). Tools that write no category get it from the lane
@@ -57,7 +57,7 @@ ON_DEVICE: Final = frozenset(
 
 #: Words that need the event's name: MTIA writes all that its command processor does under one.
 BY_NAME: Final = frozenset({"mtia_ccp_events"})
-#: Words that say nothing about where the work ran, so that the lane decides.
+#: Words that do not tell where the work ran, so the lane decides.
 BY_LANE: Final = frozenset({"", "none", "fee"})
 
 

@@ -1,4 +1,4 @@
-"""Raw captures of Neuron devices: private binary formats, and the command that turns them into what is read here."""
+"""Raw captures of Neuron devices: private binary formats, and the command that converts them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_capture_directory(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a raw capture becomes what is read here."""
+    """The conversion of a raw capture."""
 
     what: str  # what the capture is
     command: tuple[str, ...]  # what to run
@@ -57,7 +57,7 @@ def conversion(path: Path, tool: str | None) -> Conversion | None:
 
 
 def refuse(path: Path, tool: str | None) -> TraceError:
-    """Return the error that says what to run."""
+    """Return the error with the command to run."""
     where = "" if tool else " (neuron-explorer is in aws-neuronx-tools; it runs without a Neuron device)"
     found = conversion(path, tool)
     if found is None:

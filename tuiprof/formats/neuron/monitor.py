@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _GROUPS: Final = frozenset(("neuron_runtime_data", "system_data", "instance_info", "neuron_hardware_info"))
 _BLOCK: Final = 1 << 18
-#: A line longer than this is no report.
+#: Maximum length of a report line.
 _LONGEST_LINE: Final = 16 << 20
 
 
@@ -93,7 +93,7 @@ class _Lines:
         self.damage: str | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield them; one that is too long in pieces, which are no document."""
+        """Yield the lines; one that is too long is split into pieces, which are not documents."""
         parts, size = list[bytes](), 0
         with self._source.stream() as stream:
             while block := self._block(stream.read_some):

@@ -19,14 +19,14 @@ _LATENCIES: Final = (
 )
 _PERCENTILES: Final = (("p50", "p50"), ("p99", "p99"), ("p100", "max"))
 _NS: Final = 1e9
-#: A report that names more cores than any machine has, a longer period or a larger figure, is damaged.
+#: Plausibility limits: a report with more cores, a longer period or a larger figure is damaged.
 _MOST_CORES: Final = 4096
 _LONGEST_PERIOD_S: Final = 86_400.0
 _LARGEST: Final = 1e18
 
 
 class Reports:
-    """What the reports so far say; a newer report replaces the groups it holds and leaves the others.
+    """State from all reports so far; a newer report replaces only the groups it contains.
 
     Safe to fill from one thread and to read from another.
     """
@@ -41,7 +41,7 @@ class Reports:
         self.count = 0
 
     def take(self, report: dict[str, Any]) -> None:
-        """Take one report."""
+        """Process one report."""
         with self._lock:
             self.count += 1
             self._instance.update(_object(report, "instance_info"))
@@ -132,7 +132,7 @@ class Reports:
 def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]:
     """Feed reports one by one; yield seconds since the first and the state, one object that moves on.
 
-    The monitor writes no time of day: the periods are added up.
+    The monitor writes no timestamps: the periods are summed.
     """
     state, at = Reports(), 0.0
     for report in reports:

@@ -27,7 +27,7 @@ from tuiprof.formats.neuron.tables import (
 from tuiprof.model import Track
 
 _TABLE: Final = "SystemProfileEvents"
-#: An index from here on is no core's.
+#: Indices from here on are not cores.
 _MOST_CORES: Final = 1 << 10
 _EVENT: Final[Columns] = {
     **TIMES,
@@ -56,7 +56,7 @@ _CATEGORIES: Final = {
     "exec_consume_gpsimd_stdio": "overhead",
     "exec_consume_cc_core_notifications": "overhead",
 }
-#: Host calls that hand a program over: what device rows of the same flow or execution are linked with.
+#: Host calls that submit a program, linked with device rows of the same flow or execution.
 _LAUNCHES: Final = ("nrt_execute", "nrta_execute_schedule", "runtime_execute")
 _PYTHON: Final = re.compile(r"\.py\(\d+\): ")
 #: Transfers that move the bytes; the calls around them name the same bytes once more.

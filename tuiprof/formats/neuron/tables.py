@@ -36,7 +36,7 @@ TIMES: Final[Columns] = {"start_ts": NUMBER, "end_ts": NUMBER, "duration_ns": NU
 
 _PART: Final = re.compile(r"^([A-Z][A-Za-z]+?)(?:_(\d+))?\.parquet$")
 
-#: Stands for a time that is not said.
+#: Sentinel for a missing time.
 _NEVER: Final = -(1 << 63)
 
 #: Tables that make a directory a Neuron profile.
@@ -106,10 +106,10 @@ class Tables(Protocol):
         """Tell whether a table has rows."""
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what cannot be read as its kind is null."""
+        """Return the requested columns that the table has; values of the wrong type are null."""
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
-        """Return one row, untouched."""
+        """Return one raw row."""
 
 
 class ParquetTables:
@@ -127,7 +127,7 @@ class ParquetTables:
         return table in self.files
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
+        """Return the requested columns that the table has; values of the wrong type are null.
 
         Raises:
             TraceError: A file of the table is damaged.
@@ -167,7 +167,7 @@ def _rows(scan: pl.LazyFrame) -> int:
 
 
 def _must_fit(path: Path, rows: int, columns: int) -> None:
-    """Refuse a file that says to hold more than there is memory for: a few bytes can stand for any number of rows."""
+    """Reject a file that claims more rows than fit into memory: a few bytes can encode any number of rows."""
     if rows * columns * 8 > available_bytes():
         raise TraceError(
             f"{path} declares {rows:,} rows, which do not fit into memory",
@@ -177,7 +177,7 @@ def _must_fit(path: Path, rows: int, columns: int) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what Polars raises of a damaged file into an error that says so."""
+    """Convert Polars exceptions for a damaged file to a TraceError."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
@@ -232,7 +232,7 @@ class JsonTables:
         return bool(self.rows.get(table))
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what cannot be read as its kind is null."""
+        """Return the requested columns that the table has; values of the wrong type are null."""
         rows, names = self.rows.get(table, []), self._names.get(table, {})
         columns = []
         for name, kind in wanted.items():
@@ -246,7 +246,7 @@ class JsonTables:
         return pl.DataFrame(columns)
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
-        """Return one row, untouched."""
+        """Return one raw row."""
         return self.rows[table][index]
 
 
@@ -263,7 +263,7 @@ class RawRows:
             if first <= ordinal < first + count:
                 try:
                     row = self._tables.row(table, ordinal - first)
-                except TraceError:  # overwritten since: there is no raw text any more
+                except TraceError:  # overwritten: the raw text is lost
                     return ""
                 return json.dumps({"table": table, **row}, default=str, ensure_ascii=False, indent=1)
         return ""
@@ -279,8 +279,8 @@ def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
 def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
     """Return starts and lengths, ns.
 
-    A row without a length lasts until its ``end_ts``, where it has one. One without a start, or with times that no
-    clock shows, lies nowhere: its length is -1.
+    A row without a length lasts until its ``end_ts``, if it has one. A row without a start, or with implausible times,
+    has length -1.
     """
     start, length, end = (
         numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns", "end_ts")

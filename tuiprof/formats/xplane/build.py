@@ -1,4 +1,4 @@
-"""From the columns of an XSpace to the model."""
+"""Converts the columns of an XSpace to the model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEMORY = ("MemoryAllocation", "MemoryDeallocation")
 
 
 class Builder:
-    """Works out the model's columns of one file.
+    """Computes the model's columns of one file.
 
     Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or touches it,
     still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
@@ -145,8 +145,8 @@ class Builder:
         kinds = ("", "kernel_details", "memcpy_details", "memset_details")
         for code, kind in enumerate(kinds[1:], 1):
             details[stats.events(kind)] = code
-        # Lines that are read alike form a group, and few distinct (group, name, details) stand for many events:
-        # each is looked at once.
+        # Lines of the same kind form a group, and there are few distinct (group, name, details): each is processed
+        # once.
         groups: dict[tuple[Row, int, str], int] = {}
         of_line = [groups.setdefault(self._alike(index), len(groups)) for index in range(len(space.lines))]
         alike = list(groups)
@@ -174,13 +174,13 @@ class Builder:
         self.category[self.host & stats.has("step_num")] = _CODE["annotation"]
         self.category[self.host & stats.has("hlo_op") & ~launched] = _CODE["cpu_op"]
         self._look_inside()
-        # A TPU traced without operations: its programs are then the work.
+        # A TPU traced without operations: its programs are the work.
         with_ops = np.unique(self.device[np.isin(self.row, (Row.OPS, Row.ASYNC))])
         alone = (self.row == Row.MODULES) & ~np.isin(self.device, with_ops)
         self.category[alone] = _CODE["kernel"]
 
     def _set_own_work_apart(self) -> None:
-        """What the probe itself gave the devices to do, to learn when they are done, is nobody's operator or kernel."""
+        """Programs that the probe runs on the devices, to detect when they are done, do not belong to any operator."""
         own = [code for code, name in enumerate(self.names) if words.OWN in name]
         if not own:
             return
@@ -201,10 +201,10 @@ class Builder:
         return row, line.plane if row in (Row.OPS, Row.ASYNC) else -1, line.name if row is Row.STREAM else ""
 
     def _look_inside(self) -> None:
-        """Take back what was called an annotation but lies inside a runtime call or a compilation of its thread."""
+        """Remove the annotation category from events inside a runtime call or a compilation of their thread."""
         rows = np.flatnonzero(self.category == _CODE["annotation"])
         rows = rows[~self.stats.has("step_num")[rows]]
-        # One axis for all threads: each gets a stretch of its own, as long as the trace.
+        # One axis for all threads: each gets its own stretch, as long as the trace.
         start, end = self.start // 1000, self.end // 1000
         low = int(start.min()) if len(start) else 0
         axis = self.space.line.astype(np.int64) * (int(end.max()) - low + 1 if len(end) else 0) - low
@@ -229,7 +229,7 @@ class Builder:
     # -- what belongs together -----------------------------------------------------------------------------
 
     def _link_programs(self) -> None:
-        """Link the operations of each TPU program with the host call that handed it over; align the clocks."""
+        """Link the operations of each TPU program with the host call that submitted it; align the clocks."""
         run, named_device = self.stats.ints("run_id", missing=0), self.stats.ints("device_ordinal")
         module = (self.row == Row.MODULES) & self.stats.has("run_id")
         enqueue = self._named(words.ENQUEUE) & self.host & (named_device >= 0)
@@ -255,7 +255,7 @@ class Builder:
     def _bounds(
         self, modules: Ints, enqueue: Mask, complete: Mask, number: Ints
     ) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the times that bound a device's clock: handed over, started, ended, heard of."""
+        """Return the times that bound a device's clock: submitted, started, ended, completion seen."""
         first = {int(number[row]): row for row in np.flatnonzero(enqueue)[::-1].tolist()}
         last = {int(number[row]): row for row in np.flatnonzero(complete).tolist()}
         begun = [(first[int(number[row])], row) for row in modules.tolist() if int(number[row]) in first]
@@ -265,7 +265,7 @@ class Builder:
         return self.start[a[:, 0]], self.start[a[:, 1]], self.end[b[:, 0]], self.start[b[:, 1]]
 
     def _dispatched(self, ordinal: Ints) -> pl.DataFrame | None:
-        """Return which operators ran on the CPU behind which call, as rows of the table of events."""
+        """Return which operators ran on the CPU for which call, as rows of the table of events."""
         ops = np.flatnonzero(self.host & self.stats.has("hlo_op") & self.stats.has("run_id"))
         if not len(ops):
             return None
@@ -344,7 +344,7 @@ class Builder:
         )
 
     def _allocators(self) -> Ints:
-        """Return the device whose memory each event is about; -1 = the host's.
+        """Return the device of each memory event; -1 = host.
 
         The allocators of GPUs are recognised by their names (``GPU_0_bfc``, ``xla_gpu_host_bfc``), those of TPUs by
         the index of the device. ``bytes_reserved`` is what programs hold besides buffers, not a pool that

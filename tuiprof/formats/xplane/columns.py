@@ -18,10 +18,10 @@ Mask = npt.NDArray[np.bool_]
 
 _DOUBLE, _STR, _REF = 2, 5, 7
 _DENSE: Final = 1 << 20
-#: A time of a profile is nearer to its origin than this: 26 days.
+#: Maximum distance of a time from the origin of a profile: 26 days.
 _FAR_PS: Final = 1 << 61
 
-#: Stats that the model needs; the rest stay where they are until an event's raw text is asked for.
+#: Stats that the model needs; others are decoded only for an event's raw text.
 WANTED: Final = (
     "correlation_id",
     "run_id",
@@ -141,7 +141,7 @@ class Named:
         return np.where(found == 0, -1, found)  # 0 is what a profiler writes that does not know the size
 
     def numbers_in(self, name: str, pattern: re.Pattern[bytes]) -> Ints:
-        """Return a number that stands in a text stat, for every event; -1 = there is none."""
+        """Return the number in a text stat, for every event; -1 = none."""
         column = np.full(len(self.space), -1, dtype=np.int64)
         stats, data, known = self.space.stats, self.space.buffer.data, dict[bytes, int]()
         plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
@@ -163,9 +163,9 @@ class Named:
 def times(space: Space) -> tuple[Ints, Ints, int | None]:
     """Return start and end of every event in ps, and the Unix time in ns that they count from, where it is said.
 
-    Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is taken off
-    before anything is multiplied, so that picoseconds fit into 64 bits; events that nevertheless do not fit are marked
-    as damaged, and lie at 0.
+    Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is subtracted
+    before multiplying, so that picoseconds fit into 64 bits; events that still do not fit are marked as damaged, with
+    time 0.
     """
     stamps = np.array([line.timestamp_ns for line in space.lines], dtype=np.int64)
     unix = (stamps > UNIX_TIME_NS) & (stamps < LIMIT_NS)

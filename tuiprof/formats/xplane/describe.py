@@ -1,4 +1,4 @@
-"""Where an XSpace comes from, what its lines are, and what to know before believing it."""
+"""Origin, tracks and limitations of an XSpace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tracks_of(space: Space, threads: dict[int, int]) -> tuple[Track, ...]:
 
 
 def describe(space: Space, path: Path | None, origin_unix_ns: int | None) -> TraceInfo:
-    """Return where the trace comes from."""
+    """Return the origin of the trace."""
     devices: dict[int, DeviceInfo] = {}
     for plane in space.planes:
         found = words.device_of(plane.name)
@@ -84,7 +84,7 @@ def _framework(space: Space, properties: dict[str, object]) -> str:
 
 
 def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame | None) -> list[Remark]:
-    """Return what to know before believing the trace."""
+    """Return the limitations of the trace."""
     found = [
         Remark("profiler-error", f"the profiler reports: {text[:300]}", level="bad") for text in space.errors
     ]

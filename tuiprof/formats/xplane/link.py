@@ -1,4 +1,4 @@
-"""What belongs together in an XSpace: host waits, launches and their programs, and the clocks of host and TPU."""
+"""Links in an XSpace: host waits, launches and their programs, and the clocks of host and TPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def number_runs(device: Ints, run: Ints, rows: Ints) -> Ints:
 
 
 def inside(starts: Ints, ends: Ints, values: Ints, at: Ints) -> Ints:
-    """Return the value of the interval that each instant lies in; -1 where it lies in none."""
+    """Return the value of the interval around each instant; -1 = none."""
     if not len(starts):
         return np.full(len(at), -1, dtype=np.int64)
     order = np.argsort(starts, kind="stable")
@@ -60,7 +60,7 @@ def inside(starts: Ints, ends: Ints, values: Ints, at: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far a device's clock is off the host's."""
+    """Offset of a device's clock from the host's."""
 
     device: int  # device index
     ps: int  # what to add to the device's times
@@ -85,7 +85,7 @@ def clock_shift(device: int, enqueued: Ints, started: Ints, ended: Ints, heard: 
 
 Mask = npt.NDArray[np.bool_]
 
-#: A call of a compiled function; within it the program is handed over, unless it is only being traced.
+#: A call of a compiled function, which submits the program, unless it is only being traced.
 _CALL: Final = re.compile(r"^PjitFunction\((.*)\)$")
 _EXECUTE: Final = re.compile(r"Executable::Execute")
 _MODULE: Final = "jit_"
@@ -99,7 +99,7 @@ def handed_over(
     start: Ints,
     end: Ints,
 ) -> dict[str, Ints]:
-    """Return the innermost calls that handed a program over, in order of start, by the program's name."""
+    """Return the innermost calls that submitted a program, in order of start, by the program's name."""
     program = {code: plain(match[1]) for code, text in enumerate(names) if (match := _CALL.match(text))}
     executes = np.fromiter((_EXECUTE.search(text) is not None for text in names), bool, len(names))
     either = executes.copy()
@@ -136,7 +136,7 @@ def match_programs(
     works, made_by = [ops[:0]], [ops[:0]]
     for identity, module in enumerate(modules):
         if modules.count(module) > 1 or module not in calls:
-            continue  # of two programs of one name nobody knows which call runs which
+            continue  # calls cannot be matched to two programs of one name
         mine = np.flatnonzero(of_program == identity)
         rows = ops[mine]
         of_call = match_runs(run[mine], start[rows], start[calls[module]])

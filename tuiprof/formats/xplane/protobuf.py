@@ -4,8 +4,8 @@ Encoding: https://protobuf.dev/programming-guides/encoding. A message is a seque
 (number and wire type in one varint) and a value: a varint (type 0), eight bytes (1), a length and that many
 bytes (2), or four bytes (5).
 
-The columnar way keeps one cursor a message and moves all of them over one field at a time, with NumPy. It
-needs no object an event, which is what makes a million events with their stats a matter of half a second.
+The columnar reader keeps one cursor per message and advances all of them by one field at a time, with NumPy. It needs
+no object per event, so a million events with their stats take half a second.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ _LONG = 0x80
 
 
 class Chains:
-    """Finds the events of a line, which follow each other like links of a chain, without a step an event.
+    """Finds the consecutive events of a line without a Python step per event.
 
     Where an event ends the next begins, so a single look at all bytes tells every position at which one (of less than
     128 bytes) could begin and the position it would lead to; those inside another are left out. From the first event on
@@ -227,7 +227,7 @@ DOUBLE, UINT, INT, STR, RAW, REF, COMPRESSED = 2, 3, 4, 5, 6, 7, 8
 
 @dataclass(slots=True)
 class Metadata:
-    """What events of one name have in common."""
+    """Common data of the events of one name."""
 
     name: str  # its name; for an XLA operation the text of the HLO instruction
     display_name: str  # a shorter name; may be empty

@@ -1,4 +1,4 @@
-"""An XSpace as columns: every plane, line, event and stat of the file, in picoseconds, nothing interpreted.
+"""An XSpace as columns: every plane, line, event and stat of the file, in picoseconds, uninterpreted.
 
 Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event starts at
 ``line.timestamp_ns`` × 1000 + ``offset_ps``.
@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 _EVENTS_AT_ONCE: Final = 1 << 16
 _EVENT_TAG: Final = 4 << 3 | BYTES
 _METADATA_TAG: Final = 1 << 3 | VARINT
-#: So many events are stepped over before their chain is looked for again.
+#: Number of events to skip before searching their chain again.
 _STEPS: Final = 64
 
 #: Above this a line's ``timestamp_ns`` is Unix time (TensorFlow 2.x), below it counts from the profile's start.

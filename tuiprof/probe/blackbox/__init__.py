@@ -1,1 +1,1 @@
-"""What is kept for when a run goes wrong: stacks, stalls, NaN, memory that ran out."""
+"""Data recorded for failed runs: stacks, stalls, NaN, out-of-memory errors."""

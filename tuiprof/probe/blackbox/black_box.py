@@ -1,7 +1,7 @@
 """The black box: stacks, collectives, NaN and infinite values, and out-of-memory errors, recorded when a run fails.
 
-All of it is asked for or looked after in the log's thread, except :mod:`.nan_watch` (asked for with ``--watch-nan``)
-and :mod:`.out_of_memory` (which runs when an allocation has failed). ``control/black-box.json`` says what is wanted.
+All of it runs in the log's thread, except :mod:`.nan_watch` (enabled with ``--watch-nan``) and :mod:`.out_of_memory`
+(which runs when an allocation has failed). ``control/black-box.json`` has the options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .stall import StallWatch
 OPTIONS = "black-box.json"  # in control/
 _STALL = "stall-"  # ids of requests made here
 _OLD_S = 60.0  # requests older than this process are ignored
-_QUIET_NS = 2_000_000_000  # after so long without a step, reading the Flight Recorder delays nothing
+_QUIET_NS = 2_000_000_000  # after this time without a step, reading the Flight Recorder delays nothing
 
 
 class BlackBox:
@@ -34,11 +34,11 @@ class BlackBox:
     Args:
         session: The session directory.
         out: Where records go.
-        note: Tells the user something once: level and text.
+        note: Reports a message to the user once: level and text.
 
     Attributes:
-        options: What is wanted of it.
-        undo: What takes back what was registered with a framework.
+        options: Enabled checks.
+        undo: Functions that undo registrations with a framework.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class BlackBox:
     # -- in the log's thread --------------------------------------------------------------------------------
 
     def saw(self, steps: list[Step]) -> None:
-        """Take steps that have ended."""
+        """Process completed steps."""
         self._stall.saw(steps)
 
     def poll(self, requests: Requests, writer: str, n: int, disturbed: bool) -> None:
-        """Answer who asked for stacks, and ask for those of all ranks where steps have stopped."""
+        """Answer requests for stacks, and request those of all ranks if steps have stopped."""
         asked, requests.stacks = requests.stacks, []
         for name in asked:
             fields = self._read(name)
@@ -106,7 +106,7 @@ class BlackBox:
         quiet = self._stall.since_ns() > _QUIET_NS
         self.write("stacks", id=name, n=n, cause=cause, threads=threads_now())
         if quiet:
-            # Not while steps are made: it asks the device about events, which would break a graph's capture.
+            # Not during steps: it queries events on the device, which would break a graph capture.
             try:
                 path = dump(self._session, f"{name}-{writer}")
             except Exception as error:
@@ -130,7 +130,7 @@ class BlackBox:
             self.write("nan", n=n, what=what, value=value)
 
     def watch_torch(self, runtime: Any, torch: Any) -> None:
-        """Look after PyTorch."""
+        """Install the checks for PyTorch."""
         try:
             from .out_of_memory import OutOfMemoryWatch
 
@@ -145,7 +145,7 @@ class BlackBox:
             self._note("warn", f"the black box cannot watch PyTorch: {error!r}")
 
     def ending(self, n: int) -> None:
-        """Keep where the exception came from that ends the script."""
+        """Record the origin of the exception that ends the script."""
         error = getattr(sys, "last_value", None)  # set when an exception reached the top
         if error is None:
             return

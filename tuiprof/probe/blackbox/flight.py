@@ -1,8 +1,8 @@
-"""What collectives this process has entered, by PyTorch's Flight Recorder.
+"""Collectives that this process has entered, from PyTorch's Flight Recorder.
 
 The recorder keeps the last collectives of each process group in memory. NCCL's is read first, else the one of the
 other backends (PyTorch 2.9 and newer); as JSON where this PyTorch can give that (2.5), else as a pickle of plain
-values. Nothing is turned on here: what the recorder does is decided by the script's environment.
+values. Nothing is enabled here: the script's environment configures the recorder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..guest.own_file import OwnFile
 
 FOLDER = "stacks"  # in the session
 _MOST_BYTES = 32 << 20
-#: Where NCCL is used its recorder knows; the second one is that of gloo.
+#: NCCL's recorder first; the second one is that of gloo.
 _DUMPS = (
     ("_dump_nccl_trace_json", ".json"),
     ("_dump_nccl_trace", ".pickle"),

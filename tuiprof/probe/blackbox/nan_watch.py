@@ -1,9 +1,9 @@
-"""Loss and gradients that are no numbers, seen without ever waiting for the device (``--watch-nan``).
+"""Detects NaN and infinite loss and gradients without waiting for the device (``--watch-nan``).
 
-Before an optimizer steps, the norm of each gradient is put into one small tensor on the device, with the loss of the
-last backward pass in front. On a GPU it is copied to pinned memory without waiting, with an event behind the copy; at
-one of the next steps, when the event has happened, the host reads it. So the host learns it a step or so later, of the
-step in which it was. Gradients are read, never written. On the CPU there is nothing to wait for.
+Before an optimizer step, the norms of all gradients are stored in one small tensor on the device, after the loss of
+the last backward pass. On a GPU it is copied asynchronously to pinned memory, followed by an event; once the event has
+completed, at one of the next steps, the host reads it. So the host learns about a step one or more steps later.
+Gradients are read, never written. On the CPU there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from ..guest.exceptions import leave_out
 
-_MOST_PENDING = 64  # checks whose results have not come yet; beyond it steps go unchecked
-_MOST_NAMED = 3  # gradients of one step that are named one by one
+_MOST_PENDING = 64  # maximum number of pending checks; beyond it steps are not checked
+_MOST_NAMED = 3  # maximum number of gradients named per step
 
 
 class _Check:
-    """What was asked at one step."""
+    """The check of one step."""
 
     def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[Any]) -> None:
         self.n = n
@@ -53,7 +53,7 @@ class NanWatch:
             self._loss = tensor.detach()
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        """Ask about the gradients that an optimizer is about to use, and read earlier answers."""
+        """Check the gradients that an optimizer is about to use, and read earlier results."""
         if not self._hook.on:
             return
         try:
@@ -66,7 +66,7 @@ class NanWatch:
             self._hook.failed()
 
     def _busy(self) -> bool:
-        """Whether this must not be seen: a graph is captured or compiled."""
+        """Whether checks are not possible: a graph is being captured or compiled."""
         compiler = getattr(self._torch, "compiler", None)
         compiling = getattr(compiler, "is_compiling", None)
         return bool(self._runtime.capture.must_wait() or (compiling is not None and compiling()))
@@ -117,7 +117,7 @@ class NanWatch:
             if not _is_finite(loss):
                 write("loss", check.n, _in_words(loss))
         bad = [(p, v) for p, v in zip(check.parameters, values) if not _is_finite(v)]
-        if not bad or self._named:  # from the first one on all are spoiled
+        if not bad or self._named:  # after the first one, all are affected
             return
         self._named = True
         names = self._names()

@@ -1,9 +1,9 @@
 """Keeps the allocator's snapshot when an allocation on a GPU fails, before the exception is raised.
 
 PyTorch calls the observer after it has given up (its cache freed, the driver asked again) and before it raises
-``torch.OutOfMemoryError``, so the snapshot shows what held the memory at that moment. The script cannot tell: the
-exception, who catches it and the exit status are what they are without it. A script that catches the error to try
-something smaller goes on; the first failure and the last one are kept.
+``torch.OutOfMemoryError``, so the snapshot shows what held the memory at that moment. The script is not affected:
+exception, handlers and exit status stay the same. A script that catches the error and retries with less memory
+continues; the first and the last failure are kept.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ..guest.exceptions import raised_by_signal_handler
 from ..guest.own_file import OwnFile
 
 FOLDER = "memory"  # in the session
-#: Events of the history that are kept where it is recorded; beyond it the oldest are forgotten.
+#: Maximum number of history events, if it is recorded; the oldest are dropped.
 MOST_ENTRIES = 200_000
-_AGAIN_NS = 1_000_000_000  # not sooner than this after a snapshot is another one taken …
-_AT_ONCE = 2  # … after so many
+_AGAIN_NS = 1_000_000_000  # minimum interval between snapshots …
+_AT_ONCE = 2  # … after this many
 _MOST_RECORDS = 100
 
 
 class OutOfMemoryWatch:
-    """Watches for failed allocations, from the moment on when the script initialises CUDA.
+    """Watches for failed allocations once the script initializes CUDA.
 
     Args:
         runtime: The probe.
@@ -44,7 +44,7 @@ class OutOfMemoryWatch:
         self._taken_ns = 0
         later = getattr(torch.cuda, "_lazy_call", None)
         if later is not None and torch.backends.cuda.is_built():
-            later(self._begin)  # never initialises CUDA by itself: the script may fork before it does
+            later(self._begin)  # never initializes CUDA itself: the script may fork first
 
     def _begin(self) -> None:
         """Attach to the allocator (while CUDA is being initialised, or at once)."""

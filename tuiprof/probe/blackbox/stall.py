@@ -1,4 +1,4 @@
-"""Sees that steps have stopped coming, in the log's thread."""
+"""Detects stalled steps, in the log's thread."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from time import monotonic_ns
 
 from ..assembly import Step
 
-#: A stall: no step for so many times the median step, and for at least so long.
+#: A stall: no step for this multiple of the median step, and for at least this time.
 STALL_TIMES = 10
 STALL_NS = 30_000_000_000
-_FEWEST_STEPS = 5  # before a median is believed
+_FEWEST_STEPS = 5  # for a reliable median
 _MEDIAN_OF = 127
-_SUSPENDED_NS = 5_000_000_000  # not checked for so long: the process or the machine was stopped
+_SUSPENDED_NS = 5_000_000_000  # not checked for this long: the process or the machine was suspended
 
 
 def stall_after_ns(median_ns: float, least_ns: float = STALL_NS) -> float:
-    """Return after how long without a step a run stalls, ns."""
+    """Return the time without a step after which a run counts as stalled, ns."""
     return max(least_ns, STALL_TIMES * median_ns)
 
 
 class StallWatch:
-    """Holds the time since the last step against the steps before it.
+    """Compares the time since the last step with earlier steps.
 
     Attributes:
-        least_ns: Nothing shorter is a stall, ns.
+        least_ns: Minimum length of a stall, ns.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class StallWatch:
         self._done = True
 
     def saw(self, steps: list[Step]) -> None:
-        """Take steps that have ended."""
+        """Process completed steps."""
         self._times.extend([step[2] for step in steps if not step[6]])
         if steps:
             self._last_ns = monotonic_ns()
             self._done = False
 
     def answered(self) -> None:
-        """Where this process is was written just now: of this stall nothing more is needed."""
+        """The stacks of this process were just written: nothing more is needed for this stall."""
         if self.since_ns() > self.least_ns / 2:
             self._done = True
 
@@ -51,7 +51,7 @@ class StallWatch:
         return monotonic_ns() - self._last_ns if self._last_ns else 0
 
     def found(self) -> tuple[int, int] | None:
-        """Return for how long there was no step and the median step, ns, once a stall; None = steps are made."""
+        """Return the time without a step and the median step, ns, once per stall; None = no stall."""
         now = monotonic_ns()
         gap, self._looked_ns = now - self._looked_ns, now
         if gap > _SUSPENDED_NS:

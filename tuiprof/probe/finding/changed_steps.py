@@ -1,9 +1,9 @@
-"""What a step is, changed while the script runs: ``tuiprof steps SESSION --at FILE:LINE`` and its like.
+"""Changes the definition of a step while the script runs: ``tuiprof steps SESSION --at FILE:LINE`` etc.
 
-A request names a line, a function, or one of what the hooks see. Steps are numbered from 0 again, and those before
+A request names a line, a function, or a source known to the hooks. Steps are numbered from 0 again, and those before
 are withdrawn. A line is counted by ``sys.monitoring`` (Python 3.12 and newer) each time it is reached: all other lines
-of its code object are switched off as they first run, and no other code is touched. A function is counted each time it
-returns; before Python 3.12 what its module calls by that name is replaced by a wrapper.
+of its code object are disabled when they first run, and no other code is touched. A function is counted each time it
+returns; before Python 3.12 it is replaced in its module by a wrapper.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}
 #: Prefix of a refusal; the command that requested the change matches it.
 REFUSED = "what a step is cannot be changed: "
-#: A change waits so long for the end of the running step, ns; then no source is counting.
+#: Timeout for the end of the running step, ns; then no source is counting.
 _PATIENCE_NS = 3_000_000_000
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a step shall be; one of the first three is given.
+    """The requested definition of a step; one of the first three is given.
 
     Attributes:
         at: ``FILE:LINE``, an absolute path.
@@ -52,7 +52,7 @@ class ChangedSteps:
     """Serves requests, one after the other (in the log's thread).
 
     Attributes:
-        made: Something else is a step than what the script was started with.
+        made: The definition of a step was changed after the start.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -67,10 +67,10 @@ class ChangedSteps:
         self._waiting: tuple[int, Callable[[], None]] | None = None
 
     def change(self, wanted: Change) -> None:
-        """Let something else be a step, or say why not."""
+        """Change the definition of a step, or report why not."""
         runtime = self._runtime
         if runtime.steps.torch_works or runtime.capture.uses_jax:
-            runtime.record()  # not in torchrun's agent and its like
+            runtime.record()  # not in torchrun's agent and similar
         try:
             if wanted.problem:
                 raise ValueError(wanted.problem)
@@ -84,7 +84,7 @@ class ChangedSteps:
             runtime.note("warn", f"{REFUSED}{error}")
 
     def look(self) -> None:
-        """Make a change for which no step's end has come."""
+        """Apply a change without waiting for the end of a step."""
         if self._waiting is not None and monotonic_ns() - self._waiting[0] > _PATIENCE_NS:
             self._now()
 
@@ -95,7 +95,7 @@ class ChangedSteps:
                 undo.pop()()
 
     def _set_aside(self) -> None:
-        """Keep the present source until the requested one is reached; an earlier request that was not is dropped."""
+        """Keep the present source until the requested one is reached; an earlier pending request is dropped."""
         self._generation += 1
         while self._undo_before and self._undo:
             self._undo.pop()()
@@ -107,7 +107,7 @@ class ChangedSteps:
             waiting[1]()
 
     def _replace(self) -> None:
-        """Count nothing any more that was named or found before."""
+        """Stop all sources that were named or found before."""
         while self._undo_before:
             self._undo_before.pop()()
         self._runtime.loops.stop()
@@ -172,10 +172,10 @@ class ChangedSteps:
         self._undo.append(lambda: delattr(owner, last) if own is None else setattr(owner, last, own))
 
     def _monitor(self, monitoring: Any, event: int, codes: list[CodeType], callback: Any) -> None:
-        """Let an event of some code objects call back."""
+        """Enable callbacks for an event of the given code objects."""
         try:
             tool = free_tool(monitoring)
-        except ValueError:  # what counts until now holds the last one
+        except ValueError:  # the present source holds the last one
             self._replace()
             tool = free_tool(monitoring)
 
@@ -214,7 +214,7 @@ class ChangedSteps:
 
 
 def _codes_at(file: str, line: int) -> list[CodeType]:
-    """Return the code objects of a file that begin a line there: of running frames, of functions, and in these."""
+    """Return the code objects with the line: of running frames, of functions, and nested ones."""
     found: dict[int, CodeType] = {}
     names: dict[str, bool] = {}
 

@@ -1,12 +1,11 @@
 """Steps where the user says they are: ``--step-at FILE:LINE`` and ``--step-function MODULE:NAME``.
 
-The script's file is not touched. The module that holds the line, or defines the function, is compiled with one call
-more, at the same line numbers; nothing else of it changes, and no compiled form of it is kept. The script that Python
-was started with is no module that is imported: for it, a path hook answers Python's question whether the file is an
-archive with a ``__main__`` in it. All this works in the same way on every version of Python.
+The script's file is not modified. The module with the line or function is compiled with one additional call, at the
+same line numbers; nothing else changes, and the bytecode is not cached. The main script is not imported: for it, a
+path hook claims that the file is an archive with a ``__main__``. This works the same on every version of Python.
 
-``--step-at``: a step ends each time the statement at the line has run; at the line of a loop, each time an iteration
-of it has. ``--step-function``: each time the function returns.
+``--step-at``: a step ends each time the statement at the line has run; for a loop, after each iteration.
+``--step-function``: each time the function returns.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def install() -> None:
 
 
 class _Given:
-    """Where steps end, and the function that is called there."""
+    """The location where steps end, and the function called there."""
 
     def __init__(self, at: str, function: str) -> None:
         file, _, line = at.rpartition(":")
@@ -106,7 +105,7 @@ class _Given:
         if self._main_seen or not meant or not os.path.isfile(path):
             raise ImportError
         if os.path.abspath(path) not in map(os.path.abspath, _command()):
-            raise ImportError  # a process that multiprocessing started looks at its parent's script
+            raise ImportError  # a multiprocessing child imports its parent's script
         code = self.compile(path, is_main=True)
         if code is None:
             raise ImportError
@@ -121,7 +120,7 @@ class _Given:
         self._end()
 
     def begins(self, again: bool) -> None:
-        """Note that an iteration begins, or that the loop is over, so that the iteration before has ended."""
+        """Note the begin of an iteration or the end of the loop, which ends the previous iteration."""
         before, self._begun = self._begun, again
         if before:
             self._end()
@@ -217,7 +216,7 @@ def _command() -> list[str]:
         return []
 
 
-# -- what is compiled in ---------------------------------------------------------------------------------------
+# -- inserted code ---------------------------------------------------------------------------------------
 
 
 def _call(name: str, like: ast.stmt, *arguments: ast.expr) -> ast.Expr:
@@ -256,7 +255,7 @@ def _count_line(tree: ast.Module, line: int) -> bool:
 
 
 def _last(statement: ast.stmt) -> int:
-    """Return the last line of a statement, of one with a block that of its head."""
+    """Return the last line of a statement; for a compound statement, of its header."""
     body = getattr(statement, "body", None)
     if isinstance(body, list) and body:
         return max(statement.lineno, int(body[0].lineno) - 1)

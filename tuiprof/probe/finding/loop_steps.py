@@ -1,13 +1,13 @@
-"""Steps of a script that tells nothing of them: the iterations of the loop that its main thread is in.
+"""Steps of scripts without other marks: the iterations of the loop that the main thread is in.
 
-The loop is found by sampling (see :mod:`.sampler`): the innermost one that holds nearly all samples of the last two
-seconds. From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that
-code object are switched off one by one when they first happen, and no other code is touched. Below 3.12 there is
-nothing that costs so little, so the loop is only named, with the option that makes its iterations steps.
+The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
+From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
+object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way, so
+the loop is only reported, with the option that makes its iterations steps.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
-What tells them apart is the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
-inner one (``def train_epoch``), else how often the inner one goes around before it is left; see :class:`_Trial`.
+They are distinguished by the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
+inner one (``def train_epoch``), else by the number of iterations of the inner one per run; see :class:`_Trial`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from .sampler import RECENT, Loop, goes_over_epochs
 if TYPE_CHECKING:
     from ..runtime import Runtime
 
-#: A loop is the innermost one if it holds this share of the samples in the loop around it (of all, if there is none);
-#: one in a function that is called from the loop around it, this share.
+#: Minimum share of the samples of the surrounding loop (of all, if there is none) for the innermost loop; and for a
+#: loop in a function called from the surrounding loop.
 _SHARE, _SHARE_OF_CALLED = 0.75, 0.9
-#: How long nothing else must have been found, ns: with a PyTorch optimizer, whose steps would be better, and without.
+#: Time without another source before a loop is used, ns: with a PyTorch optimizer, whose steps are preferred, and
+#: without.
 _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
-#: After so many iterations the loop stays the one.
+#: After this many iterations the loop is final.
 _SURE = 10
-#: A loop that ends after at most this many iterations, in each of so many runs of it, iterates over parts of a step.
+#: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
 _MOST_PARTS, _RUNS = 16, 2
-_TOOLS = (4, 3)  # numbers that no well-known tool uses
+_TOOLS = (4, 3)  # ids that no well-known tool uses
 
 
 class LoopSteps:
-    """Finds the loop and lets its iterations be steps."""
+    """Finds the loop and counts its iterations as steps."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -54,7 +55,7 @@ class LoopSteps:
         self._done = False
 
     def look(self) -> None:
-        """See whether there is a loop to count, or a better one (in the log's thread)."""
+        """Check for a loop to count, or a better one (in the log's thread)."""
         steps, sampler = self._runtime.steps, self._runtime.sampler
         if self._done or not self._hook.on:
             return
@@ -68,7 +69,7 @@ class LoopSteps:
         patience_ns = _PATIENCE_WITH_OPTIMIZER_NS if steps.optimizer_made else _PATIENCE_NS
         if monotonic_ns() - self._began < patience_ns or len(sampler.recent) < RECENT:
             return
-        # Before there are a few iterations it may be another loop: of the preparations, say.
+        # During the first few iterations it may be another loop, for example of the setup.
         loops = likely(list(sampler.recent))
         if not loops or steps.n >= _SURE or (self._armed is not None and _same(loops[-1], self._armed)):
             return
@@ -86,7 +87,7 @@ class LoopSteps:
                 (RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)})
             )
             if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
-                # Not in torchrun's agent and its like. The thread of the log looks for loops as well from here on.
+                # Not in torchrun's agent and similar. From here on the log's thread looks for loops as well.
                 self._runtime.record()
             return
         steps = self._runtime.steps
@@ -120,11 +121,11 @@ class LoopSteps:
                 loop, around, counted, lambda is_step: self._judge(loops, counted, is_step)
             ).jumped
         monitoring.register_callback(self._tool, monitoring.events.JUMP, callback)
-        steps.due = 0  # the next iteration does more than to be noted: what was counted before is withdrawn
+        steps.due = 0  # the next iteration also withdraws earlier steps
         self._watch_only({loop.code} if around is None else {loop.code, around.code})
 
     def _watch_only(self, codes: set[CodeType]) -> None:
-        """Let these code objects call back at each jump, also at those that were switched off."""
+        """Enable callbacks at each jump of these code objects, including disabled ones."""
         events = self._monitoring.events.JUMP
         for code in self._watched:
             self._monitoring.set_local_events(self._tool, code, 0)
@@ -192,7 +193,7 @@ class LoopSteps:
         return jumped
 
     def stop(self) -> None:
-        """Stop searching for a loop: the user has said what a step is."""
+        """Stop searching for a loop: the user has defined a step."""
         self._done = True
         self._runtime.sampler.stop_loops()
         self.release()
@@ -231,7 +232,7 @@ class _Trial:
         self._runs = -1  # the one in which the loop was found was not seen from its beginning
 
     def jumped(self, code: CodeType, at: int, to: int) -> Any:
-        """See which loop goes around."""
+        """Determine which loop is iterating."""
         loop, around = self._loop, self._around
         if code is around.code and to == around.head:
             if self._iterations:  # else the loop was not entered

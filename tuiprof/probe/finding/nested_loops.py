@@ -1,4 +1,4 @@
-"""How the loops of the script in which two calls are made lie to each other."""
+"""Relation between the loops of the script in which two calls are made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import CodeType, FrameType
 from .sampler import Loop, goes_over_epochs, loops_of
 from .script_frames import is_script
 
-#: Code of the script, the offset in it of the call that was under way, and whether the script itself has called it.
+#: Code of the script, the offset of the running call, and whether the script itself called it.
 Site = tuple[CodeType, int, bool]
 
 #: Where a second call is relative to a first one: in the same loop, or unknown; in a loop around the
@@ -30,8 +30,8 @@ def script_sites(frame: FrameType | None) -> list[Site]:
 def relation(first: list[Site], second: list[Site]) -> int:
     """Return where the second call is relative to the first one.
 
-    What is called once in an epoch, around the loop over its batches, is together with what is called in that, and so
-    is a call that a module makes once.
+    A call made once per epoch, around the loop over batches, counts as together with calls in that loop, as does a
+    call made once by a module.
     """
     inner, outer = _loops(first), _loops(second)
     if not outer and second and second[-1][0].co_name == "<module>":

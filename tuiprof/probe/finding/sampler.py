@@ -1,11 +1,10 @@
-"""Samples the script ten times a second: its lines, and the loops that it is in.
+"""Samples the script ten times per second: its lines and loops.
 
-Sampled is the main thread, and once there are steps the thread that makes them.
+The main thread is sampled, and once there are steps the thread that makes them.
 
-A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
-the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the lines
-where it lets go of the interpreter: calls that wait or compute outside of Python, and any line after five
-milliseconds.
+A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while it holds
+the GIL. So the script is interrupted for about 20 µs per sample, and samples are at lines where it releases the GIL:
+calls that wait or compute outside Python, and any line after 5 ms.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from types import CodeType, FrameType
 
 from .script_frames import is_probe, is_script
 
-#: Samples of which the loops are remembered: two seconds.
+#: Number of samples whose loops are kept: two seconds.
 RECENT = 20
 _MOST_LINES = 2_000
 _TOP = 20
 _MOST_FRAMES = 200
-#: In these the thread waits for another thread or process, and does no work of its own.
-#: What these call (a model's layers, a function that is being traced) is part of a step.
+#: Functions that wait for another thread or process. What these call (a model's layers, a function that is being
+#: traced) is part of a step.
 _FRAMEWORKS = frozenset(
     (
         *("torch", "torch_xla", "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed"),
         *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
     )
 )
-#: In these a function is traced or compiled, which no step does.
+#: Functions that trace or compile, which is not part of a step.
 _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
-#: What the script does at a line, by the module of a frame below it; the one next to the script decides.
+#: Activities by the module of a frame below the script's; the one next to the script decides.
 _DOING = (
     ("torch.utils.data", "waits for a batch"),
     ("copy", "copies"),
@@ -48,9 +47,9 @@ _DOING = (
     ("jax._src.array", "reads an array"),
     *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
 )
-#: The same by the function, of the methods of a tensor that are written in Python.
+#: Activities by function, for tensor methods written in Python.
 _TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
-#: What calls the script's data set and collate function.
+#: Functions that call the script's data set and collate function.
 _LOADER = "torch.utils.data"
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
 
@@ -63,7 +62,7 @@ class Loop:
         head: Offset of the instruction that each iteration begins with, bytes.
         end: Offset of the last instruction that jumps there.
         line: Its first line.
-        over_epochs: It says so: a ``for`` whose variable is called an epoch.
+        over_epochs: A ``for`` loop whose variable is named like an epoch.
         seen_ns: When the main thread was first seen in it, monotonic ns; 0 = not yet.
     """
 
@@ -79,10 +78,10 @@ class Sampler:
 
     Attributes:
         samples: Number of samples in which the script ran.
-        cost_ns: What taking them took of the thread that does, ns.
+        cost_ns: Time of the sampling thread, ns.
         recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
             in no code of the script, or waited for somebody else.
-        wants_loops: Loops are to be remembered.
+        wants_loops: Whether to keep loops.
     """
 
     def __init__(self) -> None:
@@ -139,12 +138,12 @@ class Sampler:
             )
 
     def restart(self, thread: int | None = None) -> None:
-        """Forget the lines seen so far, which belong to the script's preparation and not to its steps.
+        """Discard the lines seen so far, which belong to the setup of the script and not to its steps.
 
         Args:
             thread: The thread that makes the steps, to follow from now on; None = the same as before.
         """
-        if thread in sys._current_frames():  # one that C++ has started has no lines
+        if thread in sys._current_frames():  # a C++ thread has no lines
             self._ident = thread
         self.samples = 0
         self._lines.clear()
@@ -163,7 +162,7 @@ class Sampler:
         return [(file, line, count, doing) for (file, line, doing), count in self._lines.most_common(_TOP)]
 
     def stop_loops(self) -> None:
-        """Remember no more loops."""
+        """Stop keeping loops."""
         self.wants_loops = False
         self.recent.clear()
         self._loops.clear()
@@ -223,7 +222,7 @@ def goes_over_epochs(around: Loop, inside: Loop) -> bool:
 
 
 def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
-    """Return where those loops begin whose variable, or one of whose variables, is called an epoch."""
+    """Return the begin of the loops with a variable named like an epoch."""
     found: set[int] = set()
     for index, instruction in enumerate(instructions):
         if instruction.opname != "FOR_ITER":

@@ -1,9 +1,9 @@
-"""Which lines made the allocator call the driver: from the history that PyTorch's allocator keeps itself.
+"""Lines that made the allocator call the driver, from the history of PyTorch's allocator.
 
-``cudaMalloc`` makes the host wait, and PyTorch has no warning for it. Its caching allocator can record the
-Python stack of every allocation; of those the ones that had to ask the driver (``segment_alloc``) count. Recording
-slows every allocation down (on an H200 it doubled the time a ResNet-18 step's host lost behind a sync), so it runs
-only in captures that ask for memory.
+``cudaMalloc`` makes the host wait, and PyTorch has no warning for it. Its caching allocator can record the Python
+stack of every allocation; those that called the driver (``segment_alloc``) count. Recording slows every allocation
+down (on an H200 it doubled the host time lost after a sync in a ResNet-18 step), so it runs only in captures with
+memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-#: Allocations of a capture window that are kept; beyond it the oldest are forgotten.
+#: Maximum number of allocations per capture window; the oldest are dropped.
 _MOST_ENTRIES = 200_000
 #: The probe itself records the history of the whole run (see :mod:`.out_of_memory`): a capture uses that.
 kept_for_black_box = False
@@ -27,7 +27,7 @@ class AllocationWatch:
         self._on = False
 
     def start(self) -> None:
-        """Begin to collect, unless the script keeps this history for itself."""
+        """Start collecting, unless the script records this history itself."""
         self._tid = threading.get_native_id()
         self._since_us = time.time_ns() // 1000
         if self._torch._C._cuda_isHistoryEnabled():
@@ -37,7 +37,7 @@ class AllocationWatch:
         self._on = True
 
     def stop(self) -> list[tuple[int, int, str, list[str]]]:
-        """Stop, and return what was seen: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``."""
+        """Stop, and return the allocations: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``."""
         if not self._on:
             return []
         self._on = False

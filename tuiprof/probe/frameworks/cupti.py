@@ -1,17 +1,17 @@
-"""Takes CUPTI down after a capture, because NVIDIA's tracing library slows every launch down while it is loaded.
+"""Shuts CUPTI down after a capture, because NVIDIA's tracing library slows every launch while it is loaded.
 
-Kineto, PyTorch's profiler, leaves CUPTI attached when a profile ends: on an H100 steps that are bound by launches took
-1.2 to 1.9 times as long from then on. It does take CUPTI down where ``TEARDOWN_CUPTI=1`` is in the environment: when a
-profile ends it starts a thread that waits until somebody calls CUDA, and the return of that call runs
-``cuptiFinalize``. Two things follow from how that is made:
+Kineto, PyTorch's profiler, leaves CUPTI attached when a profile ends: on an H100 launch-bound steps took 1.2 to 1.9
+times as long from then on. It shuts CUPTI down if ``TEARDOWN_CUPTI=1`` is in the environment: when a profile ends it
+starts a thread that waits for the next CUDA call, and the return of that call runs ``cuptiFinalize``. This has two
+consequences:
 
-- The variable is read when a profile begins, when it ends, and by that thread once CUPTI is gone. It is set for just
-  these times, for C code alone (see :mod:`.c_environ`): the script's ``os.environ`` never holds it.
-- A profile that begins before CUPTI is gone crashes or loses its kernels. So the call of CUDA that is waited for is
-  made here, and nothing goes on until the thread has ended.
+- The variable is read when a profile begins, when it ends, and by that thread after the shutdown. It is set only at
+  these times, and only for C code (see :mod:`.c_environ`): the script's ``os.environ`` never holds it.
+- A profile that begins before the shutdown crashes or loses its kernels. So the awaited CUDA call is made here, and
+  nothing continues until the thread has ended.
 
-It is not done where that is known, or not known enough, to be safe: see :func:`reason_to_keep`. On ROCm there is
-nothing to take down: Kineto's part for it has no such step. XLA calls ``cuptiFinalize`` itself when a profile ends.
+It is skipped if it is not known to be safe: see :func:`reason_to_keep`. On ROCm there is nothing to shut down:
+Kineto's part for it has no such step. XLA calls ``cuptiFinalize`` itself when a profile ends.
 
 Sources: pytorch/kineto ``CuptiActivityApi.cpp`` and pull requests 686, 740, 748, 823, 1169 and 1554; pytorch/pytorch
 pull requests 112507 and 151124 (CUDA graphs: crashes before CUDA 12.6).
@@ -42,7 +42,7 @@ class Cupti:
     """CUPTI of this process.
 
     Attributes:
-        is_down: It was taken down, and nobody has profiled since.
+        is_down: It was shut down, and no profile ran since.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -51,7 +51,7 @@ class Cupti:
         self.is_down = False
 
     def reason_to_keep(self, by_script: bool) -> str:
-        """Return why CUPTI stays as it is after a capture; empty = it can be taken down.
+        """Return why CUPTI stays loaded after a capture; empty = it can be shut down.
 
         Args:
             by_script: The script has used ``torch.profiler`` itself.
@@ -75,7 +75,7 @@ class Cupti:
 
     @contextmanager
     def coming_back(self) -> Iterator[None]:
-        """Let a profile that begins find CUPTI as if it had never been taken down."""
+        """Reset the state for a new profile, as if CUPTI had never been shut down."""
         if not self.is_down:
             yield
             return
@@ -84,10 +84,10 @@ class Cupti:
             yield
 
     def taken_down_after(self, stop: Callable[[], None]) -> bool:
-        """Stop a profile, and take CUPTI down.
+        """Stop a profile, and shut CUPTI down.
 
         Returns:
-            Whether that was done in time; else it comes to pass at some later call of CUDA.
+            Whether it finished in time; otherwise it happens at a later CUDA call.
         """
         before = _threads()
         with visible_to_c(_NAME, "1"):
@@ -104,7 +104,7 @@ class Cupti:
                 time.sleep(_PAUSE_S)
 
     def _call_cuda(self) -> None:
-        """Call the CUDA runtime for something that costs and changes nothing, whatever the streams do."""
+        """Make a CUDA runtime call without cost or side effects in any stream state."""
         self._torch._C._cuda_getDevice()
         self._torch.cuda.current_stream().query()
 

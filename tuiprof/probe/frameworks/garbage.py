@@ -10,7 +10,7 @@ NAME = "Python GC"
 
 
 class GarbageRanges:
-    """Opens a range when a collection begins and closes it when that ends, on the thread that collects.
+    """Records a range for each collection, on the collecting thread.
 
     Nothing of it runs outside of collections.
     """
@@ -18,10 +18,10 @@ class GarbageRanges:
     def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._range_of = range_of
         self._open: AbstractContextManager[Any] | None = None
-        self._callback = self._collects  # a bound method is another object each time that it is asked for
+        self._callback = self._collects  # each access creates a new bound method
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         gc.callbacks.append(self._callback)
 
     def stop(self) -> None:
@@ -38,4 +38,4 @@ class GarbageRanges:
                 opened, self._open = self._open, None
                 opened.__exit__(None, None, None)
         except Exception:
-            self.stop()  # Python would write what is raised here to the script's stderr
+            self.stop()  # Python would print exceptions to the script's stderr

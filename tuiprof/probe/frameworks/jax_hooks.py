@@ -57,17 +57,17 @@ class JaxProfiler(XPlaneProfiler):
         self._range: Any = None
         self._syncs = JaxSyncWatch()
         self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
-        # By the clock, what runs is what is wanted; and it may be all of the training. Not so on a GPU: XLA finalizes
-        # CUPTI as it stops, which crashes a process that launches work meanwhile.
+        # A capture by the clock records whatever runs, possibly the whole training, so it does not wait. Except on a
+        # GPU: XLA finalizes CUPTI when it stops, which crashes a process that launches work in the meantime.
         self._fence = Fence() if request.seconds is None or jax_on_gpu() else None
 
     def prepare(self) -> None:
-        """Compile what shows that the devices are done."""
+        """Compile the program that detects that the devices are done."""
         if self._fence is not None:
             self._fence.prepare()
 
     def start(self) -> None:
-        """Begin to record, once what earlier steps launched is done: the trace then holds the work of its own steps."""
+        """Start recording after the work of earlier steps is done, so that the trace contains only its own steps."""
         if self._fence is not None:
             self._fence.tuiprof_waits_for_devices()
         super().start()
@@ -106,10 +106,10 @@ class JaxProfiler(XPlaneProfiler):
 
 
 class Fence:
-    """Waits for all that was handed over to this process's devices, results that nobody refers to any more included.
+    """Waits for all work submitted to this process's devices, including unreferenced results.
 
-    JAX has no call for it. A device computes in the order in which programs were handed to it, so that a program
-    handed over now is done last. A CPU keeps no such order: there the arrays that are still referred to must do.
+    JAX has no call for this. A device runs programs in submission order, so a program submitted now finishes last. A
+    CPU has no such order: there only arrays that are still referenced are awaited.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Fence:
         self._inputs: list[tuple[Any, Any]] = []
 
     def prepare(self) -> None:
-        """Compile the program for each device; a script under whose settings that fails does without."""
+        """Compile the program for each device; skipped if that fails under the script's settings."""
         jax = sys.modules["jax"]
         with own_errors_dropped():
             self._program = jax.jit(tuiprof_waits_for_devices)
@@ -134,7 +134,7 @@ class Fence:
                 array.block_until_ready()
 
     def _started(self, jax: Any) -> list[Any]:
-        """Hand the program over to each device; return its results."""
+        """Submit the program to each device; return its results."""
         outputs: list[Any] = []
         for device, value in self._inputs:
             try:
@@ -152,12 +152,12 @@ class Fence:
 
 
 def tuiprof_waits_for_devices(value: Any) -> Any:
-    """Return the opposite: little to compute, under a name that says in the trace whose it is."""
+    """Return the negation: little to compute, with a name that identifies it in the trace."""
     return ~value
 
 
 def _alone(jax: Any, device: Any) -> Any:
-    """Return a context for work of one device: under a mesh of several, JAX refuses what is not of all of them."""
+    """Return a context for work on one device: under a mesh of several, JAX rejects work on a subset."""
     if not hasattr(jax, "set_mesh"):
         return contextlib.nullcontext()
     return jax.set_mesh(jax.sharding.Mesh([device], ("device",)))

@@ -1,11 +1,10 @@
-"""Which lines made the host wait for JAX's devices: what blocks is wrapped while a capture runs.
+"""Lines that made the host wait for JAX devices: blocking calls are wrapped during a capture.
 
-XLA's Python tracer gives the line a function begins at, not the one that runs. All that reads an array's values
-(``float``, ``int``, ``bool``, ``print``, ``jax.device_get``) goes through ``Array._value``; on a CPU NumPy reads the
-array's memory without it. Not every runtime notes a call of ``block_until_ready``, so each is marked in the trace under
-the name that the user would call it. XPlane files have no thread ids as the system knows them, so each thread that
-waits leaves a mark in the trace that carries the interpreter's. Threads that follow each other share it, and a line of
-the trace.
+XLA's Python tracer records the first line of a function, not the executing one. All reads of array values (``float``,
+``int``, ``bool``, ``print``, ``jax.device_get``) goes through ``Array._value``; on a CPU NumPy reads the array's
+memory without it. Not every runtime notes a call of ``block_until_ready``, so each is marked in the trace under the
+name that the user would call it. XPlane files have no system thread ids, so each waiting thread leaves a mark in the
+trace with the interpreter's id. Consecutive threads may share it, and a line of the trace.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Callable
 from ..guest.exceptions import own_errors_dropped
 from ..sites import SiteWatch
 
-#: What the user calls to wait; ``tuiprof/analyses/shared/waits/xla.py`` knows these names.
+#: Public calls that wait; ``tuiprof/analyses/shared/waits/xla.py`` knows these names.
 AWAITS = ("jax.Array.block_until_ready", "jax.block_until_ready")
 #: Name of the mark and of the field with the thread's id; ``tuiprof/formats/xplane/words.py`` knows them.
 THREAD_MARK, THREAD_ID = "tuiprof.thread", "tuiprof_tid"
@@ -32,7 +31,7 @@ class JaxSyncWatch(SiteWatch):
     _thread_id = staticmethod(threading.get_ident)
 
     def start(self) -> None:
-        """Begin to collect; of what this version of JAX does not have, nothing is collected."""
+        """Start collecting; functions missing in this version of JAX are skipped."""
         modules = sys.modules
         array = getattr(modules.get("jax._src.array"), "ArrayImpl", None)
         if array is None:
@@ -88,7 +87,7 @@ class JaxSyncWatch(SiteWatch):
 
 
 def _no_mark(_what: str) -> contextlib.AbstractContextManager[None]:
-    """Leave no mark: the runtime itself notes what reads an array."""
+    """Leave no mark: the runtime itself records array reads."""
     return contextlib.nullcontext()
 
 

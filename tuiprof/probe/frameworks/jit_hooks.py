@@ -1,4 +1,4 @@
-"""Flax NNX and Equinox: the calls of their jitted functions, of which the one that comes again and again is the step.
+"""Flax NNX and Equinox: calls of their jitted functions; the one that repeats is the step.
 
 Their ``jit`` returns an object of a Python class, unlike ``jax.jit``, whose objects call nothing in Python.
 """
@@ -17,12 +17,12 @@ from ..runtime import Runtime
 from ..steps import JITTED
 
 _CLASSES = ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped", "_JitWrapper")
-#: The first function that is called so often is the step, or the first that trains; after so many calls of others
-#: without it, one of those that has been called more often than it, so not one that evaluates now and then.
+#: The first function with this many calls is the step, or the first that trains; after this many calls of others
+#: without it, one of those with more calls than it, which excludes occasional evaluations.
 _QUIET, _OF_OTHERS = 3, 32
-#: One that is called in a loop inside the loop of another is a part of that one's step, up to so many calls.
+#: A function called in a loop inside another's loop is part of the other's step, up to this many calls.
 _MOST_PARTS = 256
-#: Of these, one that is returned is not one that was given.
+#: Types of which a returned object is not the given one.
 _PLAIN = (type(None), bool, int, float, str, bytes, tuple, list)
 
 
@@ -45,7 +45,7 @@ class _Calls:
         self._chosen = 0
         self._training: set[int] = set()  # functions that train, by what they take and return
         self._sites: list[Site] = []  # where that was called first
-        self._looked_at: set[int] = set()  # others of which it is known that it is no part of theirs
+        self._looked_at: set[int] = set()  # others known not to contain it
         self._others = self._row = self._longest_row = 0
         self.inside = threading.local()
 
@@ -68,7 +68,7 @@ class _Calls:
             self._hook.failed()
 
     def _choose(self, key: int, function: Any, t: int) -> bool:
-        """Return whether a function is the step from now on."""
+        """Return whether a function becomes the step."""
         count = self._counts.get(key, (0, None))[0] + 1
         if len(self._counts) < 256 or key in self._counts:
             self._counts[key] = count, function
@@ -92,7 +92,7 @@ class _Calls:
     def _is_around(self, key: int) -> bool:
         """Whether the step is called in a loop inside the loop in which another function is called now."""
         if self._longest_row < 2 and self._steps.n <= _OF_OTHERS:
-            return False  # as often as the other, as far as is known
+            return False  # as often as the other, as far as known
         self._looked_at.add(key)
         few = self._longest_row >= 2 and self._steps.n <= _MOST_PARTS
         return few and relation(self._sites, script_sites(sys._getframe(3))) == AROUND

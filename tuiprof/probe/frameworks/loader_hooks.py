@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader: how long the script waits for a batch, and for workers that are started again."""
+"""PyTorch's DataLoader: time the script waits for a batch, and for restarted workers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class _Workers:
-    """How long the workers of loaders take to stop, and to start each time after the first of a loader.
+    """Time of loader workers to stop, and to restart.
 
     Attributes:
         fresh: The iterator whose workers were started again and have made no batch yet; None = there is none.
@@ -124,12 +124,12 @@ class _Workers:
         self._stopping_ns = 0
 
     def stopped(self, iterator: Any, ns: int) -> None:
-        """The data has come to an end, which took so long: workers that do not stay are waited for."""
+        """The data is exhausted; the time includes waiting for non-persistent workers to stop."""
         if isinstance(iterator, self._class):
             self._stopping_ns += ns
 
     def first_batch(self, ns: int) -> None:
-        """New workers have made their first batch, which was waited for so long."""
+        """Restarted workers have delivered their first batch after this wait."""
         self.fresh = None
         self._waited_ns += ns
         fields = {"n": self._steps.n, "workers": self._workers, "starts": self._starts}

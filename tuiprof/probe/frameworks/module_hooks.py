@@ -1,8 +1,8 @@
-"""PyTorch modules: how long the outermost call of a model takes, in training and in evaluation.
+"""PyTorch modules: time of the outermost call of a model, in training and in evaluation.
 
-``nn.Module.__call__`` itself stays as it is: hundreds of calls a step go through it, and compilers and tracers look at
-it. Wrapped are the classes of the models that the script handles as a whole: whose parameters it lists (for an
-optimizer), which it sets to training or evaluation, or moves to a device. A call inside another one is part of that.
+``nn.Module.__call__`` itself is not wrapped: hundreds of calls per step go through it, and compilers and tracers
+inspect it. Only classes of models that the script handles as a whole are wrapped: those whose parameters it lists (for
+an optimizer), which it sets to training or evaluation, or moves to a device. Nested calls are part of the outer one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..marks import CHECKPOINT, EVALUATION, FORWARD
 from ..runtime import Runtime
 from ..steps import BATCH, LOOP
 
-#: Where these are the steps, a model that is not trained is what they are about.
+#: With these step sources, a model that is not trained is the main work.
 _OF_INFERENCE = (BATCH, LOOP)
-#: Of a script that handles its modules one by one, not all classes are wrapped.
+#: Maximum number of wrapped classes, for scripts that handle their modules one by one.
 _MOST_CLASSES = 16
 _HANDLED = ("named_parameters", "train", "to")
 _COMPILED = "torch._dynamo.eval_frame"
@@ -34,7 +34,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class Models:
-    """The models of this process, as far as their calls are timed."""
+    """The timed models of this process."""
 
     def __init__(self, runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
         self._hook = runtime.hook("torch.nn.Module")
@@ -177,5 +177,5 @@ class Models:
             finally:
                 note((CHECKPOINT, began, clock(), ident()))
 
-        # Also where it is defined: what is handed to another process is found there again by its name.
+        # Also in its defining module: pickling for another process finds it there by name.
         self._torch.save = self._torch.serialization.save = save

@@ -1,9 +1,9 @@
-"""Which lines made the host wait for the device: the framework's own warnings, with the exact stack.
+"""Lines that made the host wait for the device: the framework's own warnings, with the exact stack.
 
-During a capture ``torch.cuda.set_sync_debug_mode("warn")`` lets PyTorch warn where it synchronises. The
-warnings are taken before they reach the script's filters, handlers or stderr; all other warnings pass
-untouched. PyTorch does not warn for explicit waits, for copies that are asked not to block and do (because the
-host memory is pageable), and for what its allocator asks of the driver: these calls are wrapped for the window.
+During a capture ``torch.cuda.set_sync_debug_mode("warn")`` makes PyTorch warn when it synchronizes. The warnings are
+intercepted before they reach the script's filters, handlers or stderr; all other warnings pass through. PyTorch does
+not warn about explicit waits, non-blocking copies that block because the host memory is pageable, and driver calls of
+its allocator: these calls are wrapped during the window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SyncWatch(SiteWatch):
 
     Args:
         torch: The module, with CUDA initialised.
-        memory: The capture is about memory, so what allocations cost to be watched may be paid.
+        memory: Whether the capture records memory, which justifies the overhead of watching allocations.
     """
 
     def __init__(self, torch: Any, memory: bool) -> None:
@@ -36,7 +36,7 @@ class SyncWatch(SiteWatch):
         self._mode_before = 0
 
     def start(self) -> None:
-        """Begin to collect."""
+        """Start collecting."""
         cuda = self._torch.cuda
         self._mode_before = int(cuda.get_sync_debug_mode())
         self._wrap(cuda, "synchronize", "torch.cuda.synchronize")
@@ -55,7 +55,7 @@ class SyncWatch(SiteWatch):
             self._undo.append(lambda: cuda.set_sync_debug_mode(0))
 
     def stop(self) -> None:
-        """Put everything back; harmless when not started."""
+        """Restore everything; harmless if not started."""
         super().stop()
         if self._allocations is not None:
             self._more += self._allocations.stop()
@@ -63,7 +63,7 @@ class SyncWatch(SiteWatch):
     # -- collecting -----------------------------------------------------------------------------------------
 
     def _wrap_copy(self, name: str) -> None:
-        """Note calls of a tensor's copy that was asked not to block, between the device and pageable memory."""
+        """Record non-blocking copies between the device and pageable memory."""
         tensor = self._torch.Tensor
         original = getattr(tensor, name)
         compiling = getattr(self._torch.compiler, "is_dynamo_compiling", lambda: False)
@@ -83,7 +83,7 @@ class SyncWatch(SiteWatch):
         self._replace(tensor, name, copy)
 
     def _take_warnings(self) -> None:
-        """Let the warnings about waits come here and nowhere else, whatever the script's filters say."""
+        """Intercept the warnings about waits, regardless of the script's filters."""
         show_name = "_showwarnmsg"  # what the interpreter calls, also inside catch_warnings(record=True)
         show = getattr(warnings, show_name)
         told_by_script = self._mode_before != 0
@@ -106,12 +106,12 @@ class SyncWatch(SiteWatch):
 
 
 def _what(message: str) -> str:
-    """Return a warning's text without where in PyTorch it was raised."""
+    """Return a warning's text without its location in PyTorch."""
     return message.split(" (Triggered", 1)[0].strip()
 
 
 def _pin_filter() -> Callable[[], None]:
-    """Keep our filter the first one, however the script changes the filters.
+    """Keep our filter first, even if the script changes the filters.
 
     ``-W error`` or a ``catch_warnings`` block of the script would otherwise turn the warning into an
     exception in the middle of training, or drop it. The interpreter reads ``warnings.filters`` by attribute

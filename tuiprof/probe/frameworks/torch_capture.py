@@ -38,7 +38,7 @@ class Profilers:
         self.cupti = cupti
 
     def coming_back(self) -> contextlib.AbstractContextManager[None]:
-        """Let a profile begin as if none before had taken CUPTI down."""
+        """Start a profile as if CUPTI had never been shut down."""
         return contextlib.nullcontext() if self.cupti is None else self.cupti.coming_back()
 
 

@@ -1,13 +1,12 @@
-"""Device time of steps and the state of the allocator, without ever waiting for the device.
+"""Device time of steps and the state of the allocator, without waiting for the device.
 
-An event is recorded at a step boundary on the current stream. Some boundaries later, when ``query()`` says
-that it has happened, the time between two neighbours is read. Events are read on the thread that steps: a
-query from another thread would break a CUDA graph capture that is going on.
+An event is recorded at a step boundary on the current stream. Some boundaries later, when ``query()`` reports
+completion, the time between two neighbors is read. Events are read on the thread that makes the steps: a query from
+another thread would break a running CUDA graph capture.
 
-An event costs the host some microseconds, which a short step must not pay each time. So what a boundary costs is
-measured, and where it is more than :data:`_BUDGET_NS` or 0.1 % of a step, on the average over all steps, only every
-4th, 8th, … step is timed (every 2nd would save nothing: a step timed alone needs an event on either side). The
-record of each timed step says so.
+An event costs the host a few microseconds, too much for every short step. So the cost of a boundary is measured, and
+if it exceeds :data:`_BUDGET_NS` or 0.1 % of a step on average, only every 4th, 8th, … step is timed (every 2nd would
+save nothing: a single timed step needs an event on either side). The record of each timed step has the interval.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ _BUDGET_NS = 2_000
 _SHARE_OF_STEP = 0.001
 _WINDOW = 32  # boundaries after which the cost is judged
 _MOST_EVERY = 4096
-# A boundary that takes longer stood before a full launch queue, as the next launch of the script would have done
-# instead: not a cost.
+# A longer boundary was blocked by a full launch queue, as the script's next launch would have been: not a cost.
 _BLOCKED_NS = 200_000
 _READ_AT_ONCE = 8
 _READ_AFTER_NS = 100_000_000
@@ -39,7 +37,7 @@ class TorchDevice:
 
     Attributes:
         cost_ns: Host time spent at the step boundaries so far, ns.
-        every: One step in so many is timed.
+        every: Every n-th step is timed.
     """
 
     def __init__(self, runtime: Runtime, torch: Any) -> None:
@@ -48,7 +46,7 @@ class TorchDevice:
         self._names_hook = runtime.hook("torch.cuda.get_device_properties")
         self._steps = runtime.steps
         self._cuda = torch.cuda
-        # What Python wraps costs two to five times as much, torch.cuda.current_stream() thirty microseconds.
+        # Python wrappers cost two to five times as much, torch.cuda.current_stream() 30 µs.
         self._capturing = getattr(
             torch._C,
             "_cuda_isCurrentStreamCapturing",
@@ -81,10 +79,10 @@ class TorchDevice:
         self._ended_at = 0
 
     def forget(self) -> None:
-        """Let go of the events of the parent process (in a forked child) without destroying them.
+        """Release the parent's events in a forked child without destroying them.
 
-        CUDA does not survive a fork: destroying an event in a child, such as a DataLoader worker, aborts it. So
-        the child keeps them for ever.
+        CUDA does not survive a fork: destroying an event in a child, such as a DataLoader worker, aborts it. So the
+        child keeps them forever.
         """
         pending = (event for _, first, second, *_ in self._pending for event in (first, second))
         for event in (*self._pool, *pending, self._last):
@@ -147,7 +145,7 @@ class TorchDevice:
         return following
 
     def _look_around(self) -> None:
-        """See which device and stream are current."""
+        """Determine the current device and stream."""
         index = self._current_device()
         if index != self._index:
             self._index = index
@@ -182,13 +180,13 @@ class TorchDevice:
         # The median: an evaluation between two steps makes none of them longer.
         allowed_ns = max(_BUDGET_NS, step_times[len(step_times) // 2] * _SHARE_OF_STEP)
         every = 1
-        # To time more steps than now takes a clear case, so that it does not change back and forth.
+        # Hysteresis: timing more steps requires a clear margin.
         while _cost_a_step(boundary_ns, every) > allowed_ns * (0.7 if every < self.every else 1.0):
             every = 4 if every == 1 else every * 2
         self.every = min(every, _MOST_EVERY)
 
     def drop_pending(self) -> None:
-        """Forget the steps that are not read yet: their numbers are withdrawn."""
+        """Discard unread steps: their numbers are withdrawn."""
         self._pending.clear()
         self._last = None
 
@@ -257,7 +255,7 @@ class TorchDevice:
         return found
 
     def names(self, indices: Iterable[int]) -> list[tuple[int, str, str]]:
-        """Return (device, UUID, PCI address) of the devices that have not been named before.
+        """Return (device, UUID, PCI address) of the devices not reported before.
 
         An index counts what the environment lets the process see; the other two are the device's own, which every
         monitor knows. PyTorch has them at hand: it read the properties of all devices when it woke the driver.

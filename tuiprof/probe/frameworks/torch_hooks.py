@@ -56,7 +56,7 @@ def _never() -> bool:
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
     """Whether a function takes what its hook takes, by name and order, and nothing more.
 
-    To pack and unpack arguments costs a hook as much as all the rest, so it is left to versions to come.
+    Packing and unpacking arguments would double the cost of a hook, so it is done only for unknown versions.
     """
     code = getattr(inspect.unwrap(original), "__code__", None)
     return code is not None and _parameters(code) == _parameters(hook.__code__)
@@ -113,7 +113,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         return result
 
     def returned(t: int) -> None:
-        """An optimizer has stepped inside, called by a hook, or there is none: the step ends here."""
+        """An optimizer stepped inside, called by a hook, or there is none: the step ends here."""
         if hook.on:
             try:
                 steps.call_returned(t)
@@ -128,7 +128,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
 
 
 def _hook_scaler(runtime: Runtime, torch: Any, calls: list[int]) -> None:
-    """Let ``GradScaler.step`` end a step also where it leaves the optimizer out, for gradients that overflowed."""
+    """Let ``GradScaler.step`` end a step also if it skips the optimizer because gradients overflowed."""
     scaler: Any = getattr(getattr(torch, "amp", None), "GradScaler", None)
     if scaler is None:  # before 2.3
         scaler = getattr(getattr(torch.cuda, "amp", None), "GradScaler", None)
@@ -220,7 +220,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         return hooked
 
     def ended(optimizer: Any, began: int, t: int) -> None:
-        """Look at what a step that has ended means."""
+        """Handle the end of an optimizer step."""
         if hook.on:
             try:
                 steps.optimizer_ended(optimizer, began, t)

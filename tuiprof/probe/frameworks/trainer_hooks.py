@@ -11,7 +11,7 @@ from typing import Any
 from ..marks import CHECKPOINT, EVALUATION, FORWARD
 from ..runtime import Runtime
 
-#: Module -> class -> method -> what it is. An empty class is the module itself.
+#: Module -> class -> method -> phase. An empty class is the module itself.
 _LIGHTNING = {
     "strategies.strategy": {
         "Strategy": {"training_step": FORWARD, "validation_step": EVALUATION, "test_step": EVALUATION}

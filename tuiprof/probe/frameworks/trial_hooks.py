@@ -1,8 +1,8 @@
-"""What ``tuiprof fix --try`` changes in a trial, without an edit of the script.
+"""Changes made by ``tuiprof fix --try`` in a trial, without an edit of the script.
 
-Nothing here runs unless :data:`VARIABLE` is set, which is done for trials alone. It names switches,
-``loader_workers=2`` or ``fused_optimizer=1``, divided by commas. What is switched is noted in the log, so that a trial
-in which nothing was is known. Where the script's own arguments contradict a switch, they stand.
+Nothing here runs unless :data:`VARIABLE` is set, which only trials do. It is a comma-separated list of switches,
+``loader_workers=2`` or ``fused_optimizer=1``. Applied switches are recorded in the log, so that trials without any are
+detected. The script's own arguments take precedence over a switch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def install(runtime: Runtime, module: Any) -> None:
         _wrap(module.BaseAggregator, functools.partial(_unchecked, runtime, switches["nan_strategy"]))
 
 
-#: Calls the constructor that it is given first with other arguments than it is given.
+#: Calls the given constructor with changed arguments.
 Change = Callable[[Callable[..., None], inspect.BoundArguments], None]
 
 

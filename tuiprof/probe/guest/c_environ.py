@@ -1,10 +1,10 @@
-"""A variable of the environment that only C code of this process sees, and only for a while.
+"""An environment variable that only C code of this process sees, temporarily.
 
 ``os.environ`` is a copy that Python makes when it starts, so it does not change. The variable is put into a second
-array of pointers, and that is made the process's: unlike after ``setenv``, which may free the array that it replaces,
-another thread that reads the environment just then finds all it looks for.
+array of pointers, which becomes the process's ``environ``: unlike ``setenv``, which may free the old array, this is
+safe for threads that read the environment at the same time.
 
-A process that another thread starts in those milliseconds inherits the variable.
+A process started by another thread in that time inherits the variable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-# Somebody may still read an array that is not the process's any more; what is, stays for good.
+# Another thread may still read a replaced array, so arrays are never freed.
 _READ: deque[Any] = deque(maxlen=64)
 _IN_USE: list[Any] = []
 
@@ -40,7 +40,7 @@ def visible_to_c(name: str, value: str) -> Iterator[None]:
     finally:
         if variable.value == ours and _entries(ours)[1:] == entries == _entries(before):
             variable.value = before
-        else:  # the script has set a variable of its own meanwhile: keep the array that holds it
+        else:  # the script has set a variable in the meantime: keep its array
             library.unsetenv(name.encode())
             _IN_USE.append((text, array))
 

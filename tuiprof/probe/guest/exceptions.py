@@ -1,8 +1,8 @@
 """Exceptions of the script that pass through the probe.
 
-Python runs a signal handler between any two instructions of the main thread, so also between those of a hook. What
-the handler raises there (a time-out, say) is meant for the script, and must reach it. And what a framework raises
-inside a wrapper of ours names the lines that it names without.
+Python runs a signal handler between any two instructions of the main thread, so also between those of a hook. An
+exception of the handler (for example a timeout) is meant for the script, and must reach it. And tracebacks of
+framework errors inside our wrappers stay the same as without them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def raised_by_signal_handler(error: BaseException) -> bool:
 
 @contextmanager
 def own_errors_dropped() -> Iterator[None]:
-    """Go on after any error but those that are the script's."""
+    """Suppress all errors except the script's."""
     try:
         yield
     except Exception as error:
@@ -43,7 +43,7 @@ def own_errors_dropped() -> Iterator[None]:
 def leave_out(error: BaseException) -> None:
     """Remove the caller's frame, a wrapper of the probe, from an exception that it is about to re-raise.
 
-    Up to Python 3.10 it stays in what the script prints.
+    Up to Python 3.10 it remains in the printed traceback.
     """
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next

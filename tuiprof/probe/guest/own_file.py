@@ -1,8 +1,7 @@
 """Files of the session that the probe keeps open while the script closes descriptors that it does not know.
 
-A script that becomes a daemon closes all descriptors there are, and the next file that it opens gets one of the
-numbers that were free then. So before each use it is looked at what lies behind the number; where it is not our file
-any more, that is opened again, and the number is the script's.
+A script that becomes a daemon closes all descriptors, and its next file gets one of the free numbers. So before each
+use the descriptor is checked; if it is no longer our file, the file is reopened, and the number belongs to the script.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-_HIGH = 200  # scripts that look at their descriptors get the lowest free numbers, as without the probe
+_HIGH = 200  # scripts keep getting the lowest free numbers, as without the probe
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -21,7 +20,7 @@ class ClosedByScript(OSError):
 class _Held:
     """A file that stays open, whatever the script closes.
 
-    It is opened non-blocking, which means nothing to a file and tells it from those of the script (see :meth:`fd`).
+    It is opened non-blocking, which has no effect on files and distinguishes it from the script's (see :meth:`fd`).
     """
 
     def __init__(self, path: str, flags: int, making: int = 0) -> None:
@@ -34,7 +33,7 @@ class _Held:
         """Return the descriptor, for the very next call.
 
         Raises:
-            ClosedByScript: It is not open any more, and gone.
+            ClosedByScript: It was closed and deleted.
         """
         while not self._is_ours():
             self._open_again()
@@ -52,8 +51,8 @@ class _Held:
         try:
             if _identity(self._fd) != self._identity:
                 return False
-            # To look at the file lets the script's threads run, which may just now have closed it and opened another.
-            # This does not, and the file that has the number by then is hardly a non-blocking one.
+            # fstat() releases the GIL, so the script's threads may close the file and open another. This call does
+            # not, and a file that reuses the number is unlikely to be non-blocking.
             return not _NON_BLOCKING or not os.get_blocking(self._fd)
         except OSError:
             return False
@@ -88,7 +87,7 @@ class OwnFile(_Held):
         """Write at the end.
 
         Raises:
-            ClosedByScript: It is not open any more, and gone.
+            ClosedByScript: It was closed and deleted.
             OSError: It cannot be written.
         """
         view = memoryview(data)

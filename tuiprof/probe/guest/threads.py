@@ -1,8 +1,8 @@
-"""Threads of the probe, which the script never meets: it does not count them, and they take no signal of its.
+"""Threads of the probe, invisible to the script: it does not count them, and they receive none of its signals.
 
-They are begun below :mod:`threading`: what that module counts and lists are the script's own, as scripts wait for
-``threading.active_count() == 1``. All signals are blocked in them, because one that the script blocks in its own
-threads, to fetch it with ``sigwait``, would else be delivered here and end the process.
+They are started below :mod:`threading`, which counts and lists only the script's threads, as scripts wait for
+``threading.active_count() == 1``. All signals are blocked in them, because a signal that the script blocks in its own
+threads, for ``sigwait``, would otherwise be delivered here and end the process.
 
 Code that runs in such a thread must not call ``threading.current_thread``: that would list it.
 """
@@ -98,7 +98,7 @@ def signals_blocked() -> Iterator[None]:
 def is_of_python(ident: int) -> bool:
     """Whether a thread was begun by Python: the main one, or one that :mod:`threading` started.
 
-    The others belong to C++ (autograd's for a GPU, callbacks of a runtime), which calls Python in between.
+    The others belong to C++ (autograd for a GPU, runtime callbacks), which calls into Python.
     """
     dummy = getattr(threading, "_DummyThread", None)
     known = getattr(threading, "_active", {}).get(ident)

@@ -1,8 +1,8 @@
 """Runs at the start of every Python of a tuiprof run; its folder is on PYTHONPATH.
 
-It first does what Python would have done without it, runs the user's own ``sitecustomize``, and then loads
-the probe package from its file location under the private name ``_tuiprof_probe``, so that nothing needs to
-be installed in this environment. Nothing is recorded yet: the probe only watches for a framework's import.
+It first runs the user's own ``sitecustomize``, as Python would without it, and then loads the probe package from its
+file location under the private name ``_tuiprof_probe``, so that nothing needs to be installed in this environment.
+Nothing is recorded yet: the probe only watches for a framework's import.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _main() -> None:
             try:
                 _load_probe(here)
             except Exception as error:
-                # A script must run as well without its probe as with it.
+                # A failure of the probe must not affect the script.
                 sys.modules.pop("_tuiprof_probe", None)
                 sys.stderr.write(f"tuiprof: the probe could not be loaded: {error!r}\n")
 

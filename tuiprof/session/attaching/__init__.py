@@ -1,1 +1,1 @@
-"""Entering a process that runs already, and asking it where it is."""
+"""Attaching to a running process, and requesting its stacks."""

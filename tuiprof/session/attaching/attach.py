@@ -1,4 +1,4 @@
-"""Recording processes that had begun before tuiprof came, and leaving them again."""
+"""Recording processes that were started without tuiprof, and detaching from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tuiprof.session.store.meta import SessionMeta
 from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
-#: Libraries by which a process is known to train, or to be able to.
+#: Libraries that identify a process as a training process.
 _FRAMEWORKS: Final = {
     "libtorch": "torch",
     "_jax": "jax",
@@ -49,8 +49,8 @@ class Candidate:
         python: Version of its Python.
         frameworks: What it has loaded: ``torch``, ``jax``.
         on_device: It has an accelerator open.
-        user: Whose it is.
-        age_s: Seconds since it began.
+        user: Its owner.
+        age_s: Seconds since its start.
         rss_bytes: Its resident memory.
     """
 
@@ -118,7 +118,7 @@ def attach(
     root: Path | None = None,
     watch_nan: bool = False,
 ) -> tuple[Session, list[enter.Answer]]:
-    """Enter running processes and record them from now on, in one session.
+    """Attach to running processes and record them in one session.
 
     Args:
         pids: The processes: one, or the ranks of one run.
@@ -130,7 +130,7 @@ def attach(
         The session, and what was found in each process.
 
     Raises:
-        SessionError: One cannot be entered, or is recorded already. The others are left again; nothing stays behind.
+        SessionError: One cannot be attached to, or is already recorded. The others are detached again.
         LaunchError: The recorder cannot be started.
     """
     for pid in pids:
@@ -163,7 +163,7 @@ def detach(session: Session) -> None:
     """Detach from the process of a session, which continues as before, and wait until that is done.
 
     Raises:
-        SessionError: It was not, or it is over.
+        SessionError: It was not attached, or has ended.
     """
     if not session.meta.attached:
         raise SessionError(

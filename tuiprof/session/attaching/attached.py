@@ -1,7 +1,6 @@
 """The process that records processes which tuiprof did not start (see :mod:`tuiprof.session.attaching.attach`).
 
-It samples the devices and waits for one of two ends: that of the processes, or the request to leave them. It never
-sends them a signal.
+It samples the devices until the processes end, or until it is asked to detach. It never sends them a signal.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tuiprof.system.files import write_atomic
 
 _TICK_S: Final = 0.2
 _LAST_READINGS_S: Final = 3.0
-#: The probe writes its last line when the process ends in order.
+#: The probe writes its last line if the process ends normally.
 _LAST_LINE_S: Final = 1.0
 
 
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> int:
     """Record processes until all have ended or are left.
 
     Args:
-        argv: The session directory, and the processes; the devices are held against the first one's descendants.
+        argv: The session directory, and the processes; devices are matched with the first one's descendants.
 
     Returns:
         0 in the process that was started; the one it leaves behind records.
@@ -55,11 +54,11 @@ def main(argv: list[str]) -> int:
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
-        return 0 if os.read(reading, 1) else 1  # the child belongs to init from now on
+        return 0 if os.read(reading, 1) else 1  # init adopts the child
     os.close(reading)
     own = process.identify(os.getpid())
     assert own is not None  # this very process runs
-    # Not named as the script: whoever looks for a script to stop must find none.
+    # Not named like the script, so that it is not mistaken for it and stopped.
     write_atomic(
         session.control / "process.json",
         msgspec.json.encode(process.Processes(own, None, process.pid_namespace())),
@@ -101,7 +100,7 @@ def _record(session: Session, who: Sequence[process.ProcessId], log: LogWriter) 
 
 
 class _Signals:
-    """Takes the signals that ask to leave."""
+    """Handles the signals that request a detach."""
 
     def __init__(self) -> None:
         self.asked = False

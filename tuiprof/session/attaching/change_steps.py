@@ -1,4 +1,4 @@
-"""Changing what a step is while the script runs, and waiting for what its processes say to that."""
+"""Changes the definition of a step while the script runs, and waits for the answers of its processes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tuiprof.session.run.step_option import STEP_AT, STEP_FUNCTION, step_environ
 from tuiprof.session.store.folders import Session
 from tuiprof.system.files import write_inside
 
-#: How long to wait for an answer; a line that is not reached for longer is said to be waited for.
+#: Timeout for an answer; a line not reached by then is reported as pending.
 PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a process said to a request.
+    """A process's answer to a request.
 
     Attributes:
         process: Its writer.
-        text: What a step is now, or why it is not changed.
-        refused: It is not changed.
+        text: The new definition of a step, or why it was not changed.
+        refused: The definition was not changed.
     """
 
     process: str
@@ -46,7 +46,7 @@ def change_request(
     """Return what ``control/steps-<id>.json`` says.
 
     Args:
-        session: The run; a file that is not found from the current directory is looked for where the script began.
+        session: The run; a file not found from the current directory is searched in the script's working directory.
         at: ``FILE:LINE``.
         function: ``MODULE:NAME``.
         by: A key of :data:`BY`.
@@ -71,7 +71,7 @@ def request_change(session: Session, wanted: dict[str, str]) -> None:
     """Ask every process of a run to count other steps.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run has ended, or the request cannot be written.
     """
     status = session.status()
     if status.over:
@@ -86,7 +86,7 @@ def change_steps(session: Session, wanted: dict[str, str], patience_s: float = P
     """Ask, and wait for the answers.
 
     Returns:
-        One a process that answered; empty where the line has not been reached, or nothing answered.
+        One per process that answered; empty if the line has not been reached, or no process answered.
 
     Raises:
         SessionError: As :func:`request_change`.

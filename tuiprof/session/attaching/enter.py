@@ -1,11 +1,11 @@
-"""Having a running Python process execute a file of ours, once.
+"""Makes a running Python process execute one of our files, once.
 
-Python 3.14 and newer does that itself (``sys.remote_exec``), at a moment when it is safe. Into older ones hypno brings
-the code: it borrows one thread of the process by ptrace, lets it load a small library, and gives it back. A thread that
-is stopped in the middle of an allocation could wait for itself there for ever, and one that waits for the interpreter's
-lock has it a moment later. So only a thread is borrowed that has been waiting in the kernel for a while, without a time
-after which it goes on by itself: those of thread pools and of the GPU's driver do little else. If there is none, one
-that sleeps or waits for files for a limited time will do. All that runs on it is a line that starts a thread.
+Python 3.14 and newer supports this (``sys.remote_exec``), at a safe point. For older versions hypno injects the code:
+it borrows one thread of the process with ptrace, makes it load a small library, and releases it. A thread stopped
+inside an allocation could deadlock there, and one that waits for the GIL may get it at any moment. So only threads are
+borrowed that have been waiting in the kernel for a while without a timeout, as threads of pools and of the GPU driver
+usually do. If there is none, a thread that sleeps or waits for files with a timeout is used. It only runs one line,
+which starts another thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OLDEST: Final = (3, 9)
 _REMOTE_EXEC: Final = (3, 14)
 _PROC: Final = Path("/proc")
 _LIBRARY: Final = re.compile(r"(?:libpython|/python)(\d)\.(\d+)")
-#: System calls in which a thread waits and holds nothing: its number, and which argument is the limit of the wait, with
-#: the value that means none. Futexes are waited for without a limit alone: with one a thread waits for the interpreter.
+#: System calls in which a thread waits without holding locks: the number, the timeout argument, and its value for no
+#: timeout. Futexes count only without a timeout: with one, a thread waits for the GIL.
 _NO_LIMIT: Final = {
     "x86_64": {
         202: (3, 0),
@@ -50,9 +50,9 @@ _NO_LIMIT: Final = {
 }
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 _SLEEPS: Final = {"x86_64": {35, 230}, "aarch64": {101, 115}}
-#: A thread is left alone until it has not run for so long …
+#: Minimum time for which a thread has not run …
 _STILL_S: Final = 0.05
-#: … and one whose wait has a limit is borrowed only where there was no other for so long.
+#: … and time without another candidate after which a thread with a timeout is borrowed.
 _RATHER_S: Final = 3.0
 #: A main thread that computes without a pause, in a process without any other thread, never waits.
 _PATIENCE_S: Final = 20.0
@@ -66,11 +66,11 @@ class Answer(msgspec.Struct):
     Attributes:
         pid: The process.
         python: Its version.
-        error: Why it came to nothing; empty = it did not.
-        session: The session that records it already.
+        error: Why it failed; empty = it succeeded.
+        session: The session that already records it.
         frameworks: Frameworks that it has imported.
-        optimizers: PyTorch optimizers that it has.
-        left: What could not be put back.
+        optimizers: Number of its PyTorch optimizers.
+        left: What could not be restored.
     """
 
     pid: int
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct):
 
 
 def python_of(pid: int) -> tuple[int, int] | None:
-    """Return the version of the Python that a process runs; None = it runs none, or another than CPython."""
+    """Return the Python version of a process; None = not Python, or not CPython."""
     try:
         names = [os.readlink(_PROC / str(pid) / "exe")]
         with open(_PROC / str(pid) / "maps", encoding="utf-8", errors="replace") as maps:
@@ -98,18 +98,18 @@ def python_of(pid: int) -> tuple[int, int] | None:
 
 
 def _readable(pid: int) -> bool:
-    """Whether the system lets this process look into another one, which it decides as for ptrace."""
+    """Whether the system permits reading another process, by the same rules as ptrace."""
     try:
         os.readlink(_PROC / str(pid) / "exe")
     except PermissionError:
         return False
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return True
     return True
 
 
 def check(pid: int) -> tuple[int, int]:
-    """Return the version of a process's Python if it can be entered, as far as that can be seen beforehand.
+    """Return the Python version of a process if attaching seems possible.
 
     Raises:
         SessionError: It cannot; the message says why.
@@ -163,7 +163,7 @@ def send(pid: int, control: Path, what: str) -> Answer:
     answer = control / f"{what}-{pid}.json"
     answer.unlink(missing_ok=True)
     names = {"__name__": "_tuiprof_enter", "session": str(control.parent), "what": what, "here": str(PAYLOAD)}
-    # By its text, as to open the file in there could leave a warning; in a namespace of its own, not __main__.
+    # As text, because opening the file there could cause a warning; in a separate namespace, not __main__.
     code = f"exec(compile({PAYLOAD.read_text()!r}, {str(PAYLOAD)!r}, 'exec'), {names!r})"
     if version >= _REMOTE_EXEC:
         _remote_exec(pid, control, code)
@@ -184,7 +184,7 @@ def send(pid: int, control: Path, what: str) -> Answer:
 
 
 def _remote_exec(pid: int, control: Path, code: str) -> None:
-    """Let Python 3.14 and newer do it; only an interpreter of the same version may ask."""
+    """Use ``sys.remote_exec`` of Python 3.14 and newer, from an interpreter of the same version."""
     script = control / "enter.py"
     script.write_text(code + "\n")
     ask = f"import sys; sys.remote_exec({pid}, {str(script)!r})"
@@ -214,7 +214,7 @@ def _inject(pid: int, code: str) -> None:
     def inject_into_waiting_thread(_: int, *args: object, **kwargs: object) -> object:
         return inject(_waiting_thread(pid), *args, **kwargs)
 
-    # hypno prepares a file first, in which time a thread that was chosen before would have gone on.
+    # hypno prepares a file first, during which a previously chosen thread could continue.
     api.inject = inject_into_waiting_thread
     try:
         api.inject_py(pid, code)
@@ -227,10 +227,10 @@ def _inject(pid: int, code: str) -> None:
 
 
 def _waiting_thread(pid: int) -> int:
-    """Return a thread that waits in the kernel, and did not run for a while.
+    """Return a thread that waits in the kernel and has not run for a while.
 
     Raises:
-        SessionError: There was none for long.
+        SessionError: There was none before the timeout.
     """
     began = time.monotonic()
     seen: dict[int, tuple[str, float]] = {}
@@ -268,7 +268,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _state(pid: int, thread: int) -> str | None:
-    """Return the system call that a thread is in, and how often it has run; None = it is in none, or has ended."""
+    """Return a thread's current system call and its context switches; None = not in a system call, or ended."""
     folder = _PROC / str(pid) / "task" / str(thread)
     try:
         call = (folder / "syscall").read_text().strip()

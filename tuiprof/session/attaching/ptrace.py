@@ -14,7 +14,7 @@ _CAP_SYS_PTRACE: Final = 1 << 19
 def forbidden(pid: int) -> tuple[str, str] | None:
     """Return why ptrace on a process is known to be forbidden, and the remedy; None = no reason is known.
 
-    A container may forbid it by its system call filter, which only trying shows.
+    A container may forbid it with its seccomp filter, which can only be found by trying.
     """
     try:
         owner = (_PROC / str(pid)).stat().st_uid

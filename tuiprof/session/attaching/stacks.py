@@ -1,4 +1,4 @@
-"""Asking the running script where its threads are."""
+"""Requests the stacks of the running script's threads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tuiprof.session.store.status import processes
 from tuiprof.system import process
 from tuiprof.system.files import write_inside
 
-#: A probe looks for requests every 100 ms; one whose process holds the interpreter's lock in C code never does.
+#: A probe looks for requests every 100 ms, but never while C code holds the GIL.
 PATIENCE_S: Final = 3.0
 _LOOK_S: Final = 0.05
-#: After every process has answered, so long for its Flight Recorder.
+#: Additional time for the Flight Recorder after every process has answered.
 _FLIGHT_S: Final = 0.3
 
 
@@ -29,7 +29,7 @@ class StacksRequest(msgspec.Struct, frozen=True):
     Attributes:
         id: Its name, under which all ranks answer.
         unix_ns: When it was asked for.
-        cause: Why, where nobody asked for it.
+        cause: The reason for an automatic request.
     """
 
     id: str
@@ -65,7 +65,7 @@ def expected(session: Session, fold: Fold) -> list[WriterState]:
 
 
 def is_here(session: Session, rank: WriterState) -> bool:
-    """Return whether the process numbers of a rank mean something on this machine."""
+    """Return whether the process ids of a rank are valid on this machine."""
     who = processes(session.part(rank.name))
     return who is not None and who.pid_namespace == process.pid_namespace()
 
@@ -74,7 +74,7 @@ def take_stacks(session: Session, patience_s: float = PATIENCE_S) -> tuple[Fold,
     """Ask for stacks and wait for the answers.
 
     Returns:
-        The session's state, and the answers; empty where no process answered.
+        The session's state, and the answers; empty if no process answered.
 
     Raises:
         SessionError: The request cannot be written.

@@ -1,1 +1,1 @@
-"""Bringing the session folders of other hosts here, over ssh."""
+"""Copies the session folders of other hosts over ssh."""

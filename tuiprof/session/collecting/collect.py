@@ -1,7 +1,7 @@
-"""Collecting: copies of other hosts' session folders that grow as the run goes on, and requests carried back.
+"""Collecting: growing copies of other hosts' session folders, with requests sent back.
 
-Each host has two threads: one for logs, which a screen follows, and one for what is large. A host that does not answer
-is asked again; the others are not held up.
+Each host has two threads: one for logs, which a screen follows, and one for large files. A host that does not answer
+is retried without delaying the others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tuiprof.session.store.status import STOP_FILE, last_end
 from tuiprof.system import process
 from tuiprof.system.files import explain
 
-#: Pause before a host that did not answer is asked again, at least, s.
+#: Minimum pause before retrying a host that did not answer, s.
 _AGAIN_S: Final = 5.0
-#: A host is asked this often whether a newer run has begun, s.
+#: Interval of checks for a newer run on a host, s.
 _NEWER_S: Final = 10.0
 _REQUESTS: Final = ("capture-*.json", "trigger-*.json", "stacks-*.json", "steps-*.json", STOP_FILE)
 
@@ -44,7 +44,7 @@ class Copy:
         over: Its recorder has ended and everything has been copied.
 
     Raises:
-        SessionError: What lies under the name of the copy is something else.
+        SessionError: The path of the copy exists and is not a copy.
     """
 
     def __init__(self, remote: Remote, folder: str, root: Path) -> None:
@@ -72,14 +72,14 @@ class Copy:
             raise explain(error, self.path, "create") from error
 
     def copy_logs(self) -> None:
-        """Bring what the logs have grown by, and take requests there."""
+        """Copy new data of the logs, and send requests."""
         self.remote.copy_logs(self.folder, self.path)
         self._send_requests()
 
     def copy_files(self) -> bool:
-        """Bring the other files; return whether these were the last, as the recorder had ended."""
+        """Copy the other files; return whether these were the last, because the recorder has ended."""
         ended = last_end(Session(self.path), "recorder") is not None
-        if ended:  # what ranks wrote just before it may have been missed
+        if ended:  # files written just before the end may have been missed
             self.remote.copy_logs(self.folder, self.path)
         self.remote.copy_small(self.folder, self.path)
         self.remote.copy_files(self.folder, self.path)
@@ -122,10 +122,10 @@ class Collector:
     Args:
         remotes: The hosts.
         root: Folder of the sessions here.
-        say: Is told what happens, a line each; called from several threads.
-        name: Name of the run; empty = what began last on each host.
+        say: Called with progress messages, one line each, from several threads.
+        name: Name of the run; empty = the newest on each host.
         every_s: Pause between two copies, s.
-        once: Copy what there is now, and no more.
+        once: Copy the current state and return.
 
     Attributes:
         copies: What is collected, by host.
@@ -151,7 +151,7 @@ class Collector:
         """Collect; returns when the runs are over on all hosts, or :meth:`stop` was called.
 
         Raises:
-            UsageProblem: There is no ssh or no rsync here.
+            UsageProblem: ssh or rsync is not installed.
             SessionError: A copy cannot be written.
         """
         for remote in self._remotes:
@@ -165,7 +165,7 @@ class Collector:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.2)  # so that signals are heard
+                thread.join(0.2)  # so that signals are handled
         for copies in self.copies.values():
             for copy in copies:
                 copy.tell(self._every_s, ended=True)
@@ -175,7 +175,7 @@ class Collector:
             raise self.error
 
     def stop(self) -> None:
-        """Collect no more."""
+        """Stop collecting."""
         self._stopped.set()
 
     def _logs(self, remote: Remote) -> None:
@@ -205,7 +205,7 @@ class Collector:
                 if str(error) != problem:
                     self._say(f"{error}; retrying every {max(self._every_s, _AGAIN_S):g} s")
                 problem = str(error)
-            except TuiprofError as error:  # nothing that time mends
+            except TuiprofError as error:  # retrying does not help
                 self.error = error
                 self._stopped.set()
                 return
@@ -229,7 +229,7 @@ class Collector:
             raise Unreached(f"{remote.host} has no session{name} yet")
 
     def _files(self, remote: Remote) -> None:
-        """Bring a host's other files (in a thread)."""
+        """Copy a host's other files (in a thread)."""
         while True:
             last = self._stopped.is_set()
             for copy in self.copies[remote.host]:
@@ -241,7 +241,7 @@ class Collector:
                             f"{remote.host}: {copy.path.name} has ended, {format_bytes(_size(copy.path))}"
                         )
                 except Unreached:
-                    continue  # the thread of the logs says so
+                    continue  # the logs' thread reports it
                 except TuiprofError as error:
                     self.error = error
                     self._stopped.set()

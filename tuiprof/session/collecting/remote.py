@@ -1,7 +1,7 @@
-"""What is asked of a host: the names of its sessions, their files, and to take requests. By ssh and rsync.
+"""Access to a host by ssh and rsync: the names of its sessions, their files, and sending requests.
 
-A host's answers are not trusted: names of folders must look like those of sessions, links and special files are not
-copied, nothing of it decides where something is written here, and no text of it becomes an option of a command.
+A host's answers are not trusted: folder names must look like session names, links and special files are not copied,
+and no answer determines a local path or becomes an option of a command.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Final
 
 from tuiprof.errors import SessionError, UsageProblem
 
-#: A name, a number or an IPv6 address in brackets; what ssh would take for an option does not begin like this.
+#: A name, a number or an IPv6 address in brackets, but never something that ssh would parse as an option.
 _HOST: Final = re.compile(
     r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])"
 )
 _SESSION: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]{1,100}")
-#: Nobody is asked for a password: several hosts are asked at once, again and again.
+#: No password prompts: several hosts are queried at once, repeatedly.
 _SSH_OPTIONS: Final = (
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
     "-oServerAliveInterval=5",
     "-oServerAliveCountMax=3",
 )
-#: Seconds without a byte after which rsync gives up.
+#: Timeout of rsync without data, s.
 _SILENT_S: Final = 30
 _ANSWER_S: Final = 60.0
-#: Characters of an answer, or of an error, that are read.
+#: Maximum length of an answer or error, characters.
 _LONGEST: Final = 1 << 16
 _COPY: Final = (
     "--recursive",
@@ -43,7 +43,7 @@ _COPY: Final = (
     "--protect-args",
     f"--timeout={_SILENT_S}",
 )
-#: Grows at its end alone, so only what is new is sent.
+#: Append-only files, of which only new data is sent.
 _GROWING: Final = (
     "--append",
     "--include=/log/",
@@ -51,7 +51,7 @@ _GROWING: Final = (
     "--include=/std*.log",
     "--exclude=*",
 )
-#: Small ones, which may change and keep their size. Of ``control`` only what the host says; requests go the other way.
+#: Small files, which may change without changing their size. From ``control`` only answers; requests go the other way.
 _SMALL: Final = (
     "--ignore-times",
     "--include=/session.json",
@@ -60,7 +60,7 @@ _SMALL: Final = (
     "--include=/control/output.json",
     "--exclude=*",
 )
-#: The rest is written once. What people here say of the copy stays theirs.
+#: Other files are written once. Local labels of the copy are kept.
 _REST: Final = (
     "--size-only",
     "--exclude=/session.json",
@@ -75,18 +75,18 @@ _REST: Final = (
 
 
 class Unreached(SessionError):
-    """A host does not answer, or not as it should."""
+    """A host does not answer, or its answer is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A host that is reached by ssh.
+    """A host accessed by ssh.
 
     Attributes:
         host: Its name for ssh: ``[user@]host``.
-        root: Where its sessions lie; empty = where tuiprof keeps them there.
+        root: Folder of its sessions; empty = tuiprof's default there.
         ssh: The command, with options of the user's.
-        control: Folder of the socket through which connections are shared; None = each is made anew.
+        control: Folder of the socket for shared connections; None = no sharing.
     """
 
     host: str
@@ -159,7 +159,7 @@ class Remote:
         return [f"{root.rstrip('/')}/{it}" for it in _of_newest(found)]
 
     def copy_logs(self, folder: str, into: Path) -> None:
-        """Bring what the logs and the output have grown by.
+        """Copy new data of the logs and the output.
 
         Raises:
             Unreached: It does not answer.
@@ -167,7 +167,7 @@ class Remote:
         self._rsync(_GROWING, self._there(f"{folder}/"), f"{into}/")
 
     def copy_small(self, folder: str, into: Path) -> None:
-        """Bring what says which session it is and how it stands.
+        """Copy the session's metadata and status.
 
         Raises:
             Unreached: It does not answer.
@@ -175,7 +175,7 @@ class Remote:
         self._rsync(_SMALL, self._there(f"{folder}/"), f"{into}/")
 
     def copy_files(self, folder: str, into: Path) -> None:
-        """Bring the other files, such as traces.
+        """Copy the other files, such as traces.
 
         Raises:
             Unreached: It does not answer.
@@ -183,7 +183,7 @@ class Remote:
         self._rsync(_REST, self._there(f"{folder}/"), f"{into}/")
 
     def send(self, files: Sequence[Path], folder: str) -> None:
-        """Bring files of requests there.
+        """Send request files.
 
         Raises:
             Unreached: It does not answer.
@@ -191,7 +191,7 @@ class Remote:
         self._rsync((), *map(str, files), self._there(f"{folder}/control/"))
 
     def remove(self, names: Sequence[str], folder: str) -> None:
-        """Take back requests there.
+        """Delete request files on the host.
 
         Raises:
             Unreached: It does not answer.
@@ -240,7 +240,7 @@ class Remote:
         return done.stdout[:_LONGEST].decode(errors="replace")
 
     def _why(self, code: int, errors: str) -> tuple[str, str]:
-        """Return what went wrong, from what the command wrote, and what to do."""
+        """Return the error and a remedy, from the output of the command."""
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
         of_ssh = [line for line in lines if line.startswith("ssh:")]
         others = [
@@ -279,7 +279,7 @@ def _fits(folder: str, name: str) -> bool:
 
 
 def _base(named: str) -> str:
-    """Return a session's name without the number that tells those of one second apart."""
+    """Return a session's name without the number that distinguishes sessions of the same second."""
     return re.sub(r"-\d{1,4}$", "", named)
 
 

@@ -24,19 +24,19 @@ from tuiprof.session.store.storage import LEAST_FREE_BYTES
 Level = Literal["warn", "bad"]
 
 _SECOND: Final = 1_000_000_000
-#: Utilisation collapse: the median of the last so long …
+#: Utilization collapse: the median of this recent period …
 COLLAPSE_NS: Final = 20 * _SECOND
-#: … is below this share of the median of so long before, which was at least so much.
+#: … is below this share of the median of the preceding period, which was at least this high.
 COLLAPSE_SHARE, COLLAPSE_BEFORE_NS, COLLAPSE_FROM = 0.5, 120 * _SECOND, 0.40
-#: Creep: the minimum of each of so many equal parts of this window rises, by this share and so many bytes in total.
+#: Creep: the minimum of each of this many equal parts of the window rises, by this share and this many bytes in total.
 CREEP_PARTS, CREEP_NS, CREEP_SHARE, CREEP_BYTES = 6, 600 * _SECOND, 0.03, 64 << 20
-#: Creep is not judged earlier in a run: memory that is allocated once has been allocated by then.
+#: Creep is evaluated only after this time, when one-time allocations have been made.
 CREEP_AFTER_NS: Final = 120 * _SECOND
-#: The data phase takes this share of the step or more, over so many steps.
+#: Minimum share of the data phase in the step, over this many steps.
 DATA_SHARE, DATA_STEPS = 0.15, 50
-#: A device is idle below this utilisation, over so many readings.
+#: A device is idle below this utilization, over this many readings.
 IDLE_UTIL, IDLE_READINGS = 0.60, 20
-#: Step times vary from this jitter on.
+#: Minimum jitter for varying step times.
 JITTER_SHARE: Final = 0.10
 _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")

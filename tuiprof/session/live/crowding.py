@@ -1,4 +1,4 @@
-"""Whether other programs kept the machine busy during a run, which makes its step times longer."""
+"""Detects whether other programs kept the machine busy during a run, which makes its step times longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything the live screen shows, kept up to date record by record: one object for live, attach and replay."""
+"""The state of the live screen, updated record by record: one object for live, attach and replay."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from tuiprof.session.log.records import (
 )
 from tuiprof.session.store.clock import Clock
 
-#: Readings of a device kept whole: a quarter of an hour at two a second, more than any alert looks back. A machine has
-#: hundreds of figures, with one for each core, and a viewer's memory grows until it holds so many readings of each.
+#: Readings kept per device: a quarter of an hour at two per second, more than any alert looks back. A machine has
+#: hundreds of figures, one per core, and a viewer's memory grows up to this many readings of each.
 KEEP_READINGS: Final = 1800
-#: Figures kept a device; what a backend invents beyond is left out.
+#: Maximum number of figures kept per device.
 MOST_FIGURES: Final = 512
-#: So many devices keep a figure of each of their cores; of a run of many hosts the others do not.
+#: Maximum number of devices with per-core figures, for runs on many hosts.
 MOST_WITH_CORES: Final = 64
 CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
-#: Stacks kept: of a run that stalls again and again, and is asked again and again.
+#: Maximum number of kept stacks, for runs that stall repeatedly.
 KEEP_STACKS: Final = 32
-#: A process that is so far behind another of its rank is not the one to watch.
+#: A process this far behind another one of its rank is not shown.
 SILENT_NS: Final = 10_000_000_000
 #: Of a note; one of a level that is not known here is told like any other.
 _LEVELS: Final = ("info", "warn", "bad")
@@ -61,7 +61,7 @@ class DeviceHistory:
         rows: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
         overview: Each figure over the whole run.
         last: The newest value of each figure.
-        text: The newest reading of each figure that is words, e.g. ``throttle``.
+        text: The newest reading of each text figure, e.g. ``throttle``.
         peak: Highest value of each figure so far.
 
     Args:
@@ -122,13 +122,13 @@ class DeviceHistory:
 
 @dataclass(slots=True)
 class CaptureState:
-    """One capture request and what became of it, on each rank.
+    """One capture request and its result on each rank.
 
     Attributes:
         id: Name of the request.
         by_writer: The newest capture record of each writer.
         t_ns: Session time of the newest record.
-        withdrawn: What it recorded turned out to be no steps.
+        withdrawn: The recorded steps turned out not to be steps.
     """
 
     id: str
@@ -138,7 +138,7 @@ class CaptureState:
 
     @property
     def state(self) -> str:
-        """``failed`` if it failed on a rank, else the state of the rank that is least far."""
+        """``failed`` if it failed on a rank, else the least advanced state of all ranks."""
         order = ("failed", "armed", "started", "written")
         states = {record.state for record in self.by_writer.values()}
         return next((state for state in order if state in states), "armed")
@@ -158,7 +158,7 @@ class CaptureState:
         return ""
 
     def shortfall(self, over: bool) -> str:
-        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet."""
+        """Return what is missing in the requested trace, and why; empty = nothing, or nothing yet."""
         if self.state == "failed":
             return f"capture {self.id} failed: {self.why or 'no reason given'}"
         if self.state == "written":
@@ -172,7 +172,7 @@ class CaptureState:
 
     @property
     def cause(self) -> str:
-        """Why the probe made it by itself, e.g. which step was slow; empty = it was asked for."""
+        """Why the probe made it automatically, e.g. which step was slow; empty = requested."""
         return next((record.cause for record in self.by_writer.values() if record.cause), "")
 
     @property
@@ -188,7 +188,7 @@ class CaptureState:
 
 @dataclass(slots=True)
 class StacksState:
-    """Where the threads of all ranks were at one moment.
+    """The stacks of the threads of all ranks at one moment.
 
     Attributes:
         id: Name of the request.
@@ -247,7 +247,7 @@ def _path_in(folder: str, path: str) -> str:
 
 
 def _trains(state: WriterState) -> bool:
-    """Whether the steps of a process are those of a training, as far as it tells."""
+    """Whether the steps of a process are training steps, as far as known."""
     return state.step_source is None or state.step_source.what != "batches of a DataLoader"
 
 
@@ -260,7 +260,7 @@ class Fold:
         clock: Session time (``LogReader.clock``).
 
     Attributes:
-        version: Grows with every change, so that a screen can tell whether to draw.
+        version: Incremented with every change, so that a screen knows when to redraw.
         writers: State of each writer by name.
         devices: Telemetry by device key, in order of appearance.
         captures: Capture requests by id.
@@ -269,7 +269,7 @@ class Fold:
         troubles: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
         now_ns: Session time of the newest record.
         records: Number of records so far.
-        printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
+        printed: Bytes of standard output and of standard error at the newest record with them; None = none.
         problems: Log lines that could not be read, one sentence per file.
     """
 
@@ -297,9 +297,9 @@ class Fold:
     def lead(self) -> WriterState | None:
         """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
 
-        Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
-        side; then it is the first one that trains, as opposed to one that only evaluates, unless its log stopped
-        :data:`SILENT_NS` before another.
+        Several processes may have one rank, sequentially (torchrun restarts failed ones) or in parallel; then it is
+        the first one that trains, as opposed to one that only evaluates, unless its log stopped :data:`SILENT_NS`
+        before another.
         """
         ranks = self.ranks
         stepping = [state for state in ranks if len(state.steps)]
@@ -326,7 +326,7 @@ class Fold:
         """Take in records.
 
         Args:
-            batches: They, writer by writer (``LogReader.poll_batches()``).
+            batches: The records, writer by writer (``LogReader.poll_batches()``).
 
         Returns:
             Whether anything changed.
@@ -369,7 +369,7 @@ class Fold:
 
         newest_at: int | None = None
         for record in records:
-            if type(record) is Step:  # by far the most, and this is the fastest way to ask
+            if type(record) is Step:  # by far the most frequent, and the fastest check
                 steps.append(record)
             elif isinstance(record, DeviceStep):
                 device_times.append(record)
@@ -385,7 +385,7 @@ class Fold:
                 put()
                 self._seen(state, newest_at)
                 newest_at = None
-                if state.head is not None:  # started anew, as torchrun does after a failure
+                if state.head is not None:  # restarted, as torchrun does after a failure
                     state.restarts += 1
                     state.steps.restart()
                     state.end = None
@@ -416,7 +416,7 @@ class Fold:
         self._seen(state, newest_at)
 
     def _withdraw(self, state: WriterState) -> None:
-        """Forget the steps of a writer, which were not steps; captures of them are marked as not representative."""
+        """Discard the steps of a writer, which were not steps; captures of them are marked as not representative."""
         state.steps = StepSeries()
         for capture in self.captures.values():
             record = capture.by_writer.get(state.name)

@@ -17,16 +17,16 @@ from tuiprof.session.store.hosts import ClockDifference, combined, launch_of
 from tuiprof.session.store.status import Status, status
 from tuiprof.system.files import file_system
 
-#: A recorder writes at least every 5 s; a host that has written nothing for so long is worth a word.
+#: A recorder writes at least every 5 s; a host without data for this long is reported.
 SILENT_S: Final = 12.0
-#: A run is read anew where the difference of clocks has turned out to be another by this.
+#: Change of the measured clock difference from which a run is read again.
 CLOCK_MOVED_NS: Final = 100_000_000
 S_NS: Final = 1_000_000_000
-#: On a file system that hosts share, a probe, which looks ten times a second, sees a request within this.
+#: Time within which a probe, which polls ten times per second, sees a request on a shared file system.
 SHARED_REACH_S: Final = 2.0
 #: An NFS client may show an old listing of a folder for 60 s (``acdirmax``).
 NFS_REACH_S: Final = 65.0
-#: Copying a host's logs takes up to so long over a slow network, s.
+#: Maximum time to copy a host's logs over a slow network, s.
 _COPY_S: Final = 3.0
 _SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
 
@@ -68,7 +68,7 @@ class HostState:
 
     @property
     def lost(self) -> str:
-        """Why its records stopped although its run did not end in order; empty = they did not."""
+        """Why its records stopped although its run did not end normally; empty = they did not."""
         if self.status.state == "interrupted":
             return self.status.detail or "interrupted"
         if self.status.detail.startswith(NOT_REACHED):
@@ -186,7 +186,7 @@ def common_step(session: Session, fold: Fold) -> int | None:
 
 
 def reach_s(session: Session) -> float:
-    """Return after how long a request has reached all hosts of a run, s."""
+    """Return the time for a request to reach all hosts of a run, s."""
     collected = [found for part in session.parts if (found := read_collected(part.path)) is not None]
     if collected:
         return SHARED_REACH_S + 2 * max(max(copy.every_s, _COPY_S) for copy in collected)
@@ -194,14 +194,14 @@ def reach_s(session: Session) -> float:
 
 
 def unasked(session: Session) -> list[str]:
-    """Return which hosts of a run no request reaches now, and why; one sentence each."""
+    """Return which hosts of a run cannot be reached by requests now, and why; one sentence each."""
     names = [session.host, *(host.name for host in session.others)]
     found = zip(names, map(unreached, session.parts), strict=True)
     return [f"{name}: {why}" for name, why in found if why]
 
 
 def outdated(session: Session, found: Session) -> bool:
-    """Return whether a run that was looked for again has other hosts, or clocks that are known better by now."""
+    """Return whether a refreshed run has other hosts, or better known clocks."""
     if [part.path for part in session.parts] != [part.path for part in found.parts]:
         return True
     return any(

@@ -1,12 +1,13 @@
-"""Whose device is it: which of a machine's accelerators the run uses, and which are of others.
+"""Determines which of a machine's accelerators the run uses.
 
-By what is surest first. What shows use counts together, as each may see a part only:
+In order of reliability; 1 and 2 are combined, as each may see only a part:
 
-1. A process of the run told what its framework's device is (its UUID, its PCI address), once it held memory there.
-2. The driver lists a process of the run on the device. In a container it may list none, or by numbers of the host.
+1. A process of the run reported the identity of its framework's device (UUID, PCI address), once it held memory there.
+2. The driver lists a process of the run on the device. In a container it may list none, or with process ids of the
+host.
 
-Only where neither shows any, the environment that the run was started in says what it may use
-(``CUDA_VISIBLE_DEVICES`` and its like). Else nothing is known, and every device counts as the run's.
+Only if neither shows any, the environment that the run was started in is used (``CUDA_VISIBLE_DEVICES`` and similar).
+Otherwise nothing is known, and every device counts as the run's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Feeding a fold: from a log that grows (live, attach) or by a clock (replay). A screen knows only `Feed`."""
+"""Feeds a fold from a growing log (live, attach) or by a clock (replay). A screen knows only `Feed`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tuiprof.session.store.status import DELETED, Status, from_end, processes
 from tuiprof.system.files import read_end
 from tuiprof.system.process import Processes, alive
 
-#: Read at a time behind a picture, and the pause after it.
+#: Bytes per background read, and the pause after each.
 _PIECE: Final = 1 << 20
 _BREATH_S: Final = 0.004
-#: The reading behind a picture begins when the picture stands.
+#: Delay of background reading until the first frame is drawn.
 _PATIENCE_S: Final = 1.5
 
 
@@ -35,14 +35,14 @@ class Feed(Protocol):
 
     @property
     def fold(self) -> Fold:
-        """The state to draw; another object after a seek backwards, so ask for it every time."""
+        """The state to draw; a different object after a seek backwards, so do not keep it."""
 
     @property
     def behind(self) -> int:
-        """Bytes of log that are written and belong into the fold, but are not yet in it."""
+        """Bytes of log that are written but not yet in the fold."""
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Take in what is due; return whether anything changed.
+        """Process records that are due; return whether anything changed.
 
         Args:
             max_bytes: Read at most so much of each log, to keep the screen alive while catching up.
@@ -57,8 +57,8 @@ class Live:
 
     Args:
         session: The session.
-        tail_bytes: Of huge logs show the end first; all of them is read behind that, in a thread. None = read
-            from the beginning.
+        tail_bytes: Show this much of the end of huge logs first, and read the rest in a thread. None = read from the
+            beginning.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
@@ -81,7 +81,7 @@ class Live:
         return self.reader.behind
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Take in what was written since; return whether anything changed.
+        """Process newly written records; return whether anything changed.
 
         Args:
             max_bytes: Read at most so much of each log.
@@ -96,12 +96,14 @@ class Live:
         return changed or rest is not self._rest
 
     def processes(self) -> Processes | None:
-        """Return who records and who is recorded, also once the session is deleted; None = not started."""
+        """Return the recording and the recorded processes, even after the session is deleted; None = not started."""
         self._processes = processes(self.session) or self._processes
         return self._processes
 
     def status(self) -> Status:
-        """Return how the session stands. Its logs stay open here: how a run ended is known though it was deleted."""
+        """Return the status of the session. Its logs stay open here, so the end of a run is known even if it was
+        deleted.
+        """
         who = self.processes()
         if self.session.path.exists():
             return self.session.status()
@@ -114,7 +116,7 @@ class Live:
 
     @property
     def read_share(self) -> float:
-        """Share of the logs that is in the fold; below 1 while a huge one is read."""
+        """Share of the logs in the fold; below 1 while a huge one is read."""
         return min(0.99, self._rest.share) if self._rest is not None else 1.0
 
     def close(self) -> None:
@@ -126,10 +128,10 @@ class Live:
 
 
 class _Rest:
-    """Reads all of a session in a thread, in pieces, so that the screen stays responsive.
+    """Reads a whole session in a thread, in pieces, so that the screen stays responsive.
 
     Attributes:
-        live: What it reads into; of the thread until :attr:`done`.
+        live: The target; owned by the thread until :attr:`done`.
         done: All of it is read.
         share: How much of it is read, 0 to 1.
     """
@@ -144,7 +146,7 @@ class _Rest:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._stopped.set()
         self._thread.join()
         self.live.close()
@@ -154,7 +156,7 @@ class _Rest:
             return
         while self.live.advance(_PIECE):
             self.share = max(0.0, 1 - self.live.reader.behind / max(1, self._total))
-            # Decoding holds the interpreter; a breath between two pieces lets the screen draw.
+            # Decoding holds the GIL; a pause between two pieces lets the screen draw.
             if self._stopped.wait(_BREATH_S):
                 return
         self.done = True
@@ -163,12 +165,12 @@ class _Rest:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # gone meanwhile
+    except OSError:  # deleted in the meantime
         return 0
 
 
 def load(session: Session) -> Fold:
-    """Return the fold of all that a session holds now."""
+    """Return the fold of the current content of a session."""
     live = Live(session)
     try:
         # An empty poll is the end; a partial last line stays out.
@@ -197,7 +199,7 @@ class _Due:
         )
 
     def take(self, until_ns: int, max_bytes: int) -> Batch:
-        """Return the records up to a time; what has none of its own goes with the record before it."""
+        """Return the records up to a time; records without a time belong to the one before."""
         taken: list[Record] = []
         while True:
             if self._next >= len(self._waiting):
@@ -222,13 +224,13 @@ class _Due:
 
 
 class Replay:
-    """The same fold, fed by a clock that can be paused, sped up and set.
+    """The same fold, driven by a clock that can be paused, sped up and set.
 
-    After a jump the fold holds the moment and what came shortly before it (:data:`KEEP_BYTES` of each log), so
-    that a jump takes the same short time in a run of any length.
+    After a jump the fold contains only the records shortly before that moment (:data:`KEEP_BYTES` of each log), so a
+    jump takes the same short time in a run of any length.
 
     Args:
-        session: A session, over or going on.
+        session: A finished or running session.
         speed: Session seconds a second.
         now_s: The clock, for tests.
     """
@@ -269,7 +271,7 @@ class Replay:
         """Whether the recorder logged when the script printed; older sessions lack it."""
         if self._tells_output is None:
             path = self.session.log / "recorder.jsonl"
-            # It tells with its first reading after the first output, and every minute.
+            # Logged with the first reading after the first output, and every minute.
             self._tells_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
         return self._tells_output
 
@@ -329,7 +331,7 @@ class Replay:
         for log in self.session.logs():
             if log.writer not in self._logs:
                 self._logs[log.writer] = _Due(log, until_ns)
-        # At the end everything is due, also what bears a time beyond the last record.
+        # At the end everything is due, including records with later times.
         limit_ns = until_ns if until_ns < self._whole else _FOREVER
         self._fed_ns = until_ns
         return self._fold.feed([due.take(limit_ns, max_bytes) for due in self._logs.values()])
@@ -344,7 +346,7 @@ class Replay:
 
 
 _FOREVER: Final = 1 << 62
-#: What is read of each log before a moment that is jumped to: some thirty thousand steps.
+#: Bytes read from each log before the target of a jump: about thirty thousand steps.
 KEEP_BYTES: Final = 4 << 20
 
 

@@ -1,4 +1,4 @@
-"""Measurements over time in bounded memory: the recent ones whole, the whole run in few buckets."""
+"""Measurements over time in bounded memory: recent ones in full, the whole run in few buckets."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NOTHING: Final[dict[str, Array]] = {}
 
 
 class Series:
-    """Columns of equal length that grow at the end and, beyond ``keep`` rows, forget at the front.
+    """Columns of equal length that grow at the end and drop rows at the front beyond ``keep`` rows.
 
-    What is visible depends only on what was appended, never on how it was cut into pieces.
+    The content depends only on the appended rows, not on how they were split into calls.
     """
 
     def __init__(self, keep: int, columns: Mapping[str, tuple[Any, Any]]) -> None:

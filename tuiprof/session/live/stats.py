@@ -12,11 +12,11 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-#: A step is an outlier beyond so many robust standard deviations …
+#: A step is an outlier beyond this many robust standard deviations …
 OUTLIER_SIGMAS: Final = 5.0
 #: … and slower than the median by more than this share.
 OUTLIER_SHARE: Final = 0.10
-#: Fewer steps than this have no outliers: the median of so few means little.
+#: Minimum number of steps for outliers, as the median of fewer is unreliable.
 OUTLIER_MIN_STEPS: Final = 8
 OUTLIER_RULE: Final = (
     f"slower than the median by more than {OUTLIER_SIGMAS:.0f} robust standard deviations "
@@ -24,9 +24,9 @@ OUTLIER_RULE: Final = (
     f"captured steps are left out"
 )
 JITTER_RULE: Final = "median absolute deviation of the step time, as a share of its median"
-#: The host runs ahead where the median step on the device is longer than on the host by this share of it.
+#: The host runs ahead if the median device step is longer than the median host step by this share.
 AHEAD_SHARE: Final = 0.05
-#: Fewer steps than this that were timed on the device do not show it.
+#: Minimum number of device-timed steps for that.
 _FIRST_TIMES: Final = 2
 RATE_RULE: Final = (
     "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not, nor is the first "

@@ -1,4 +1,4 @@
-"""What a step of a run is, and whether a capture is representative of the steps."""
+"""The definition of a step in a run, and whether a capture is representative of the steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tuiprof.session.live.writer_state import WriterState
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
 #: With fewer steps outside the capture there is nothing to compare it with.
 _FEWEST: Final = 5
-#: Long steps are rare if their share of the capture is so many times their share of the session, which needs that many
-#: steps …
+#: Long steps are rare if their share of the capture is this many times their share of the session, which needs this
+#: many steps …
 _RARE: Final = 3.0
 _FEWEST_TO_BE_RARE: Final = 20
-#: … and that many captured ones.
+#: … and this many captured ones.
 _FEWEST_CAPTURED: Final = 3
 #: Steps vary: those between these quantiles are representative.
 _EDGE: Final = 0.05

@@ -15,7 +15,7 @@ STEPS: Final = 100
 SHARE: Final = 0.05
 #: With device times, a host delays the others only from this share of the step on: below, it runs ahead.
 NO_SLACK: Final = 0.9
-#: Where ranks wait for one another.
+#: Phases in which ranks wait for one another.
 _MEETING: Final = ("backward", "optimizer")
 RULE: Final = (
     f"the median of a straggler's last {STEPS} steps is above the median of the other ranks by {SHARE:.0%} of a step. "

@@ -40,16 +40,16 @@ from tuiprof.telemetry.figures import figure, show
 _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
 
 
-#: Time outside of all phases, and time that rare long steps add, is mentioned from this share on; waiting for data too.
+#: Minimum share to mention time outside all phases, time added by rare long steps, and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
-#: A cause of waiting for data is named that takes this part of it.
+#: Minimum share of a cause in the wait for data to name it.
 _MOSTLY = 0.5
-#: Evaluations and checkpoints are mentioned from this share on.
+#: Minimum share to mention evaluations and checkpoints.
 _LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
-#: Lines are named from so many samples on, and each from this share on.
+#: Minimum number of samples to name lines, and minimum share of each.
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
-#: A command of more characters is not repeated.
+#: Longer commands are not repeated.
 _LONGEST_COMMAND = 200
 _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")

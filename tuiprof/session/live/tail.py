@@ -1,4 +1,4 @@
-"""Reading the logs of a session while they grow: live view, second viewer, replay and list read alike.
+"""Reads the logs of a session while they grow: for live view, further viewers, replay and list alike.
 
 A writer never waits for a reader and may die at any moment, so a last line may be partial (it is kept until
 the rest arrives), a line may be damaged (it is counted), and files appear by themselves.
@@ -27,7 +27,7 @@ BLOCK: Final = 4 << 20
 #: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
 LONGEST_LINE: Final = 8 << 20
 
-#: An offset in a log is searched to within so many bytes.
+#: Precision of the search for an offset in a log, bytes.
 _CLOSE: Final = 64 << 10
 
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -58,7 +58,7 @@ class LogFile:
         writer: Name of its writer.
         malformed: Lines that are no JSON record (a truncated line, damage).
         unknown: Lines of a type that this version does not know.
-        unreadable: Why it cannot be read; empty = it can.
+        unreadable: Why it cannot be read; empty = readable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class LogFile:
 
     @property
     def behind(self) -> int:
-        """Bytes not yet read; the start of a line whose end is not yet written counts as read, and what cannot be."""
+        """Bytes not yet read; incomplete lines and unreadable data count as read."""
         if self.unreadable:
             return 0
         try:
@@ -104,7 +104,7 @@ class LogFile:
         self._position += cut
         if len(self._partial) > LONGEST_LINE:
             self._position += len(self._partial)
-            if not self._partial.strip(b"\0"):  # a hole may be far larger than the disk
+            if not self._partial.strip(b"\0"):  # a hole may be much larger than the disk
                 self._position = _data_after(self.path, self._position)
                 self._file.seek(self._position)
             self._partial = b""
@@ -112,10 +112,10 @@ class LogFile:
         return self._decode(block[:cut]) if cut else []
 
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
-        """Leave out all but the end, for a first picture of a huge log; call before anything is read.
+        """Skip all but the end, for a first frame of a huge log; call before reading.
 
         Returns:
-            The first line (the head), which the rest cannot be understood without.
+            The first line (the head), which is needed to interpret the rest.
         """
         if self.behind <= keep_bytes + BLOCK:
             return []
@@ -123,7 +123,7 @@ class LogFile:
             with open_regular(self.path) as file:
                 first = file.readline(LONGEST_LINE)
                 file.seek(-keep_bytes, 2)
-                file.readline()  # the line that the cut goes through
+                file.readline()  # the partial line at the cut
                 self._position = file.tell()
         except OSError as error:
             self.unreadable = error.strerror or str(error)
@@ -131,10 +131,10 @@ class LogFile:
         return self._decode(first)
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
-        """Leave out what lies long before a moment; call before anything is read.
+        """Skip records long before a moment; call before reading.
 
         Returns:
-            The first line (the head), where something was left out.
+            The first line (the head), if something was skipped.
         """
         first = self.position_of(at) - keep_bytes
         if first <= BLOCK:
@@ -142,7 +142,7 @@ class LogFile:
         with open_regular(self.path) as file:
             head = file.readline(LONGEST_LINE)
             file.seek(first)
-            file.readline()  # the line that the cut goes through
+            file.readline()  # the partial line at the cut
             self._position = file.tell()
         return self._decode(head)
 
@@ -190,7 +190,7 @@ class LogFile:
         try:
             return _decoder.decode_lines(block)
         except UNDECODABLE:
-            # Some line of the block is not as it should be: find it line by line.
+            # Some line of the block is invalid: find it line by line.
             return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
 
     def _decode_line(self, line: bytes) -> Record | None:
@@ -202,8 +202,7 @@ class LogFile:
         except UNDECODABLE:
             pass
         try:
-            # Python's writers say NaN and Infinity, which JSON proper does not know; a loss that is not
-            # a number is the last thing to be lost.
+            # Python writes NaN and Infinity, which strict JSON does not allow; a NaN loss must not be dropped.
             content = json.loads(line)
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
                 self.unknown += 1
@@ -217,7 +216,9 @@ class LogFile:
 def _data_after(path: Path, position: int) -> int:
     """Return the offset of the next allocated bytes of a sparse file, at most the end."""
     try:
-        with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
+        with open_regular(
+            path
+        ) as file:  # a separate handle: buffering makes the position of the other one unreliable
             try:
                 return os.lseek(file.fileno(), position, os.SEEK_DATA)
             except OSError as error:
@@ -227,7 +228,7 @@ def _data_after(path: Path, position: int) -> int:
 
 
 class _Timed(msgspec.Struct):
-    """Any line that bears a time."""
+    """Any line with a time."""
 
     at: int | None = None
 
@@ -252,7 +253,7 @@ class LogReader:
 
     Args:
         session: The session.
-        tail_bytes: Start with only so many bytes of the end of each log, for a first picture of a huge one.
+        tail_bytes: Start with only this many bytes at the end of each log, for a first frame of a huge one.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:

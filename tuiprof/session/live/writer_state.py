@@ -1,4 +1,4 @@
-"""What is known of one writer of a session: the steps, memory and cost of one process."""
+"""State of one writer of a session: the steps, memory and cost of one process."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from tuiprof.session.log.records import (
 )
 
 RECORDER: Final = "recorder"
-#: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
+#: Steps kept in full per rank: at least a minute at one millisecond per step. About 130 bytes a step with six phases
 #: and three metrics, so eight ranks take 70 MB.
 KEEP_STEPS: Final = 1 << 16
-#: Steps kept whole of all ranks: half a gigabyte. A rank of a large job keeps its share, and no fewer than these.
+#: Steps kept in full for all ranks: half a gigabyte. Each rank of a large job keeps its share, but at least these.
 KEEP_STEPS_OF_ALL: Final = 1 << 22
 KEEP_STEPS_LEAST: Final = 1 << 10
-#: Readings of allocator memory kept whole, a device of a rank: half an hour at one a second.
+#: Allocator readings kept in full per device of a rank: half an hour at one per second.
 KEEP_MEMORY: Final = 1 << 11
-#: Different phases and metrics kept; a script that makes up names without end must not fill memory.
+#: Maximum number of phase and metric names, so that a script that generates names cannot fill memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1
-#: What a script does between steps now and then: no part of a step's time while at most this share of steps have it.
+#: Occasional work between steps: excluded from step times while at most this share of steps have it.
 _APART: Final = ("evaluation", "checkpoint")
 _APART_SHARE: Final = 0.25
-#: Phase: what a step takes on the device longer than on a host that runs ahead.
+#: Phase: excess of the device step over the host step if the host runs ahead.
 AHEAD: Final = "host ahead of the device"
 
 
 def _column(records: Sequence[object], name: str, dtype: Any) -> Array:
-    """Return a field of records as an array; without a Python frame a record, as there are millions of them."""
+    """Return a field of records as an array, without a Python call per record, as there are millions."""
     return np.fromiter(map(attrgetter(name), records), dtype, len(records))
 
 
@@ -67,7 +67,7 @@ def steps_kept(world: int) -> int:
     """Return how many steps of each rank are kept whole.
 
     Args:
-        world: Number of ranks; whoever wrote it.
+        world: Number of ranks; untrusted.
     """
     return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
 
@@ -75,8 +75,8 @@ def steps_kept(world: int) -> int:
 class StepSeries:
     """The steps of one rank: the last :data:`KEEP_STEPS` whole, all of them in overview.
 
-    Figures are never made of captured steps, and, where a capture has slowed the later steps down
-    (:attr:`slowdown`), never of steps before it together with later ones: :meth:`comparable` says which count.
+    Figures never include captured steps, and if a capture has slowed later steps down (:attr:`slowdown`), they never
+    mix steps before and after it: :meth:`comparable` selects the steps that count.
 
     Attributes:
         rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``:
@@ -87,8 +87,7 @@ class StepSeries:
         metrics: Each metric over the whole run.
         phases: Names of the phases seen, in order of appearance.
         captured: Steps that ran under the profiler.
-        device_every: One step in so many is timed on the device at the end of what was read; the others have no
-            device time.
+        device_every: Every n-th step is timed on the device at present; the others have no device time.
         longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
         dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
     """
@@ -151,7 +150,7 @@ class StepSeries:
         return self._watch.found if self._on_device else None
 
     def comparable(self, rows: slice | None = None) -> npt.NDArray[np.bool_]:
-        """Return which kept steps a figure may be made of.
+        """Return which kept steps figures may use.
 
         These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
         later ones only where there are no others.
@@ -223,7 +222,7 @@ class StepSeries:
     def outliers(self, rows: slice | None = None) -> Ints:
         """Return which kept steps are outliers by :data:`tuiprof.session.live.stats.OUTLIER_RULE`.
 
-        Steps after a capture that slowed them down are held against each other.
+        Steps after a capture that slowed them down are compared with one another.
 
         Args:
             rows: Which to look at; None = all kept ones.
@@ -264,8 +263,8 @@ class StepSeries:
                 where there are no others.
 
         Returns:
-            Phases in order of appearance, then ``"other"``: what no phase covers. A phase that a step does
-            not have counts as 0.
+            Phases in order of appearance, then ``"other"``: time outside all phases. A phase that a step does not have
+            counts as 0.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[0]
@@ -312,7 +311,7 @@ class StepSeries:
         return {**means, "other": max(0.0, mean - sum(means.values()))}
 
     def trace_written(self) -> None:
-        """The trace of the last capture is written: steps from here on are disturbed no more by that."""
+        """The trace of the last capture is written: later steps are no longer disturbed by it."""
         self._watch.written()
 
     def metric(self, name: str) -> Floats:
@@ -358,7 +357,7 @@ class StepSeries:
             self.add_device_times([DeviceStep(n, dur) for n, dur in found])
 
     def _since_last(self, t_ns: Ints, n: Ints, captured: npt.NDArray[np.bool_], dur_ns: Ints) -> Ints:
-        """Return the time since the step before; next to a capture, or where none is known, what the step took."""
+        """Return the time since the previous step; next to a capture, or if unknown, the step time."""
         rows = self.rows
         known = len(rows) > 0
         before_t = np.concatenate((rows["t_ns"][-1:] if known else t_ns[:1], t_ns[:-1]))
@@ -368,7 +367,7 @@ class StepSeries:
         return np.where(follows, np.maximum(t_ns - before_t, dur_ns), dur_ns)
 
     def _apart(self, phases: Mapping[str, Array], dur_ns: Ints) -> Ints:
-        """Return what each of these steps spent in evaluations and checkpoints that come now and then."""
+        """Return the time of each step in occasional evaluations and checkpoints."""
         apart = np.zeros(len(dur_ns), np.int64)
         for name in _APART:
             if name in phases:
@@ -380,7 +379,7 @@ class StepSeries:
         return np.minimum(apart, dur_ns)
 
     def _append(self, columns: Mapping[str, Array]) -> None:
-        """Append rows, stretch by stretch of plain and of captured ones, and see whether captures slow them down."""
+        """Append rows, in stretches of plain and captured ones, and check whether captures slow them down."""
         captured = columns["captured"]
         edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
         for low, high in pairwise(edges):
@@ -466,15 +465,15 @@ class WriterState:
         offset_ns: What to add to its ``at`` to get session time.
         seen_ns: Session time of its newest record.
         steps: Its steps.
-        step_source: What ends its steps; None = it does not tell.
+        step_source: What ends its steps; None = unknown.
         likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
-        lines: Where its main thread was; None = it does not tell.
-        workers: What loaders that start their workers again took so far; None = none does.
+        lines: Sampled lines of its main thread; None = unknown.
+        workers: Time spent on restarting loader workers so far; None = no restarts.
         memory: Allocator memory by device index.
-        uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
-        cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = unknown.
-        end: How it ended; None = it goes on, or died.
-        restarts: How often the process behind it was started anew.
+        uses: The accelerator of each used device index; empty = unknown.
+        cost: Cost of its hooks so far (for the recorder: CPU time of sampling); None = unknown.
+        end: How it ended; None = still running, or died.
+        restarts: Number of restarts of its process.
     """
 
     def __init__(self, name: str) -> None:
@@ -520,7 +519,7 @@ class WriterState:
 
     @property
     def cost_per_step_ns(self) -> float | None:
-        """What the probe's hooks cost a step, ns; None = unknown."""
+        """Cost of the probe's hooks per step, ns; None = unknown."""
         return self.cost.ns / self.cost.steps if self.cost and self.cost.steps else None
 
     @property

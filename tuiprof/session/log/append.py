@@ -1,4 +1,4 @@
-"""Appending records to a log so that no line is ever torn, also on a disk that is full for a while."""
+"""Appends records to a log without torn lines, even on a temporarily full disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import msgspec
 from tuiprof.session.log.records import Note, Record
 from tuiprof.system.files import explain
 
-#: Lines kept in memory while the disk is full: 20 minutes of one device. Beyond, the oldest are given up.
+#: Lines kept in memory while the disk is full: 20 minutes of one device. Beyond that, the oldest are dropped.
 MOST_WAITING: Final = 4096
-#: How lines begin that are not readings.
+#: Prefixes of lines that are not readings.
 _WORDS: Final = tuple(b'{"t":"%s"' % kind for kind in (b"head", b"note", b"end"))
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -26,9 +26,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class LogWriter:
     """One append-only log file; safe for several threads.
 
-    While the disk is full lines wait in memory and are written, in order, once there is space again; a note
-    then says so, and how many were given up if it took too long. A line that was written in part is completed
-    first, so no line is torn.
+    While the disk is full, lines wait in memory and are written, in order, once there is space again, with a note,
+    including the number of dropped lines if it took too long. A partially written line is completed first, so no line
+    is torn.
 
     Raises:
         SessionError: It cannot be opened.
@@ -70,7 +70,7 @@ class LogWriter:
             self._waiting = deque((*first, *kept))
 
     def flush(self) -> bool:
-        """Try to write what waits; return whether everything is on disk."""
+        """Try to write waiting lines; return whether everything is on disk."""
         with self._lock:
             return self._flush()
 
@@ -97,7 +97,7 @@ class LogWriter:
         return True
 
     def _told(self) -> Note:
-        """Return the note that says that lines waited, and forget about it."""
+        """Return and clear the note about waiting lines."""
         now = time.monotonic_ns()
         waited_s = math.ceil((now - (self._stuck_since or now)) / 1e9)
         lost = f"; {self._lost} readings were dropped" if self._lost else "; nothing was lost"

@@ -1,4 +1,4 @@
-"""The lines of a session log. Every writer appends JSON objects, one a line, to a file of its own.
+"""The lines of a session log. Every writer appends JSON objects, one per line, to its own file.
 
 ``at`` is the writer's monotonic clock in ns; the ``head`` line pairs it with Unix time, so a wall clock that
 jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
@@ -14,7 +14,7 @@ import msgspec
 
 SCHEMA_VERSION: Final = 1
 
-#: A number as 64-bit columns hold it, with room for sums: a log may be damaged, or somebody else's. As ns: 36 years.
+#: A number that fits 64-bit columns, with room for sums, as a log may be damaged or untrusted. As ns: 36 years.
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
 #: Unix time, ns: up to the year 2116.
 UnixNs = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -35,7 +35,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
         world: Number of ranks; None = unknown.
         python: Python version of the writer.
         versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
-        process: What the script calls the process, where ``multiprocessing`` started it, e.g. ``Process-1``.
+        process: Name of the process if ``multiprocessing`` started it, e.g. ``Process-1``.
         job: Environment variables of the launcher that are the same in all processes of a distributed run, e.g.
             ``MASTER_ADDR``.
         boot: The kernel's boot identity: writers with the same one share one monotonic clock, others are
@@ -77,15 +77,15 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
 
 
 class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
-    """What ends a step, from here on.
+    """The source of steps, from here on.
 
     Attributes:
         at: Monotonic ns.
         what: In words, e.g. ``"optimizer steps"``.
-        where: The script's line that does it, ``file:line``; empty = unknown.
-        withdrawn: So many steps that this writer counted before were none; it counts from 0 again.
-        missed: So many steps before the first one were not counted: they were not known as steps yet.
-        missed_ns: For so long, ns, the script had been in the loop before it was found; the number of steps is unknown.
+        where: The line of the script, ``file:line``; empty = unknown.
+        withdrawn: Number of earlier steps of this writer that were not steps; it counts from 0 again.
+        missed: Number of steps before the first one that were not counted, because they were not yet detected.
+        missed_ns: Time of the script in the loop before it was found, ns; the number of steps is unknown.
     """
 
     at: Whole
@@ -97,7 +97,7 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
 
 
 class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
-    """The loop whose iterations are probably the steps, where nothing says what a step is and nothing can count them.
+    """The loop whose iterations are probably the steps, if no source is known and they cannot be counted.
 
     Attributes:
         at: Monotonic ns.
@@ -109,15 +109,15 @@ class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
 
 
 class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
-    """Where the thread that makes the steps was, by samples since the first one; written again and again.
+    """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly.
 
     Attributes:
         at: Monotonic ns.
         samples: Number of samples in which the script ran.
-        top: File, line and number of samples of the lines that were seen most, the most frequent first. A line comes
-            once for each thing that was done there.
-        doing: What that was, in the order of ``top``: "backward", "waits for a batch", …; empty = something else.
-        ns: What taking the samples took so far of the thread that does, ns.
+        top: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
+            activity.
+        doing: The activities, in the order of ``top``: "backward", "waits for a batch", …; empty = something else.
+        ns: Time spent on sampling so far, ns.
     """
 
     at: Whole
@@ -132,11 +132,11 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
 
     Attributes:
         at: Monotonic ns.
-        n: Number of the step that runs.
-        workers: How many it started.
-        starts: How often loaders have done so in this process.
-        ns: What stopping the old ones and starting the new ones took so far of the thread that asks for batches, ns.
-        waited_ns: How long it waited for the first batch of each, so far, ns.
+        n: Number of the running step.
+        workers: Number of workers started.
+        starts: Number of such restarts in this process.
+        ns: Total time of stopping old workers and starting new ones in the thread that fetches batches, ns.
+        waited_ns: Total wait for the first batches, ns.
     """
 
     at: Whole
@@ -153,7 +153,7 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     Attributes:
         n: Step number.
         dur: Time on the device between the ends of two steps, ns.
-        every: One step in so many is timed at this point, because timing each would cost a short step too much.
+        every: Every n-th step is timed at this point, because timing each would cost a short step too much.
     """
 
     n: Whole
@@ -180,13 +180,13 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
 
 
 class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
-    """Which accelerator a device index of this process stands for, written once it holds memory there.
+    """The accelerator of a device index of this process, written once it holds memory there.
 
     Attributes:
         at: Monotonic ns.
         dev: Device index, as the framework counts.
-        uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = the framework does not tell.
-        pci: Its PCI address, ``0000:1b:00``; empty = the framework does not tell.
+        uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown.
+        pci: Its PCI address, ``0000:1b:00``; empty = unknown.
     """
 
     at: Whole
@@ -196,11 +196,11 @@ class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
 
 
 class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
-    """What the probe itself cost, measured by itself.
+    """Cost of the probe, measured by itself.
 
     Attributes:
         at: Monotonic ns.
-        steps: Steps so far that ``ns`` is the cost of: all but captured ones.
+        steps: Number of steps included in ``ns``: all except captured ones.
         ns: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other
             hooks as well.
         flush_ns: CPU time of the probe's writing thread so far, ns; it runs beside the script.
@@ -224,7 +224,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
         path: Trace file relative to the session directory, when written.
         why: Reason of a failure.
         ns: Host time spent starting, stopping and writing, ns.
-        cause: Why the probe made it by itself (a trigger); empty = it was asked for.
+        cause: Why the probe made it automatically (a trigger); empty = requested.
     """
 
     at: Whole
@@ -239,7 +239,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
 
 
 class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
-    """Steps take longer since a capture; written again and again, for who reads the end of a log alone.
+    """Steps take longer since a capture; written repeatedly, for readers of only the end of a log.
 
     Attributes:
         at: Monotonic ns.
@@ -266,7 +266,7 @@ class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
 
 
 class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
-    """How much the script had printed, by the recorder: what gives its output a time.
+    """How much the script had printed, by the recorder, which relates its output to time.
 
     Attributes:
         at: Monotonic ns.
@@ -304,14 +304,14 @@ class Thread(msgspec.Struct, gc=False):
 
 
 class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
-    """Where every thread of a process was at a moment.
+    """The stacks of all threads of a process at one moment.
 
     Attributes:
         at: Monotonic ns.
         id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
         threads: Its threads, the main one first.
         n: Number of the step that was running.
-        cause: Why they were taken without anybody asking; empty = somebody asked.
+        cause: Why they were taken automatically; empty = requested.
     """
 
     at: Whole
@@ -342,7 +342,7 @@ class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
         at: Monotonic ns.
         n: The step.
         what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
-        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` where it was not looked at more closely.
+        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished.
     """
 
     at: Whole
@@ -358,10 +358,10 @@ class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
         at: Monotonic ns.
         n: Number of the step that was running.
         dev: Device index.
-        wanted: Bytes asked for.
+        wanted: Requested bytes.
         free: Bytes free on the device then; -1 = unknown.
-        path: The allocator's snapshot, relative to the session directory; empty = there is none.
-        why: Why there is none.
+        path: The allocator's snapshot, relative to the session directory; empty = none.
+        why: The reason if there is none.
     """
 
     at: Whole

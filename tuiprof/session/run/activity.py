@@ -1,4 +1,4 @@
-"""What a script does before its first step: the compiler it runs, the framework it has loaded."""
+"""Activity of a script before its first step: the compiler it runs, the framework it has loaded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _compiling(script: psutil.Process) -> str:
 
 
 def _loaded(pid: int) -> str | None:
-    """Return the framework whose library a process has mapped, empty = none; None = that cannot be read."""
+    """Return the framework whose library a process has mapped, empty = none; None = unreadable."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

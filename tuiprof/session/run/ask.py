@@ -1,6 +1,6 @@
 """Runs in the interpreter that scripts will run in, and prints what it has. Standard library only, Python 3.9+.
 
-It is handed over as text (``python -c``), so it does not know where it lies and imports nothing of tuiprof.
+It is passed as text (``python -c``), so it has no path and imports nothing of tuiprof.
 """
 
 from __future__ import annotations

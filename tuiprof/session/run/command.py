@@ -1,4 +1,4 @@
-"""What to run: which interpreter, which file, and suggestions if it does not exist."""
+"""Resolves the interpreter and the file to run, with suggestions if a file does not exist."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
             f"there is no interpreter {text!r}",
             "give --python the path of a Python, or the directory of a virtual environment",
         )
-    # Not resolved: a virtual environment's python is a link, and where it lies is what counts.
+    # Not resolved: a virtual environment's python is a link whose location matters.
     return Path(found).absolute()
 
 

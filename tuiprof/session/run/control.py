@@ -1,6 +1,6 @@
 """Requests to a running script: files put into its ``control`` folder, each whole or not there.
 
-A run of several hosts is asked on each of them.
+For a run on several hosts, the request is sent to each of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tuiprof.system import process
 from tuiprof.system.files import is_own, read_small_json, write_inside
 from tuiprof.system.process import Processes
 
-#: Ids of the triggers that people arm: after slow steps, and every so many steps.
+#: Ids of the triggers that users arm: after slow steps, and every n steps.
 SLOW: Final = "slow"
 EVERY: Final = "every"
-#: What the probe's black box is asked for.
+#: Options of the probe's black box.
 BLACK_BOX_FILE: Final = "black-box.json"
 #: Time between two captures of :data:`EVERY` at least, seconds.
 _EVERY_COOLDOWN_S: Final = 10.0
@@ -35,7 +35,7 @@ class StopRequest(msgspec.Struct, frozen=True):
     """``control/stop.json``: end the script.
 
     Attributes:
-        unix_ns: When it was asked for; a request with another time is another request.
+        unix_ns: Time of the request; a request with another time is a different request.
         signal: First signal to send to the script's process group.
         firm: Do not wait: SIGKILL at once.
     """
@@ -57,15 +57,15 @@ def request_capture(
 ) -> str:
     """Ask the script's probe to profile some steps.
 
-    Where several hosts run it, ``at`` should be a step that none of them has reached when it reads this: without it
-    every process begins where it happens to be. The answer comes as capture records in the log: armed, started, then
-    written or failed.
+    On several hosts, ``at`` should be a step that none of them has reached when it reads the request: without it every
+    process begins at its current step. The answer comes as capture records in the log: armed, started, then written or
+    failed.
 
     Returns:
         The request's id.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run has ended, or the request cannot be written.
     """
     if steps < 1:
         raise ValueError("a capture needs at least one step")
@@ -102,11 +102,11 @@ def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) 
 def trigger_requests(
     *, above_ns: int | None = None, times: float | None = None, every: int | None = None, **what: Any
 ) -> tuple[TriggerRequest, ...]:
-    """Return what is to be armed so that captures are made after slow steps, every so many steps, or both.
+    """Return the triggers for captures after slow steps, every n steps, or both.
 
     Args:
-        above_ns: After a step longer than this, ns; None = not so.
-        times: After a step longer than so many times the median of the steps before; None = not so.
+        above_ns: After a step longer than this, ns; None = disabled.
+        times: After a step longer than this multiple of the median of the steps before; None = disabled.
         every: At each multiple of this step number; None = not so.
         **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
@@ -119,13 +119,13 @@ def trigger_requests(
 
 
 def arm(session: Session, request: TriggerRequest) -> None:
-    """Ask for captures of the next steps whenever a step was slow, or every so many steps, until :func:`disarm`.
+    """Request captures of the next steps whenever a step was slow, or every n steps, until :func:`disarm`.
 
     A slow step itself is over by then and cannot be profiled. Each capture is answered like one that was requested;
     its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run has ended, or the request cannot be written.
     """
     for part in running_parts(session):
         put_trigger(part, request)
@@ -199,7 +199,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
     except SessionError:
         if not here:
             raise
-    assert who is not None  # it is here
+    assert who is not None  # on this host
     pid = who.script.pid if who.script is not None else who.supervisor.pid
     remedy = f"stop it as the user who started it (process {pid})"
     if known is None and not is_own(session.control / PROCESS_FILE):  # it may name any process
@@ -209,7 +209,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
             os.kill(who.supervisor.pid, sig)
         elif who.script is not None and process.alive(who.script):
             os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
-    except ProcessLookupError:  # it has just ended by itself
+    except ProcessLookupError:  # the process has just ended by itself
         pass
     except PermissionError as error:
         raise SessionError(f"{session.id} belongs to another user", remedy) from error
@@ -218,7 +218,7 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
 def stop_unless_over(
     session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
 ) -> None:
-    """Ask for the end of a run that may have come by itself since the caller looked: then nothing is to be done.
+    """Request the end of a run that may have ended in the meantime: then nothing is done.
 
     Raises:
         SessionError: The request cannot be written.
@@ -231,7 +231,7 @@ def stop_unless_over(
 
 
 def read_stop(session: Session) -> StopRequest | None:
-    """Return the last request to stop; None = there is none."""
+    """Return the last request to stop; None = none."""
     return read_small_json(session.control / STOP_FILE, StopRequest)
 
 

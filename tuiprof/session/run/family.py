@@ -29,8 +29,8 @@ class Family:
 
     Args:
         leader: The script's process, leader of its process group.
-        helper: Returns the child of this process that is none of the script's and in a group of its own; None = there
-            is none now.
+        helper: Returns the child of this process that does not belong to the script and has its own group; None = none
+            now.
 
     Attributes:
         exit: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
@@ -88,7 +88,7 @@ class Family:
 
     def _strayed_zombies(self) -> list[int]:
         """Return ended children of this process that are of neither the script's group nor its own."""
-        known = (self.leader, os.getpgid(0), self._helper())  # the helper leads a group of its own
+        known = (self.leader, os.getpgid(0), self._helper())  # the helper leads its own group
         found = []
         for process in _children(recursive=False):
             with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -131,7 +131,7 @@ class Ending:
             self._next = steps if number != signal.SIGTERM else steps[1:]
 
     def go_on(self, now_s: float) -> None:
-        """Send what is due."""
+        """Send the signals that are due."""
         while self._next and now_s >= self._next[0][0]:
             _, number = self._next.pop(0)
             self._family.send_all(number)

@@ -26,7 +26,7 @@ _known: dict[Path, Facts] = {}
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What an interpreter and its machine have.
+    """Properties of an interpreter and its machine.
 
     Attributes:
         python: The interpreter.
@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True):
         implementation: For example ``"cpython"``.
         prefix: Its environment.
         distributions: Version of each installed distribution by its normalised name (lower case, ``-``).
-        torch_cuda: The installed torch has its CUDA library; False = it has not, or there is no torch.
+        torch_cuda: The installed torch has its CUDA library; False = no CUDA library, or no torch.
         gpus: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order.
         nvcc: The CUDA compiler; empty = none.
         cxx: The C++ compiler; empty = none.
@@ -66,7 +66,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What scenarios would run on, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
+        """The platform for scenarios, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
         devices = [f"{name} ×{count}" for name, count in _counted(name for name, _ in self.gpus)]
         if not devices:
             devices = [f"{self.cores} CPU cores"]
@@ -80,7 +80,7 @@ def facts(
     """Inspect an interpreter; cached for the life of this process.
 
     Raises:
-        LaunchError: There is no such interpreter, or it does not answer.
+        LaunchError: The interpreter does not exist or does not answer.
     """
     path = choose_python(python)
     if refresh or path not in _known:
@@ -90,8 +90,8 @@ def facts(
 
 def _ask(python: Path, timeout_s: float) -> Facts:
     try:
-        # Not with -I: what PYTHONPATH and the user's site hold is there for the script too. Not in the current
-        # directory, whose modules would shadow the standard library's.
+        # Not with -I: the script sees PYTHONPATH and the user's site too. Not in the current directory, whose modules
+        # would shadow the standard library's.
         done = subprocess.run(
             [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
             cwd=python.parent,

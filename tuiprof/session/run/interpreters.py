@@ -1,6 +1,6 @@
 """Which Python interpreters there are to run scripts in: environments by their usual places, then PATH.
 
-Nothing is started here; what each one has is asked by :func:`tuiprof.session.run.interpreter.facts`.
+Nothing is started here; the properties of each are queried by :func:`tuiprof.session.run.interpreter.facts`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Interpreter:
     """One interpreter.
 
     Attributes:
-        path: The program, not resolved: a virtual environment's is a link, and where it lies is what counts.
+        path: The program, not resolved: in a virtual environment it is a link whose location matters.
         origin: How it was found, for example ``"pyenv 3.12.1"``.
     """
 
@@ -70,7 +70,7 @@ def _candidates(cwd: Path, env: Mapping[str, str], home: Path) -> Iterator[tuple
 
 
 def _conda_prefixes(env: Mapping[str, str], home: Path) -> Iterator[Path]:
-    """Yield the environments that conda keeps a list of, then those beside the conda program."""
+    """Yield the environments that conda lists, then those next to the conda program."""
     try:
         listed = (home / ".conda" / "environments.txt").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -119,7 +119,7 @@ def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
 
 
 def start(spec: LaunchSpec) -> Session:
-    """Start a script with a supervisor of its own, which outlives this process and its terminal.
+    """Start a script with its own supervisor, which outlives this process and its terminal.
 
     Returns:
         The session, once the script runs.
@@ -186,7 +186,7 @@ def wait(session: Session, timeout_s: float | None = None) -> Status:
     """Wait for the end of a run.
 
     Returns:
-        How it ended (``code`` is as a shell gives it), or how it stands when the time was up.
+        How it ended (``code`` as in a shell), or its status at the timeout.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = 0.01
@@ -266,7 +266,7 @@ def _supervise(session: Session, plan: Plan) -> None:
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}") from error
-    # It forks: what started ends at once (and is reaped here), what it left behind answers through the pipe.
+    # It forks: the started process ends at once (and is reaped here), its child answers through the pipe.
     try:
         answer, _ = process.communicate(msgspec.json.encode(plan))
         reply = msgspec.json.decode(answer, type=Reply)

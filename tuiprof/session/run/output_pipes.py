@@ -1,11 +1,11 @@
-"""What a script prints, on its way into the session: never a reason for the script to fail.
+"""The output of a script on its way into the session, which must never make the script fail.
 
-A print to a file fails when the disk is full, and with it the script. A print into a pipe fails when nobody holds the
-reading end any more (SIGPIPE), and waits when nobody reads. So:
+Printing to a file fails on a full disk, and with it the script. Printing into a pipe fails if its reading end is
+closed (SIGPIPE), and blocks if it is not read. So:
 
 - The script prints into two pipes. A process of its own (:mod:`~tuiprof.session.run.output_writer`) reads them and
   writes the files. It is not the supervisor, so that the supervisor may be killed without a line being lost, and so
-  that what the script leaves behind can go on to print when the supervisor is gone.
+  that processes left behind by the script can continue to print after the supervisor has ended.
 - The supervisor keeps the reading ends, too, and never reads: while one of the two processes lives there is a reader.
   It starts another writer when one was killed, and wakes one that was stopped; a pipe holds a mebibyte meanwhile.
 - Where Linux allows it, the script itself has its pipes open for reading as well as for writing, as a terminal is. Even
@@ -86,7 +86,7 @@ class OutputPipes:
 
     @property
     def pid(self) -> int | None:
-        """Process number of the writer; None = it has ended, or there is none."""
+        """Process id of the writer; None = it has ended, or there is none."""
         return self._writer
 
     @property
@@ -109,7 +109,7 @@ class OutputPipes:
             if os.WIFSTOPPED(status):
                 os.kill(pid, signal.SIGCONT)
                 return
-            if os.waitstatus_to_exitcode(status) == 0:  # nobody can print any more
+            if os.waitstatus_to_exitcode(status) == 0:  # all writing ends are closed
                 self._writer = None
                 return
             self._killed = True
@@ -119,10 +119,10 @@ class OutputPipes:
                 self._start()
 
     def finish(self, deadline_s: float) -> None:
-        """Wait until all that was printed is written, as long as the writer goes on.
+        """Wait until all output is written, as long as the writer runs.
 
         Args:
-            deadline_s: Wait no longer than to this moment, monotonic: what the script left behind may still print.
+            deadline_s: Latest moment, monotonic, as processes left behind by the script may still print.
         """
         while True:
             self.tend(time.monotonic())
@@ -133,7 +133,7 @@ class OutputPipes:
     def _start(self) -> None:
         handed = (*self._pipes, *self._files, self._counts)
         command = [sys.executable, "-I", "-S", str(_WRITER), *map(str, handed)]
-        # A session of its own: what ends the supervisor's process group must not reach it.
+        # A separate session, so that signals to the supervisor's process group do not reach it.
         writer = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -149,7 +149,7 @@ def _counts_file(path: Path) -> int:
     """Make the file of counts; return its descriptor."""
     content = msgspec.json.encode(Counts()).ljust(output_writer.RESERVE_BYTES - 1) + b"\n"
     try:
-        with contextlib.suppress(SessionError):  # on a disk that is full already there is no room for it
+        with contextlib.suppress(SessionError):  # fails on a full disk
             write_atomic(path, content)
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

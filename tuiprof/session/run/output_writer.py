@@ -1,6 +1,6 @@
 """The process that writes what a script prints into its session; started by :mod:`tuiprof.session.run.output_pipes`.
 
-It reads two pipes until nobody holds their other end any more, and never stops reading for long. What cannot be written
+It reads two pipes until their other ends are closed, and never stops reading for long. Output that cannot be written
 waits in memory, up to :data:`MOST_WAITING` bytes of each pipe; beyond, the oldest half is given up and counted, and a
 line in the file says so where it is missing.
 
@@ -27,11 +27,11 @@ from contextlib import suppress
 MOST_WAITING = 4 << 20
 #: Bytes read at a time; a pipe holds no more.
 BLOCK = 1 << 20
-#: Pause after a small read: a script that prints line by line wakes nobody for each line.
+#: Pause after a small read, so that line-by-line output does not wake the process for each line.
 PAUSE_S = 0.02
 #: Pause before a write that failed is tried again.
 RETRY_S = 0.2
-#: A file that takes nothing for so long (a network mount that does not answer) counts as one that cannot be written.
+#: A file that blocks for this long (for example an unresponsive network mount) counts as unwritable.
 STUCK_S = 2.0
 #: How long writing what waits is tried after the last byte was read.
 LAST_S = 1.0
@@ -65,9 +65,9 @@ class Stream:
         self._waiting: deque[bytes] = deque()
         self._size = 0  # of them
         self._writing = b""  # what is being written; only the writing thread touches it
-        self._telling = 0  # what is being written tells of so many bytes given up; 0 = it is output
+        self._telling = 0  # the data being written reports this many dropped bytes; 0 = it is output
         self._in_line = False  # the last line that was written is not complete
-        self._missing = 0  # bytes given up between what is being written and what waits
+        self._missing = 0  # dropped bytes between the data being written and the waiting data
 
     @property
     def waiting(self) -> int:
@@ -100,7 +100,7 @@ class Stream:
         return len(block)
 
     def keep_newest(self, size: int) -> None:
-        """Give up the oldest of what waits, whole lines where it has lines.
+        """Drop the oldest waiting output, in whole lines if possible.
 
         Args:
             size: Bytes that may stay.
@@ -130,10 +130,10 @@ class Stream:
             self.keep_newest(0)
 
     def write(self) -> bool:
-        """Write what waits as far as possible; return whether nothing does any more."""
+        """Write waiting output as far as possible; return whether none is left."""
         while self._writing or self._take():
             try:
-                # Without the lock: the reading goes on while a disk takes its time.
+                # Without the lock, so that reading continues during a slow write.
                 written = os.write(self.file, self._writing)
             except OSError as error:
                 self.why = (error.strerror or str(error))[:100]
@@ -145,7 +145,7 @@ class Stream:
         return True
 
     def _put_back(self) -> None:
-        """Let what is being written wait again."""
+        """Put the data being written back into the queue."""
         with self._lock:
             if self._telling:
                 self._missing += self._telling
@@ -155,7 +155,7 @@ class Stream:
             self._writing, self._telling = b"", 0
 
     def _take(self) -> bool:
-        """Take what is to be written next; return whether there is anything."""
+        """Take the next data to write; return whether there is any."""
         with self._lock:
             if self._missing:
                 line = f"[tuiprof: {self._missing} bytes of output are missing here: {self.why_lost}]\n"
@@ -239,7 +239,7 @@ class OutputWriter:
 def main(pipes: tuple[int, int], files: tuple[int, int], counts: int) -> None:
     """Write what comes out of the pipes into the files."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when nobody can print any more
+        signal.signal(number, signal.SIG_IGN)  # it ends when all writing ends are closed
     try:
         lost = json.loads(os.pread(counts, COUNTS_BYTES, 0))["lost"]  # by one before this, which was killed
     except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""What the launcher tells the supervisor through its stdin, and what it hears back."""
+"""Messages between launcher and supervisor, through the supervisor's stdin and a pipe."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CPU_BUDGET: Final = 0.02
 #: … of one core, up to this period.
 LONGEST_PERIOD_S: Final = 5.0
 _COST_EVERY: Final = 10
-#: How much was printed is logged when it changed, and again every so many readings, so that it is never far back.
+#: The amount of output is logged when it changed, and every n readings, so that it is never far back.
 _PRINTED_EVERY: Final = 120
 
 
@@ -177,7 +177,7 @@ def git_state(cwd: Path) -> Git | None:
     """Return the state of the checkout that a directory lies in.
 
     Returns:
-        Its state; None if it is no checkout, or git is not installed or takes more than some seconds.
+        Its state; None if it is not a checkout, or git is not installed or takes more than a few seconds.
     """
     try:
         commit = _git(cwd, "rev-parse", "HEAD")

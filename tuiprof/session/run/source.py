@@ -26,8 +26,8 @@ from tuiprof.system.files import open_regular, read_small, typed_path, write_ato
 FOLDER: Final = "source"
 #: Bytes of text that are kept of one session.
 LARGEST: Final = 256 << 10
-#: A folder named as the script may hold data as well: what is larger than this is none of its sources, and no more
-#: files than this are looked at.
+#: A folder named like the script may contain data as well: maximum size of a source file, and maximum number of files
+#: to inspect.
 _LARGEST_SOURCE: Final = 1 << 20
 _MOST_FILES: Final = 1000
 
@@ -40,7 +40,7 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
         cwd: Where it runs.
 
     Returns:
-        Its absolute path; None = there is none, or it is unknown.
+        Its absolute path; None = none, or unknown.
     """
     for part in argv:
         if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
@@ -77,7 +77,7 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
     """Copy a script into its session.
 
     Returns:
-        What was kept; None = the script cannot be read, which starting it will tell.
+        The kept source; None = the script cannot be read, which is reported when it is started.
     """
     digests: dict[str, str] = {}
     kept: list[str] = []
@@ -105,7 +105,7 @@ def texts(session: Session) -> dict[str, str]:
     """Return the texts that a session keeps of its script, by their paths beside it; the script is the first.
 
     Args:
-        session: The session; it may come from somebody else.
+        session: The session; untrusted.
     """
     source = session.meta.source
     folder = (session.path / FOLDER).resolve()

@@ -11,7 +11,7 @@ STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 
 
 def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
-    """Return the environment that tells the probe.
+    """Return the environment variables for the probe.
 
     Args:
         at: ``FILE:LINE``; None = not so.

@@ -1,8 +1,8 @@
 """The process that runs a script and records its session; started by :mod:`tuiprof.session.run.launch`.
 
-It belongs to no terminal and to no viewer: it is the leader of a session of its own and a child of init. The
-script is the leader of its own process group and reads /dev/null; what it prints goes through pipes that another
-process empties (:mod:`tuiprof.session.run.output_pipes`), so that it goes on undisturbed when this process is killed.
+It is independent of terminals and viewers: it leads its own session and is a child of init. The script leads its own
+process group and reads /dev/null; its output goes through pipes that another process reads
+(:mod:`tuiprof.session.run.output_pipes`), so it continues undisturbed if this process is killed.
 
 Signals: SIGHUP does nothing (a lost login does not end a run). SIGINT and SIGTERM are passed on and begin the
 ending: SIGTERM after ``patience_s[0]``, SIGKILL to every descendant after another ``patience_s[1]``. SIGQUIT,
@@ -40,11 +40,11 @@ from tuiprof.session.store.folders import RecorderLock, Session
 from tuiprof.system import process
 from tuiprof.system.files import write_atomic
 
-#: How often requests are looked for, and at most how late an end is noticed where SIGCHLD got lost.
+#: Interval of checks for requests, and maximum delay of noticing an end if SIGCHLD was lost.
 _TICK_S: Final = 0.1
 #: Strayed children are collected at most so often: finding them reads the whole process table.
 _STRAYS_S: Final = 2.0
-#: What a script leaves behind gets so long to end, or to show that it still records steps.
+#: Timeout for processes left behind by the script to end, or to show that they still record steps.
 _LEFTOVER_S: Final = 2.0
 #: How long the end may take, so that this process is gone soon after the script: the last output and readings …
 _LAST_READINGS_S: Final = 3.0
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
 
 def _answer(reply: Reply) -> None:
     """Answer the launcher, once: its pipe is then replaced by the supervisor's own log."""
-    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the run goes on
+    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the run continues
         os.write(1, msgspec.json.encode(reply))
     os.dup2(2, 1)
 
@@ -122,7 +122,7 @@ class _Run:
         # What has ended since the last look: nothing would collect it after this process.
         family.reap(strays=True)
         deadline_s = time.monotonic() + _LAST_READINGS_S
-        # What the script left behind may still print, which the writer of the output outlives this process for.
+        # Processes left behind by the script may still print, so the output writer outlives this process.
         output.finish(deadline_s if not family.members() else 0.0)
         recorder.stop(max(0.5, deadline_s - time.monotonic()))
         self._conclude(family)
@@ -148,7 +148,7 @@ class _Run:
     def _identify(self, script: int | None) -> None:
         own = process.identify(os.getpid())
         assert own is not None  # this very process runs
-        # A script that has already ended has no identity any more, and needs none.
+        # A script that has already ended has no identity, and needs none.
         who = process.Processes(own, process.identify(script) if script else None, process.pid_namespace())
         write_atomic(self._session.control / "process.json", msgspec.json.encode(who))
 
@@ -172,7 +172,7 @@ class _Run:
             _answer(Reply(message, remedy))
             return None
         finally:
-            # Or nobody who reads or writes the script's pipes would learn that it has ended.
+            # Otherwise readers and writers of the script's pipes would not notice its end.
             output.handed_over()
             if plan.stdin is not None:
                 os.close(plan.stdin)
@@ -196,7 +196,7 @@ class _Run:
 
     def _attend(self, family: Family, ending: Ending, output: OutputPipes, wake: int) -> None:
         """Deal with signals and requests until the run is over."""
-        over_s: float | None = None  # when what is left behind must have ended, or have recorded something
+        over_s: float | None = None  # deadline for processes left behind to end, or to record something
         recorded = 0
         told = False
         look_s = 0.0  # not before then is the process table read for strays

@@ -14,7 +14,7 @@ class Clock:
 
     Args:
         meta: The session.
-        shift_ns: Added to its time: where it is one host's part of a run, the time is that of the run's first part.
+        shift_ns: Added to its time: for a host's part of a run, converts to the time of the run's first part.
     """
 
     def __init__(self, meta: SessionMeta, shift_ns: int = 0) -> None:

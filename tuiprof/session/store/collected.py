@@ -62,7 +62,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 def read_collected(folder: Path) -> Collected | None:
-    """Return who collects a session folder; None = it was recorded where it is."""
+    """Return the collector of a session folder; None = it was recorded here."""
     return read_small_json(folder / COLLECTED_FILE, Collected)
 
 
@@ -73,7 +73,7 @@ def unreached(session: Session) -> str:
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
-    """Store who collects a session folder.
+    """Store the collector of a session folder.
 
     Raises:
         SessionError: It cannot be written.

@@ -95,7 +95,7 @@ class Session:
         complete: With these every rank of the run has been found.
 
     Raises:
-        SessionError: There is no session there, it cannot be read, or a newer tuiprof wrote it.
+        SessionError: The session does not exist, cannot be read, or was written by a newer tuiprof.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Session:
         return next((host.session for host in self.others if host.name == on_host), self)
 
     def with_traces(self, rank: int | None = None) -> Session:
-        """Return the part of the run whose directory has the traces of a rank.
+        """Return the part of the run with the traces of a rank.
 
         Args:
             rank: The rank; None = the lowest that has some.
@@ -211,7 +211,7 @@ class Session:
         """Read ``session.json`` again: the recorder adds the devices once it has found them."""
         self.meta = read_meta(self.path)
         for host in self.others:
-            with contextlib.suppress(SessionError):  # the part of a host that is gone; the rest goes on
+            with contextlib.suppress(SessionError):  # a host's part that was deleted; the rest continues
                 host.session.reload()
 
 
@@ -296,7 +296,7 @@ def read_meta(path: Path) -> SessionMeta:
     """Read ``session.json``.
 
     Raises:
-        SessionError: There is none, it is not one, or a newer tuiprof wrote it.
+        SessionError: It does not exist, is not a session, or was written by a newer tuiprof.
     """
     remedy = "delete the session, or restore the file"
     return read_versioned(
@@ -437,7 +437,7 @@ def run_of(session: Session) -> Session:
     """Return the run that a session is a part of, where other hosts have recorded parts of it in the same folder.
 
     Returns:
-        The part with the lowest rank, with the others; the session itself where there are none.
+        The part with the lowest rank, with the others; the session itself if there are none.
     """
     own, launch = part_of(session), launch_of(session)
     if own is None and (launch is None or not launch.waits):
@@ -498,7 +498,7 @@ def _short_name(host: str) -> str:
 
 
 def _named_ns(name: str) -> int:
-    """Return the time in the name of a session directory, Unix ns; 0 = there is none."""
+    """Return the time in the name of a session directory, Unix ns; 0 = none."""
     try:
         return int(datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 10**9
     except ValueError:
@@ -506,7 +506,7 @@ def _named_ns(name: str) -> int:
 
 
 def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
-    """Return the run that lies so many runs back; the folders of its hosts count once."""
+    """Return the n-th run before the newest; the folders of its hosts count once."""
     seen: set[Path] = set()
     count = 0
     for path in paths:

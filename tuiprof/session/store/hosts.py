@@ -1,9 +1,9 @@
 """Runs of several hosts: which session folders belong to one run, and how far the clocks of its hosts differ.
 
-The recorder of every host writes a folder of its own. What the launcher told the processes (``Head.job``), their ranks
-and the start times say which folders are parts of one run. Until the processes of a host have written anything, its
-command does: one that launches ranks on several hosts (``torchrun --nnodes 2``), the same on each. The folders lie
-side by side: on a file system that the hosts share, or copied here by ``tuiprof collect``.
+The recorder of every host writes its own folder. The launcher's settings (``Head.job``), their ranks and the start
+times say which folders are parts of one run. Until the processes of a host have written anything, its command does:
+one that launches ranks on several hosts (``torchrun --nnodes 2``), the same on each. The folders lie side by side: on
+a file system that the hosts share, or copied here by ``tuiprof collect``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 #: Parts of one run start within this time; the host that comes last may have waited in a queue, and clocks differ.
-#: What a launcher on a laptop tells (an address and a port) is the same in its next run.
+#: The settings of a local launcher (an address and a port) are the same in its next run.
 TOGETHER_NS: Final = 15 * 60 * 1_000_000_000
 #: A number of a batch system's job is used once, so that clocks may differ by much more.
 SAME_JOB_NS: Final = 24 * 3600 * 1_000_000_000
-#: So many of the parts that began next are looked at for each part.
+#: Number of later parts to compare with each part.
 _NEAREST: Final = 16
 #: How much of a log is read for the ends of steps, from its beginning and from its end.
 _BEGINNING_BYTES: Final = 1 << 20
 _END_BYTES: Final = 256 << 10
-#: Step ends are compared from so many common steps on.
+#: Minimum number of common steps to compare step ends.
 _FEWEST_STEPS: Final = 8
-#: Ranks that wait for one another end their steps together: the differences scatter by less than this part of a step.
+#: Ranks that wait for one another end their steps together: maximum scatter of the differences, as a share of a step.
 COUPLED_SHARE: Final = 0.5
 #: Differences of clocks below this are not worth a word.
 WORTH_SAYING_NS: Final = 50_000_000
-#: So many hosts whose state differs from the run's are named.
+#: Maximum number of named hosts whose state differs from the run's.
 _MOST_NAMED: Final = 3
 #: Options of launchers for the number of hosts: torchrun, accelerate, Lightning.
 _NODES: Final = ("nnodes", "num-machines", "num-nodes")
@@ -56,7 +56,7 @@ CLOCK_RULE: Final = (
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a session folder says of the distributed run that it is a part of.
+    """The distributed run of a session folder, as recorded there.
 
     Attributes:
         id: Name of the folder.
@@ -79,7 +79,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What the command of a session says of a run of several hosts.
+    """The multi-host run of a session, from its command.
 
     Attributes:
         id: Name of the folder.
@@ -102,10 +102,10 @@ class Launch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """How a host's wall clock differs from that of the first host.
+    """Offset of a host's wall clock from that of the first host.
 
     Attributes:
-        ahead_ns: By how much it is ahead; negative = behind.
+        ahead_ns: How far it is ahead; negative = behind.
         spread_ns: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared.
         steps: Number of steps that were compared.
         same: Both parts were recorded on one machine, by one clock.
@@ -257,7 +257,7 @@ def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) ->
             if one is other or len(one) + len(other) > it.nodes or len(set(machines)) < len(machines):
                 continue
             if any(not of[id_].waits for id_ in one) and any(not of[id_].waits for id_ in other):
-                continue  # what their ranks were told has decided already
+                continue  # already decided by the settings of their ranks
             one.extend(other)
             joined.update((id_, one) for id_ in other)
     unique = {id(group): group for group in joined.values()}

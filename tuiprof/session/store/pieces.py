@@ -30,7 +30,7 @@ def decode(block: bytes) -> list[Record]:
 
 
 def first_head(path: Path) -> Head | None:
-    """Return the head record of a log; None = there is none yet, or the first line is something else."""
+    """Return the head record of a log; None = none yet, or the first line is another record."""
     try:
         with open_regular(path) as file:
             record = _decoder.decode(file.readline(1 << 16))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
-#: Detail of a session whose directory is gone; its script may still run.
+#: Detail of a session whose directory was deleted; its script may still run.
 DELETED: Final = "the session was deleted"
 #: Why the recording of an attached process is over: tuiprof detached, or the process ended.
 DETACHED: Final = "detached"
@@ -87,7 +87,7 @@ def shell_code(code: int | None, signal: int | None) -> int | None:
 
 
 def from_end(end: End) -> Status:
-    """Return the status that an end record stands for."""
+    """Return the status of an end record."""
     code = shell_code(end.code, end.signal)
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
@@ -123,7 +123,7 @@ def processes(session: Session) -> process.Processes | None:
         return None
     who = read_small_json(session.control / PROCESS_FILE, process.Processes)
     if who is not None and read_collected(session.path) is not None:
-        # A copy: whatever it says, these are processes of another machine, and none here is to be signalled.
+        # A copy: its process ids belong to another machine, so no local process may be signaled.
         return msgspec.structs.replace(who, pid_namespace="")
     return who
 

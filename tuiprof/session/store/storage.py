@@ -1,4 +1,4 @@
-"""What of a run could not be stored, and whether the disk has room for more."""
+"""Reports what of a run could not be stored, and whether the disk has free space."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def trouble(session: Session) -> str:
         return f"the session was deleted: nothing more is recorded; the script keeps running ({session.path})"
     except OSError:  # a mount that does not answer: nothing is known
         return ""
-    # A file system without a size of its own, as some network ones are, has no blocks at all.
+    # A file system without a size, such as some network ones, has no blocks.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
         return f"no space left: nothing more is recorded; the script keeps running ({session.path})"
     return ""

@@ -1,1 +1,1 @@
-"""What the analyses say: verdict, tables, details of one row or event."""
+"""Results of the analyses: verdict, tables, details of one row or event."""

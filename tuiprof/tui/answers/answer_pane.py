@@ -32,7 +32,7 @@ class Message(Painted, can_focus=True):
 
 @dataclass(slots=True)
 class _Kept:
-    """How a tab was left: its answer, which of its tables, and how that showed."""
+    """Saved state of a tab: its report, the selected table, and its view."""
 
     answer: Answer
     table: str
@@ -74,7 +74,7 @@ class AnswerPane(Vertical):
 
     @property
     def tables(self) -> AnswerTables:
-        """The table widget, and what is below it."""
+        """The table widget, and the widgets below it."""
         return self.query_one(AnswerTables)
 
     @property
@@ -104,8 +104,8 @@ class AnswerPane(Vertical):
 
         Args:
             tab: Name of its tab.
-            answer: The answer; None while it is worked out.
-            question: The question of the analysis, shown meanwhile.
+            answer: The report; None while it is computed.
+            question: The question of the analysis, shown while it runs.
             verdict: Whether to show its verdict (it may be shown above already).
             advice: The answer that may hold advice on a row of this one.
         """
@@ -150,7 +150,7 @@ class AnswerPane(Vertical):
             self._kept[self.tab] = _Kept(self.answer, key, self.table.state(), self.needle)
 
     def _resume(self, kept: _Kept | None, answer: Report) -> None:
-        """Show a tab as it was left: also a newer answer, with the same order, filter and row where it has them."""
+        """Restore a tab, also with a newer report, keeping order, filter and row if possible."""
         keys = [table.key for table in answer.tables]
         if kept is None or kept.table not in keys:
             self._load_table()
@@ -310,7 +310,7 @@ class AnswerPane(Vertical):
             self._apply_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Back to the rows; what is no filter stays open to be mended."""
+        """Return to the rows; an invalid filter stays open for correction."""
         event.stop()
         if self._apply_filter(event.value):
             self._close_filter()
@@ -341,7 +341,7 @@ def _first_table(answer: Answer | None) -> int:
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
-    """Say why there is no table: being worked out, unavailable, or a verdict without evidence."""
+    """Show why there is no table: in progress, unavailable, or a verdict without evidence."""
     if answer is None:
         return [("analysing …", "dim"), (sanitize(question), "dim")]
     if isinstance(answer, Unavailable):

@@ -17,12 +17,12 @@ from tuiprof.tui.widgets.table import VirtualTable
 
 #: Fewer lines than this below a table stay empty.
 _FEWEST: Final = 4
-#: From so many lines on, a blank one separates the table from what is below it.
+#: Minimum number of lines for a blank line below the table.
 _AIRY: Final = 8
 
 
 class Below(Lines):
-    """What is shown below a table: the row under its cursor, then the tables that come next."""
+    """Shown below a table: the row under its cursor, then the following tables."""
 
     DEFAULT_CSS = "Below { height: 1fr; }"
 
@@ -55,7 +55,7 @@ class Below(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the row, and the tables below it; these stay where they are while the cursor moves."""
+        """Draw the row, and the tables below it, which do not move with the cursor."""
         lead: list[Row] = [[]] if height >= _AIRY else []
         fields = self._fields()
         rows = [*lead, *field_rows(fields, width, height - len(lead))] if fields else []
@@ -75,7 +75,7 @@ class Below(Lines):
 
 
 class AnswerTables(Vertical):
-    """Couples a table with what is below it, and shares the lines between them.
+    """Couples a table with the widget below it, and divides the lines between them.
 
     Attributes:
         advice: The answer that may hold advice on a row.
@@ -108,7 +108,7 @@ class AnswerTables(Vertical):
 
     @property
     def below(self) -> Below:
-        """What is below it."""
+        """The widget below it."""
         return self.query_one(Below)
 
     def begin(self, table: Table, following: Sequence[NextTable]) -> None:
@@ -125,14 +125,14 @@ class AnswerTables(Vertical):
             self.spell_out()
 
     def spell_out(self) -> None:
-        """Spell out the row under the cursor, where there is room."""
+        """Show the row under the cursor in full, if there is room."""
         table, rows = self.table, self.table.rows
         if self.has_class("-roomy") and isinstance(rows, FrameRows):
             whole = {rows.columns[index].key for index in table.whole_columns()}
             self.below.spell_out(None if self._in_detail else table.current, whole, self.advice)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Share the lines anew; of the table it is known only afterwards whether its columns fit."""
+        """Divide the lines again, as it is only known after layout whether the table's columns fit."""
         self._share()
         self.call_after_refresh(self._share)
         self.call_after_refresh(self.spell_out)
@@ -142,7 +142,7 @@ class AnswerTables(Vertical):
         self.spell_out()
 
     def _share(self) -> None:
-        """Give the table the lines it needs, and what is below it the rest; few lines stay the table's."""
+        """Give the table the lines it needs, and the widget below the rest; if there are few, the table gets all."""
         table, height = self.table, self.size.height
         needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
         if self._prose:

@@ -1,4 +1,4 @@
-"""Which columns of a table show: by default, and as the user chose, kept beside the configuration."""
+"""Visible columns of a table: by default, and as chosen by the user, stored next to the configuration."""
 
 from __future__ import annotations
 

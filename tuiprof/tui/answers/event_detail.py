@@ -53,7 +53,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class EventDetail:
-    """What the detail pane shows of an event; all texts untrusted.
+    """Content of the detail pane for an event; all texts are untrusted.
 
     Attributes:
         row: Row in the event table.
@@ -168,7 +168,7 @@ def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | N
 
     Args:
         texts: Names of frames, innermost first, or cells of a table; untrusted.
-        near: A path beside which relative names may be found.
+        near: A path relative to which names are resolved.
     """
     for location in locations(texts):
         path = _find(location.file, near)
@@ -185,7 +185,7 @@ def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | N
 
 
 def _find(name: str, near: Path | None) -> Path | None:
-    """Return the regular file a trace names, if it is there; relative names also beside the trace."""
+    """Return the regular file named in a trace, if it exists; relative names also relative to the trace."""
     tried = [Path(name)]
     if near is not None and not tried[0].is_absolute():
         tried.append(near.parent / name)

@@ -1,4 +1,4 @@
-"""The answer and the details of what is under its cursor, side by side."""
+"""The report and the details of the item under its cursor, side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.results import row_in
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: The detail pane follows the cursor once it has rested for so long.
+#: Delay after which the detail pane follows the cursor.
 _REST_S = 0.06
 
 
@@ -50,7 +50,7 @@ class Evidence(Horizontal):
         Attributes:
             finding: The row of a table, whole.
             event: The event.
-            focus: Whether the pane was asked for, rather than following the cursor.
+            focus: Whether the pane was opened by the user, rather than following the cursor.
         """
 
         def __init__(self, finding: Finding | None, event: EventDetail | None, focus: bool) -> None:

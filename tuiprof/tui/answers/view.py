@@ -1,4 +1,4 @@
-"""What is shown below a table: its row in full, with the advice on it, and the first rows of the tables that follow."""
+"""Shown below a table: its row in full, with its advice, and the first rows of the following tables."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
 
 
 def _names_line(where: object) -> pl.Expr:
-    """Match texts that name a place; what is no line of a file names none."""
+    """Match texts that name a location, that is, a line of a file."""
     if not isinstance(where, str) or ".py:" not in where:
         return pl.lit(value=False)
     # A line number ends where its digits do: line 9 is not line 93.
@@ -144,7 +144,7 @@ def _rows(field: Field, width: int) -> list[Row]:
 
 #: Lines around the rows of a table: a gap, its title, its headings.
 _AROUND: Final = 3
-#: Of a table with more rows than this, at least so many are shown.
+#: Minimum number of rows shown of a longer table.
 _FEWEST: Final = 3
 
 
@@ -174,7 +174,7 @@ class NextTable:
 
 
 def next_tables(tables: Sequence[NextTable], width: int, room: int) -> list[Row]:
-    """Return as many tables as fit in so many lines, in order, each with as many rows as there is room for."""
+    """Return as many tables as fit into the given lines, in order, each with as many rows as fit."""
     lines: list[int] = []
     for table in tables:
         if sum(lines) + table.least > room:

@@ -1,4 +1,4 @@
-"""The application: opens the screen it was asked for, and keeps keys, theme and palette."""
+"""The application: opens the requested screen, and manages keys, theme and palette."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         return dict(themes.DEFAULTS)
 
     def first_screen(self) -> Screen[Any]:
-        """Return the screen that was asked for."""
+        """Return the requested screen."""
         return first_screen(self.start)
 
     def on_mount(self) -> None:
@@ -162,7 +162,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self.action_tour()
 
     def _unknown_keys(self) -> list[str]:
-        """Return a sentence for each configured id that no binding has; only asked when there are any."""
+        """Return a sentence for each configured id without a binding."""
         if not self.settings.keys:
             return []
         from tuiprof.tui.app.help import all_binding_ids
@@ -218,7 +218,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         self._tour.begin()
 
     def action_leave_all(self) -> None:
-        """Close the dashboard; of a run that is looked at and goes on it is said how to come back."""
+        """Close the dashboard; for a run that continues, print how to return to it."""
         from tuiprof.tui.live.screen import LiveScreen
 
         shown = [screen for screen in self.screen_stack if isinstance(screen, LiveScreen)]
@@ -235,7 +235,7 @@ def run_app(start: Start) -> int:
         The exit status: that of the script where this command launched it and it is over, else 0.
 
     Raises:
-        TuiprofError: What was asked for cannot be shown.
+        TuiprofError: The request cannot be shown.
     """
     if start.path is not None and start.view in ("live", "replay"):
         from tuiprof.session.store.folders import Session

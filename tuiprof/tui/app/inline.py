@@ -1,7 +1,7 @@
 """A run in a few lines under the prompt: the script's output above, what it does and costs below, gone at the end.
 
-Nothing of the terminal is taken over but these lines: no other screen, no mouse. They are plain cells and the 16
-colours of the terminal itself, a few hundred bytes a second, so that any SSH link will do.
+Only these lines of the terminal are used: no alternate screen, no mouse. They are plain cells and the 16 colours of
+the terminal itself, a few hundred bytes a second, so that any SSH link will do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
 _RATE_HZ: Final = 4
 _WINDOW_S: Final = 60.0
 _MOST_DEVICES: Final = 2
-#: A flood of output is cut to so many lines a picture: the link is the user's, and the file has them all.
+#: Maximum lines of output per frame, to limit traffic; the file has all of them.
 _MOST_LINES: Final = 100
 _BOLD, _DIM = "1", "2"
 _ANSI: Final = {
@@ -84,7 +84,7 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
 
 
 def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
-    """Put the step times of the last minute behind the words, as far as there is room."""
+    """Append the step times of the last minute to the text, as far as there is room."""
     wide = next((i for i, (text, _) in enumerate(words) if len(text) > 60 and not text.strip()), len(words))
     row = words[:wide]
     room = min(width - row_width(row) - 3, 60)
@@ -130,7 +130,7 @@ class Strip:
         self._widths: list[int] = []
 
     def show(self, rows: list[Row], above: list[str], width: int) -> None:
-        """Draw the lines anew, as far as they differ, and what is to scroll past above them."""
+        """Redraw the changed lines, and the output that scrolls past above them."""
         lines = [self.painted(row) for row in rows]
         if above or len(lines) != len(self._shown) or any(cells > width for cells in self._widths):
             parts = [self._erasing(width)]
@@ -183,7 +183,7 @@ class Strip:
 
 @contextlib.contextmanager
 def _quiet_keys() -> Iterator[None]:
-    """Take keys one by one, unechoed, and hide the cursor; put everything back whatever happens."""
+    """Read keys one by one, without echo, and hide the cursor; always restore the terminal."""
     fd = sys.stdin.fileno()
     kept = termios.tcgetattr(fd)
     changed = termios.tcgetattr(fd)
@@ -203,7 +203,7 @@ def watch(session: Session) -> str:
     """Show a run until it is over or the user leaves.
 
     Returns:
-        ``over``, ``left`` (it goes on), or ``dashboard`` (the user wants the whole screen).
+        ``over``, ``left`` (it continues), or ``dashboard`` (the user wants the full screen).
     """
     asked: list[int] = []
 
@@ -274,5 +274,5 @@ def _key(seconds: float) -> str:
 
 
 def farewell(session: Session) -> str:
-    """Return how to come back to a run that goes on."""
+    """Return how to return to a continuing run."""
     return f"{session.title} continues to run.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

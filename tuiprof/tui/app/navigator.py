@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def first_screen(start: Start) -> Screen[Any]:
-    """Return a new screen that shows what was asked for."""
+    """Return a new screen for the request."""
     if start.compared is not None:
         from tuiprof.tui.compare.screen import CompareScreen
 
@@ -48,7 +48,7 @@ class Navigator:
 
     def __init__(self, app: TerminalApp) -> None:
         self._app = app
-        self._runs: dict[Path, str] = {}  # mode of each run that was looked at beside another
+        self._runs: dict[Path, str] = {}  # mode of each run that was shown beside another
 
     def session(self, path: Path, *, replay_speed: float | None = None) -> None:
         """Show a session."""
@@ -120,7 +120,7 @@ class Navigator:
             app.exit(code)
 
     async def _leave_runs(self, code: int) -> None:
-        """Leave the runs that were looked at side by side, for what was in front before the first of them."""
+        """Leave the runs shown side by side, and return to the screen before the first of them."""
         modes = {mode for mode in self._runs.values() if mode != self._app.DEFAULT_MODE}
         self._runs.clear()
         await self._app.switch_mode(self._app.DEFAULT_MODE)

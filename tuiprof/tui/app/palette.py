@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Width of the palette in the style sheet, and how much of it are borders and padding.
 _WIDTH: Final = 100
 _FRAME: Final = 5
-#: Keys that move a cursor: nobody looks for them by name.
+#: Keys that move a cursor, which are not listed by name.
 _MOVING: Final = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab"}
 
 

@@ -35,13 +35,13 @@ _FONTS: Final = "'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberati
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """What a picture is to show.
+    """Content of a snapshot.
 
     Attributes:
         start: The screen.
         columns: Width, cells.
         lines: Height, cells.
-        step: Number of the step that is looked at; None = none.
+        step: Number of the selected step; None = none.
         at_s: Moment of the session, s since its start; None = its end, or now.
         keys: Keys pressed before the picture is taken, by Textual's names.
     """
@@ -68,7 +68,7 @@ class Picture:
 
 
 def take(shot: Shot) -> Picture:
-    """Show a screen where nobody sees it, and return its picture.
+    """Show a screen headless, and return its picture.
 
     Raises:
         TuiprofError: It cannot be shown, or there is no such step or key.
@@ -84,7 +84,7 @@ async def _take(shot: Shot) -> Picture:
 
 @contextlib.asynccontextmanager
 async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
-    """Run the dashboard without a terminal until it shows what it was asked for."""
+    """Run the dashboard without a terminal until it shows the request."""
     app = TuiprofApp(shot.start)
     async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
         await _settle(pilot)
@@ -127,7 +127,7 @@ async def _settle(pilot: Pilot[int]) -> None:
 
 
 def _go_to(pilot: Pilot[int], shot: Shot) -> bool:
-    """Go to the step or moment that was asked for; return whether one was."""
+    """Go to the requested step or moment; return whether one was requested."""
     screen = pilot.app.screen
     asked = shot.at_s is not None or shot.step is not None
     if isinstance(screen, TraceScreen):
@@ -161,7 +161,7 @@ def _in_trace(screen: TraceScreen, shot: Shot) -> None:
 
 
 def _moment_ns(moment: Moment, shot: Shot) -> int:
-    """Return the session time asked for, or that of the end of the step asked for."""
+    """Return the requested session time, or that of the end of the requested step."""
     if shot.at_s is not None:
         return round(shot.at_s * 1e9)
     rank = moment.rank

@@ -75,7 +75,7 @@ def _one_step(app: TuiprofApp) -> None:
 
 
 def _advice(app: TuiprofApp) -> None:
-    """Open the tab with advice, as soon as the trace is there."""
+    """Open the tab with advice once the trace is loaded."""
     from tuiprof.tui.trace.screen import TraceScreen
     from tuiprof.tui.trace.widget import TraceView
 
@@ -130,7 +130,7 @@ STOPS: Final = (
 
 
 class TourCard(Static, can_focus=True):
-    """The words of a step, above the screen they speak of, which goes on working."""
+    """The text of a tour step, above the screen it describes, which stays usable."""
 
     DEFAULT_CSS = """
     TourCard {
@@ -165,7 +165,7 @@ class TourCard(Static, can_focus=True):
         self.watch(self.screen, "focused", self._focus_moved, init=False)
 
     def _focus_moved(self, focused: Widget | None) -> None:
-        """Take the keys back from a screen that was filled meanwhile."""
+        """Take the focus back from a screen that was filled in the meantime."""
         if self._held and focused is not self:
             self.call_after_refresh(self.focus)
 

@@ -1,4 +1,4 @@
-"""What changed most, beside the table: where the change comes from by phase, and the first rows of the other tables."""
+"""The largest changes, beside the table: their origin by phase, and the first rows of the other tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuiprof.tui.widgets.rows import fit_text
 
 #: Cells of a change and of a value before or after.
 _CHANGE, _VALUE = 10, 9
-#: Fewer cells than this are no place for bars.
+#: Minimum number of cells for bars.
 _LEAST_BAR: Final = 10
 #: A figure that changed by less than this share is left out.
 _SAME: Final = 0.01
@@ -49,7 +49,7 @@ class PhaseChange:
 
 
 class ChangeDigest(Lines):
-    """Draws as much of a comparison as there are lines for; the table that shows beside it is left out."""
+    """Draws as much of a comparison as fits; the table shown beside it is left out."""
 
     DEFAULT_CSS = "ChangeDigest { height: 1fr; }"
 
@@ -114,7 +114,7 @@ class ChangeDigest(Lines):
 
 
 def phase_changes(report: Report) -> list[PhaseChange]:
-    """Return what is known of the phases of both runs, in the order in which they run, what stayed the same last."""
+    """Return the phases of both runs, in execution order, unchanged ones last."""
     table = next((table for table in report.tables if table.key == "recorded"), None)
     if table is None:
         return []
@@ -159,7 +159,7 @@ def _first_rows(table: Table) -> list[Row]:
 
 
 def _share(wanted: list[int], room: int) -> list[int]:
-    """Share out lines, one after the other, until all are given or nobody wants more."""
+    """Distribute lines in turn until none are left or none are needed."""
     given = [0] * len(wanted)
     while room > 0 and given != wanted:
         for index, most in enumerate(wanted):

@@ -86,7 +86,7 @@ class CompareScreen(Screen[None]):
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def on_unmount(self) -> None:
-        """Stop an opening that nobody waits for any more."""
+        """Cancel an opening that is no longer needed."""
         self._stop.set()
 
     def _open_trace(self, path: Path) -> Trace:
@@ -142,7 +142,7 @@ class CompareScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_compare_screen_failed(self, message: Failed) -> None:
-        """Say what is wrong and what to do."""
+        """Show the error and a remedy."""
         self._opening = False
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()

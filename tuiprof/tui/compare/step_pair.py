@@ -17,11 +17,11 @@ Floats = npt.NDArray[np.float64]
 
 _LABEL: Final = 9
 _FIGURE: Final = 22
-#: Cells of the widest bar, the edge behind it included.
+#: Width of the widest bar, including its edge.
 _WIDEST: Final = 6
 #: From this width on, the two charts are side by side, and higher.
 _BESIDE: Final = 180
-#: The scale ends at this percentile of all steps; what is beyond is drawn at the edge.
+#: The scale ends at this percentile of all steps; larger values are drawn at the edge.
 _BULK: Final = 98.0
 
 

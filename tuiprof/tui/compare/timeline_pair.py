@@ -1,4 +1,4 @@
-"""Two timelines that move together; what is chosen in one is marked in the other."""
+"""Two synchronized timelines; the selection in one is marked in the other."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TimelinePair(Vertical):
         return max((timeline.state.lane_count for timeline in self.both), default=1) + 3
 
     def set_height(self, lines: int) -> None:
-        """Give each timeline so many lines."""
+        """Set the height of each timeline."""
         for timeline in self.both:
             timeline.styles.height = lines
 

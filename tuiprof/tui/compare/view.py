@@ -1,4 +1,4 @@
-"""What a comparison shows and says. Pure: two sides and their report in, rows and tabs out."""
+"""Content of a comparison. Pure: two sides and their report in, rows and tabs out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tabs_of(report: Report) -> list[Tab]:
 
 
 def why_rows(report: Report, width: int, lines: int) -> list[Row]:
-    """Return in so many lines what differs between the traces; no rows where nothing does."""
+    """Return the differences between the traces in the given number of lines; no rows if there are none."""
     text = next((fact.value for fact in report.facts if fact.key == CHANGED), None)
     if not text:
         return []

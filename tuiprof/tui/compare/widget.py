@@ -30,7 +30,7 @@ from tuiprof.tui.widgets.tab_bar import TabBar
 from tuiprof.tui.widgets.table import VirtualTable
 from tuiprof.tui.widgets.verdict import VerdictLine
 
-#: From this width on what changed most is shown beside the table.
+#: Minimum width to show the largest changes beside the table.
 _DIGEST: Final = 140
 #: From this height on timelines and tables show together.
 _BOTH: Final = 34
@@ -55,7 +55,7 @@ KEYS: Final[tuple[Binding, ...]] = (
 
 
 class CompareView(Vertical):
-    """Shows a comparison; what is done in one timeline is done in the other as well.
+    """Shows a comparison; both timelines are operated together.
 
     Attributes:
         tabs: Keys of the tables that are listed.
@@ -182,7 +182,7 @@ class CompareView(Vertical):
         self.app.push_screen(ExportScreen(trace, self.found.report, (), self.pane.as_shown()))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now; those of timelines only where there are any."""
+        """Return which keys work now; those of timelines only if there are any."""
         if action == "open":
             return parameters[0] in range(1, len(self.tabs) + 1)
         if action in ("timeline", "timelines"):

@@ -107,7 +107,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             self.notify("a table needs a column", severity="warning", timeout=3)
 
     def action_reset(self) -> None:
-        """Answer that there is no choice any more."""
+        """Return that the choice was cancelled."""
         self.dismiss([])
 
     def action_cancel(self) -> None:

@@ -19,7 +19,7 @@ from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
 
-#: Width of a dialog, and what lies beside a choice in it: border, padding, cursor.
+#: Width of a dialog, and of the border, padding and cursor of a choice.
 _WIDTH, _AROUND = 76, 8
 
 
@@ -75,7 +75,7 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
     """Answers the index of what was chosen, or None.
 
     Args:
-        title: What is asked.
+        title: Title.
         names: The choices; untrusted text.
         start: Index under the cursor at first.
     """

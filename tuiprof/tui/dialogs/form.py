@@ -1,4 +1,4 @@
-"""A form: a box of labelled fields, what is wrong with them below, and their keys."""
+"""A form: a box of labeled fields, their errors below, and their keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tuiprof.tui.widgets.wrap import wrap
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
-#: Turns a text without blanks around it into a value, or raises ValueError with what is wrong with it.
+#: Converts a stripped text to a value, or raises ValueError with the error message.
 Parse = Callable[[str], Any]
 
 
@@ -40,7 +40,7 @@ class _Parses(Validator):
         self._parse = parse
 
     def validate(self, value: str) -> ValidationResult:
-        """Accept the text, or say what is wrong with it."""
+        """Accept the text, or show the error."""
         try:
             self._parse(value.strip())
         except ValueError as error:
@@ -82,7 +82,7 @@ class Text:
         value: What it holds at first.
         placeholder: Said while it is empty.
         parse: Makes its value of the text.
-        suggester: Completes what is typed.
+        suggester: Completes the input.
         replace: The first key typed replaces what it holds, instead of adding to its end.
     """
 
@@ -186,17 +186,17 @@ def form_keys(
 
 
 class Form(ModalScreen[Answer | None], inherit_bindings=False):
-    """Answers what its fields say, or None. A form of its own is its keys, a list of fields and what they make.
+    """Returns the values of its fields, or None. A form consists of its keys, a list of fields and their result.
 
     Args:
-        title: What is asked.
+        title: Title.
         fields: From top to bottom.
         answer: Makes the answer of the fields' values, given by name; called only when nothing is wrong with them.
         hint: Said below the fields while they are filled in; None = what is wrong with them. On enter that is said
             in any case.
     """
 
-    CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name is looked for beside the subclass
+    CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name would be resolved next to the subclass
 
     def __init__(
         self, title: str, fields: Sequence[Field], answer: Callable[..., Answer], *, hint: str | None = None
@@ -233,7 +233,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         )
 
     def _problem(self) -> str:
-        """Return what is wrong with the first field that is wrong; empty = nothing."""
+        """Return the first error; empty = none."""
         for field in self.query(Input):
             found = field.validate(field.value)
             if found is not None and found.failure_descriptions:
@@ -263,11 +263,11 @@ class TextForm(Form[str], inherit_bindings=False):
     """Answers what was typed in its one field, or None.
 
     Args:
-        title: What is asked.
+        title: Title.
         value: What the field holds at first.
         placeholder: Said while nothing is typed.
         hint: Said below the field.
-        problem: Says what is wrong with a text; empty = nothing.
+        problem: Returns the error in a text; empty = none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(

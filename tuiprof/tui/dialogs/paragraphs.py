@@ -44,7 +44,7 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
 
 
 def trust_paragraphs(trust: Trust) -> list[Paragraph]:
-    """Say all that a trace cannot tell, worst first, each with what to do about it."""
+    """Show all limitations of a trace, worst first, each with a remedy."""
     out: list[Paragraph] = [(f"{format_count(trust.events)} events read.", "dim"), ("", "text")]
     if not trust.remarks:
         out.append(("✓ Nothing is missing, odd or incomplete.", "good"))

@@ -1,4 +1,4 @@
-"""A window of text over the screen: rules, remarks, whatever is read and closed again."""
+"""A window of text over the screen, for example rules or remarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
 
     Args:
         title: Heading; safe for a terminal.
-        paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent what is wrapped.
+        paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent wrapped lines.
         opened_by: Action of the screen below that opened it: its key closes it again; empty = any other way.
     """
 

@@ -1,1 +1,1 @@
-"""All ranks of a job at once: who comes late, in which step."""
+"""All ranks of a job at once: which rank is late in which step."""

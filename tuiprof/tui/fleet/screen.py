@@ -1,4 +1,4 @@
-"""The screen of all ranks: reads them in worker processes, then shows who comes late, in which step."""
+"""The screen of all ranks: reads them in worker processes, then shows which rank is late in which step."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FleetScreen(Screen[None]):
         self.run_worker(self._read, thread=True, exclusive=True, group="read", exit_on_error=False)
 
     def on_unmount(self) -> None:
-        """Stop a reading that nobody waits for any more; what was read is kept for the next time."""
+        """Cancel reading that is no longer needed; summaries read so far stay cached."""
         self._stop.set()
 
     def _read(self) -> None:
@@ -164,12 +164,12 @@ class FleetScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_fleet_screen_failed(self, message: Failed) -> None:
-        """Say what is wrong and what to do."""
+        """Show the error and a remedy."""
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Open only what is there."""
+        """Open only existing files."""
         return self._shown is not None if action == "open" else True
 
     def action_open(self) -> None:

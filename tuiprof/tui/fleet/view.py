@@ -1,4 +1,4 @@
-"""What the map of ranks and steps shows. Pure: lateness in, rows of cells out; knows no Textual."""
+"""Content of the map of ranks and steps. Pure: delays in, rows of cells out; does not know Textual."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEVELS: Final = len(glyphs.EIGHTHS_UP) - 1
 
 
 class HeatMap:
-    """How late each rank comes in each step, as cells; a cell of several ranks or steps shows the latest of them."""
+    """The delay of each rank in each step, as cells; a cell of several ranks or steps shows the largest."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._late: Floats = np.nan_to_num(fleet.late_per_step, nan=-np.inf)
@@ -53,7 +53,7 @@ class HeatMap:
     # -- what keys do ----------------------------------------------------------------------------------------
 
     def move(self, lines: int, columns: int) -> None:
-        """Move the cursor by so many cells."""
+        """Move the cursor by a number of cells."""
         by_ranks, by_steps = self._per_cell()
         line, column = self._cursor
         self._cursor = (
@@ -62,7 +62,7 @@ class HeatMap:
         )
 
     def page(self, pages: int) -> None:
-        """Move the cursor by so many screens of ranks."""
+        """Move the cursor by a number of pages of ranks."""
         self.move(pages * self._room[0], 0)
 
     def magnify(self, steps: int) -> None:

@@ -72,7 +72,7 @@ class LadderShelf:
         ]
 
     def read(self, folder: Path) -> LadderView:
-        """Return the state of a ladder that was begun, without what its traces tell.
+        """Return the state of a started ladder, without its traces.
 
         Raises:
             TuiprofError: Its folder cannot be read.
@@ -358,7 +358,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self._look()
 
     def action_stop(self) -> None:
-        """Stop after the current trial; asked once more, at once."""
+        """Stop after the current trial; the second time, immediately."""
         from tuiprof.ladder.process import stop
 
         folder = self._folder
@@ -451,7 +451,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._look()
 
     def action_leave(self) -> None:
-        """Go back; what is measured goes on."""
+        """Go back; the measurement continues."""
         if self._view is not None and self._view.running:
             self.app.notify(
                 f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last",

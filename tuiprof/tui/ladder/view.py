@@ -1,4 +1,4 @@
-"""What the ladder screen shows: the rungs with their figures, how far the measurement is, what a rung changes."""
+"""Content of the ladder screen: the rungs with their figures, the progress of the measurement, what a rung changes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RungRow:
         why: Why it is wrong, failed, unavailable or undecided.
         remedy: What to do about that.
         changes: What changed in its captured steps; empty = not known yet, or nothing.
-        kernel: What was measured of a single kernel, beside the chip's limits, in words; empty = it is none.
+        kernel: Measurement of a single kernel against the chip's limits, as text; empty = not a kernel.
         parts: Times of named parts of the step in words; empty = its script marks none.
         trace: Its trace; None = there is none.
     """
@@ -114,7 +114,7 @@ class LadderView:
         total: Trials in all.
         left_s: Time left; None = not known.
         running: A process runs it now.
-        problem: What the process that ran it printed last, where it ended before its time.
+        problem: The last output of its process, if it ended early.
         report: The whole report, for an export; None = the traces are not read yet.
     """
 
@@ -144,7 +144,7 @@ class LadderView:
 def view_of(
     meta: LadderMeta, folder: Path | None = None, *, running: bool = False, problem: str = ""
 ) -> LadderView:
-    """Return the state of a ladder, without what its traces tell.
+    """Return the state of a ladder, without its traces.
 
     Args:
         meta: What is kept of it, or the plan.
@@ -186,7 +186,7 @@ def _row(meta: LadderMeta, one: Any) -> RungRow:
 
 
 def with_report(view: LadderView, report: Report) -> LadderView:
-    """Return the ladder with what its traces tell, by :func:`tuiprof.ladder.report.report`."""
+    """Return the ladder with its traces, by :func:`tuiprof.ladder.report.report`."""
     tables = {table.key: table.rows.to_dicts() for table in report.tables}
     measured: Mapping[str, dict[str, Any]] = {row["variant"]: row for row in tables.get("rungs", ())}
     changes = {row["variant"]: row["changes"] for row in tables.get("why", ())}
@@ -289,7 +289,7 @@ def rung_choices(view: LadderView) -> list[Choice]:
 
 
 def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]], int]:
-    """Return the width of the name, the columns there is room and something for, and what is left for intervals."""
+    """Return the width of the name, the columns that have content and fit, and the width left for intervals."""
     name = min(max(len("variant"), *(len(sanitize(row.name)) for row in view.rows), 0), 30)
     room = width - name - _VERDICT
     drawn = _FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
@@ -373,7 +373,7 @@ def _line(view: LadderView, rung: RungRow, width: int) -> Row:
 
 
 def _cell(rung: RungRow, key: str) -> str:
-    """Return a figure of a rung as text; a dash where there is none."""
+    """Return a figure of a rung as text; a dash if there is none."""
     if rung.word in _OUT and key != "published":
         return glyphs.NONE
     text = {

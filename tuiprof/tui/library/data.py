@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 _MOST_SESSIONS: Final = 200
 #: So many of the newest commands that were run are offered again.
 _MOST_COMMANDS: Final = 5
-#: Of so many of the newest sessions the captured traces are listed.
+#: Number of newest sessions whose traces are listed.
 _WITH_TRACES: Final = 20
 EXAMPLE: Final = "metrics-naive.pt.trace.json.gz"
 TRASH: Final = ".trash"
 
 
 class Library:
-    """Finds what is listed. Its methods may take long and are called in threads; they share no widget.
+    """Finds the listed items. Its methods may take long and are called in threads; they use no widgets.
 
     What they need is imported in them, because the first picture comes before.
     """
@@ -70,7 +70,7 @@ class Library:
             self._example = ask(self.example, cancelled).line
 
     def choose_python(self, python: Path) -> None:
-        """Run scripts in another interpreter from now on; it is asked by :meth:`ask_interpreter`."""
+        """Run scripts in another interpreter from now on, queried by :meth:`ask_interpreter`."""
         self._python, self._facts = python, None
 
     @property
@@ -93,7 +93,7 @@ class Library:
 
     @property
     def trash(self) -> Path:
-        """Where deleted sessions go."""
+        """The folder of deleted sessions."""
         return self.root / TRASH
 
     def look(self) -> Shelf:
@@ -107,7 +107,7 @@ class Library:
         from tuiprof.session.store.labels import Labels, read_labels
 
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
-        for session in sessions:  # what is over grows no more
+        for session in sessions:  # finished sessions do not grow
             if (
                 session.id not in self._sizes
                 or session.id not in self._known
@@ -236,7 +236,7 @@ class Library:
         """Move a session from the trash folder back to where it was.
 
         Raises:
-            SessionError: It is not there any more, or something else has taken its place.
+            SessionError: It no longer exists, or its original path is taken.
         """
         if path.exists():
             raise SessionError(f"{path} exists: {thrown} is not restored")
@@ -337,9 +337,7 @@ def captured(sessions: Sequence[Summary]) -> Mapping[str, tuple[Path, ...]]:
 
     found: dict[str, tuple[Path, ...]] = {}
     for summary in sessions:
-        with contextlib.suppress(
-            OSError, SessionError
-        ):  # one that cannot be read any more has nothing to offer
+        with contextlib.suppress(OSError, SessionError):  # unreadable sessions are skipped
             if traces := Session(summary.path).traces():
                 found[summary.id] = tuple(reversed(traces))
     return found
@@ -357,7 +355,7 @@ def sample_traces() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one variant took.
+    """Measurement of one variant.
 
     Attributes:
         step_ns: Median step time.
@@ -404,7 +402,7 @@ class Measured:
                 if kept is None or kept[0] != changed_ns:
                     ladder = LadderRun(path)
                     kept = (changed_ns, self._of_ladder(ladder), ladder.meta.ladder, disk_bytes(path))
-            except (OSError, SessionError):  # deleted meanwhile or damaged: it has nothing to show
+            except (OSError, SessionError):  # deleted in the meantime, or damaged
                 continue
             known[path] = kept
         self._ladders = known
@@ -509,7 +507,7 @@ def _newest_trace(summary: Summary) -> Path | None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return what the files below a folder take on disk, in bytes; what vanishes meanwhile counts as nothing."""
+    """Return the size on disk of the files below a folder, bytes; vanished files count as 0."""
     total = 0
     for where, _folders, names in os.walk(folder):
         for name in names:

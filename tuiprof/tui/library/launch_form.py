@@ -19,7 +19,7 @@ FIT = "fit"
 
 @dataclass(frozen=True, slots=True)
 class LaunchWish:
-    """How the user wants it run.
+    """The user's options.
 
     Attributes:
         preset: Name of a preset, or ``fit``.
@@ -51,7 +51,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
 
 @dataclass(frozen=True, slots=True)
 class RunWish:
-    """What the user wants to run.
+    """The user's choice of what to run.
 
     Attributes:
         argv: The command.

@@ -1,4 +1,4 @@
-"""The panes of the library: the list on the left, what is under its cursor on the right."""
+"""The panes of the library: the list on the left, details of the selection on the right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuiprof.tui.widgets.painted import Heading, Painted
 
 
 class LibraryPanes(Vertical):
-    """Draws what is listed."""
+    """Draws the list."""
 
     def compose(self) -> ComposeResult:
         """Two columns below the first line."""
@@ -42,7 +42,7 @@ class LibraryPanes(Vertical):
         return self.query_one("#variants", Choices)
 
     def show_list(self, shelf: Shelf, contains: str, marked: Sequence[str], *, all_sessions: bool) -> None:
-        """Show what is listed, as far as it contains a text."""
+        """Show the items that contain a text."""
         self.query_one("#head", Painted).paint(lambda width, _: [view.head(shelf, width)])
         self.items.show(view.items(shelf, contains, marked, all_sessions=all_sessions))
 

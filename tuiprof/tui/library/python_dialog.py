@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: The oldest Python that the probe runs in.
 _OLDEST: Final = "3.9"
-#: So many interpreters are asked at a time.
+#: Number of interpreters queried at a time.
 _AT_ONCE: Final = 2
 
 
@@ -73,7 +73,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             yield KeyBar({"list.open": "use it"})
 
     def on_mount(self) -> None:
-        """List what is found, then ask each what it has."""
+        """List the interpreters found, then query each."""
         from tuiprof.session.run.interpreters import Interpreter, find_interpreters
 
         self._found = find_interpreters()
@@ -156,7 +156,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
 
 def _wrong_python(text: str) -> str:
-    """Return what is wrong with an interpreter as typed; empty = nothing."""
+    """Return the error in a typed interpreter; empty = none."""
     from tuiprof.session.run.command import choose_python
 
     if not text:

@@ -38,14 +38,14 @@ _FIRST_LOOK_S: Final = 0.05
 
 
 class LibraryScreen(Screen[None], inherit_bindings=False):
-    """What there is to run, to watch, to replay and to read.
+    """Items to run, watch, replay and read.
 
     What only an action needs is imported in it: the first picture comes before.
 
     Attributes:
-        library: Finds what is listed.
+        library: Finds the items.
         sessions: What can be done with recorded sessions.
-        panes: Draw what is listed.
+        panes: Draw the items.
     """
 
     app = getters_app(TerminalApp)
@@ -69,10 +69,10 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app, self.library, look_again=self.look_again, show_again=self.show_again
         )
         self.panes = LibraryPanes()
-        self._shelf: Shelf | None = None  # None = it has not been looked for yet
+        self._shelf: Shelf | None = None  # None = not searched yet
         self._filter = ""
         self._all_sessions = False
-        self._reading = ""  # ladder whose traces are being read
+        self._reading = ""  # ladder with traces being read
         # The classes of the terminal's size at once: with the first resize every style would change again.
         width, height = self.app.size
         for size, steps in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
@@ -84,7 +84,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Show the frame at once; what is found comes when it is found."""
+        """Show the frame at once; items appear as they are found."""
         self.panes.items.focus()
         # Not before the first picture is out: what the threads import would hold it up.
         self.call_after_refresh(self.set_timer, _FIRST_LOOK_S, self._begin)
@@ -103,7 +103,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="look")
     def look_again(self) -> None:
-        """Read the headers of the scenarios and the folder of sessions, and show what is new."""
+        """Read the headers of the scenarios and the folder of sessions, and show new items."""
         try:
             shelf = self.library.look()
         except TuiprofError as error:
@@ -158,7 +158,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @property
     def shelf(self) -> Shelf:
-        """What is listed; empty until it has been looked for."""
+        """The listed items; empty until searched."""
         return self._shelf or Shelf()
 
     @property
@@ -179,7 +179,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         return self.shelf.ladder(name) if kind == "ladder" else None
 
     def show_again(self) -> None:
-        """Draw the list and the detail from what is known."""
+        """Draw the list and the detail from the known items."""
         self.panes.show_list(self.shelf, self._filter, self.sessions.marked, all_sessions=self._all_sessions)
         self._show_detail()
 
@@ -268,7 +268,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Ask how to run a variant, then start it."""
         from tuiprof.tui.library.launch_form import LaunchForm
 
-        if self._shelf is None:  # asked for before the shelf was filled
+        if self._shelf is None:  # requested before the shelf was filled
             self._shelf = self.library.look()
         ladder = self.shelf.ladder(ladder_name)
         variant = ladder.variant(variant_name) if ladder is not None else None

@@ -24,7 +24,7 @@ class SessionActions:
 
     Attributes:
         marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
-        deleted: Of each deleted run where its folders are now and where they were, the last one at the end.
+        deleted: Present and original folders of each deleted run, latest last.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class SessionActions:
 
 
 def _wrong_tags(text: str) -> str:
-    """Return what is wrong with tags as typed; empty = nothing."""
+    """Return the error in typed tags; empty = none."""
     from tuiprof.session.store.labels import parse_tags
 
     try:

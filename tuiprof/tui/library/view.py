@@ -1,4 +1,4 @@
-"""What the library lists, and how each line and each detail reads. No Textual here."""
+"""Items of the library, and the text of each line and detail. No Textual here."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LadderItem:
 
     @property
     def runnable(self) -> int | None:
-        """How many variants can run; None = not known yet."""
+        """Number of runnable variants; None = not known yet."""
         known = [variant.runnable for variant in self.variants]
         return None if None in known else sum(bool(one) for one in known)
 
@@ -177,7 +177,7 @@ def head(shelf: Shelf, width: int) -> Row:
     """Return the first line: the program, and what scripts run on, as much of it as there is room for."""
     brand: Row = [(" tuiprof", "accent")]
     name = environment_name(shelf.prefix) if shelf.prefix else ""
-    # An environment that is called as its Python is needs no name of its own.
+    # An environment named like its Python needs no separate name.
     where = f" ({name})" if name and name not in shelf.machine else ""
     parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["checking Python …"]
     while True:
@@ -191,7 +191,7 @@ def head(shelf: Shelf, width: int) -> Row:
 
 
 def environment_name(prefix: str) -> str:
-    """Return what an environment is called: ``.venv``, or where it lies for one without a name of its own."""
+    """Return the name of an environment: ``.venv``, or its path if it has no name."""
     name = Path(prefix).name
     return prefix if name in ("usr", "local", "") else name
 
@@ -202,16 +202,16 @@ _ACTIONS: Final = (
     ("do:open", "Open a trace", "o"),
     ("do:example", "Look at an example", "e"),
 )
-#: Below so many cells the list says things shortly.
+#: Width below which the list is abbreviated.
 _NARROW_LIST: Final = 40
-#: So many sessions are listed before the rest is asked for.
+#: Number of sessions listed before the rest is requested.
 _RECENT: Final = 6
 
 
 def items(
     shelf: Shelf, filter_: str, marked: Sequence[str] = (), *, all_sessions: bool = False
 ) -> list[Choice]:
-    """Return the list on the left; without a filter the older sessions are one line, until they are asked for."""
+    """Return the list on the left; without a filter, older sessions are one line until requested."""
 
     def kept(*texts: str) -> bool:
         return not filter_ or any(filter_.casefold() in text.casefold() for text in texts)
@@ -368,7 +368,7 @@ def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
     """Return widths of variant, published, here, change and syncs; a column that has no room is 0."""
     name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
     here, change, can = 10, 15, 9
-    # A ladder that no trace was captured of needs no column for what traces tell.
+    # A ladder without traces needs no column for them.
     syncs = 12 if any(variant.trace is not None for variant in ladder.variants) else 0
     wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
     room = width - name - here - can
@@ -383,7 +383,7 @@ def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
 
 
 def _published(variant: VariantItem) -> str:
-    """Return the publication's figure without what is said about it; the note says it all."""
+    """Return the publication's figure without its comment, which the note has."""
     return sanitize(variant.published.partition(" (")[0].partition(", ")[0].partition(" · ")[0])
 
 
@@ -561,7 +561,7 @@ def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row
 
 
 def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int) -> list[Row]:
-    """Return what is known of a session without reading its logs."""
+    """Return the known facts of a session without reading its logs."""
     glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
     how = session.state if session.code in (None, 0) else f"{session.state}, exit {session.code}"
     if session.detail:
@@ -601,7 +601,7 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
 
 
 def about_trace(path: Path, width: int) -> list[Row]:
-    """Return what is known of a trace without reading it."""
+    """Return the known facts of a trace without reading it."""
     try:
         size = format_bytes(path.stat().st_size)
     except OSError as error:

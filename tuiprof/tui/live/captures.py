@@ -1,4 +1,4 @@
-"""The captures of a run: asked for, armed, written and opened."""
+"""The captures of a run: requested, armed, written and opened."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tuiprof.tui.live.view import capture_words
 
 
 class RunCaptures:
-    """What the run that is shown captured and will capture.
+    """Past and pending captures of the shown run.
 
     Attributes:
         traces: Traces of the session.
-        armed: What makes captures by itself.
+        armed: Triggers of automatic captures.
         seen: Ids of the captures that were there when a trace was opened; they are not offered again.
-        requested: Id of the capture asked for here and when (monotonic s), until the script answers.
+        requested: Id and time (monotonic s) of the capture requested here, until the script answers.
     """
 
     def __init__(self, moment: Moment) -> None:
@@ -43,12 +43,12 @@ class RunCaptures:
 
     @property
     def newest(self) -> CaptureState | None:
-        """The capture that was asked for last."""
+        """The last requested capture."""
         return max(self._all.values(), key=lambda capture: capture.t_ns, default=None)
 
     @property
     def ready(self) -> bool:
-        """A trace was captured that nobody has opened yet."""
+        """A trace was captured that has not been opened yet."""
         return any(
             capture.state == "written" and capture.id not in self.seen for capture in self._all.values()
         )
@@ -102,24 +102,24 @@ class RunCaptures:
         """Ask the script for a capture of its next steps.
 
         Raises:
-            SessionError: It cannot be asked.
+            SessionError: The request cannot be made.
         """
         first = common_step(self._session, self._moment.run.fold)
         name = control.request_capture(self._session, steps, first, stack=stack, shapes=shapes, memory=memory)
         self.requested = name, time.monotonic()
 
     def update_armed(self) -> None:
-        """Look what is armed; another viewer may have changed it."""
+        """Read the armed triggers; another viewer may have changed them."""
         self.armed = control.armed(self._session) if self._moment.running else []
 
     @property
     def armed_slow(self) -> TriggerRequest | None:
-        """What captures after a slow step."""
+        """The trigger for slow steps."""
         return next((trigger for trigger in self.armed if trigger.every is None), None)
 
     @property
     def armed_every(self) -> TriggerRequest | None:
-        """What captures every so many steps."""
+        """The trigger for every n steps."""
         return next((trigger for trigger in self.armed if trigger.every is not None), None)
 
     def arm_slow(self, limit_ns: float) -> None:
@@ -136,7 +136,7 @@ class RunCaptures:
             control.disarm(self._session, self.armed_slow.id)
 
     def arm_only(self, requests: Sequence[TriggerRequest]) -> None:
-        """Arm these instead of what is armed.
+        """Replace the armed triggers with these.
 
         Raises:
             SessionError: A request cannot be written.

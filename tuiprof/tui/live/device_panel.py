@@ -1,4 +1,4 @@
-"""What the machine does: one block a device, with history, in as much detail as there is room for."""
+"""Devices of the machine: one block per device, with history, in as much detail as fits."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _full(device: DeviceView, width: int) -> list[Row]:
 
 
 def _processes(device: DeviceView, width: int) -> Row | None:
-    """Return who holds memory on the device, the largest first; None = unknown, or one process alone."""
+    """Return the processes that hold memory on the device, largest first; None = unknown, or only one."""
     held = {
         key.removeprefix("pid").partition("_")[0]: size
         for key, size in device.latest.items()
@@ -235,7 +235,7 @@ def _figure_line(device: DeviceView, key: str, width: int, pair: int = _PAIR) ->
 
 
 def _cores(device: DeviceView, width: int) -> Row:
-    """Return every core as one bar, in order; where they do not fit, groups of neighbours by their mean."""
+    """Return one bar per core, in order; if they do not fit, means of groups of neighbors."""
     names = (f"core{index}_util" for index in range(device.cores))
     shares = [device.latest[name] for name in names if name in device.latest]
     busy = f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy"
@@ -258,12 +258,12 @@ def _headline(device: DeviceView) -> list[str]:
 
 
 def _main_key(device: DeviceView) -> str:
-    """Return the figure whose history is drawn for the device."""
+    """Return the figure with the history to draw for the device."""
     return next(iter(_headline(device)), "util")
 
 
 def _value(device: DeviceView, key: str) -> str:
-    """Return a figure with its unit and, where it has an end, that end."""
+    """Return a figure with its unit and, if it has one, its maximum."""
     value = device.latest.get(key)
     if key == "mem_used_bytes" and device.memory_bytes:
         used, total = format_bytes(value), format_bytes(device.memory_bytes)

@@ -1,4 +1,4 @@
-"""Figures of the steps in view and what goes wrong in them: too costly to be worked out for every picture."""
+"""Figures and problems of the visible steps: too costly to compute for every frame."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Figures:
         self.others: Set[str] = frozenset()
 
     def update(self, view: View) -> None:
-        """Work out the figures of what is in view."""
+        """Compute the figures of the visible range."""
         moment = self._moment
         rank, fold, session = moment.rank, moment.feed.fold, moment.session
         if rank is None or not len(rank.steps):

@@ -1,4 +1,4 @@
-"""What to capture: now, or by itself after a slow step or every so many steps."""
+"""Capture options: now, or automatically after a slow step or every n steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuiprof.session.run.control import trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
 
-#: More steps than this make a trace that nobody can read.
+#: Maximum number of steps for a readable trace.
 _MOST_STEPS: Final = 1000
 _TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
 _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -22,7 +22,7 @@ _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 @dataclass(frozen=True, slots=True)
 class CaptureWish:
-    """What the user wants profiled.
+    """The user's capture options.
 
     Attributes:
         steps: How many steps.
@@ -73,7 +73,7 @@ def parse_slow(text: str) -> tuple[int | None, float | None]:
 
 
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
-    """Asks when to capture by itself, and answers what to arm: nothing = disarm.
+    """Asks when to capture automatically, and returns the triggers to arm: none = disarm.
 
     Args:
         slow: ``35 ms``, ``1.5x``; empty = not armed.

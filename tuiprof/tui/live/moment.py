@@ -1,4 +1,4 @@
-"""What of a run is shown: the present, an earlier moment or the position of a replay; which rank and which step."""
+"""The shown state of a run: the present, an earlier moment or the position of a replay; rank and step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAIL_BYTES: Final = 2 << 20
 class Moment:
     """One session at a moment. Going back in time is a paused replay beside the run, which is still read.
 
-    Nothing is drawn here: whoever changes the moment draws it again.
+    Nothing is drawn here: the caller redraws after a change of the moment.
 
     Attributes:
         run: Reads the whole run: as it is written, or by the clock of a replay.
@@ -78,7 +78,7 @@ class Moment:
     def update(self) -> None:
         """Read the status of the session, and what was recorded since the moment that is shown."""
         if self.past is not None:
-            self.run.advance()  # so that the present is there when it is wanted
+            self.run.advance()  # so that the present is up to date when needed
         if isinstance(self.run, Live) and self.running:
             self.status = self.watch.status if self.session.others else self.run.status()
             if not all(part.meta.devices for part in self.session.parts):
@@ -117,17 +117,17 @@ class Moment:
 
     @property
     def following(self) -> bool:
-        """What is shown is the present of a run."""
+        """Whether the present of a run is shown."""
         return self.running and self.past is None
 
     @property
     def advances(self) -> bool:
-        """The moment shown changes by itself."""
+        """Whether the moment advances automatically."""
         return self.following or (self.replay is not None and not (self.replay.paused or self.replay.over))
 
     @property
     def paused(self) -> bool:
-        """What is shown stands still until it is resumed."""
+        """Whether the view is paused."""
         return self.frozen_ns is not None or (self.replay is not None and self.replay.paused)
 
     @property
@@ -159,7 +159,7 @@ class Moment:
     # -- time --------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Hold the view, or the clock of what is replayed; go on where it is held."""
+        """Pause or resume the view, or the clock of a replay."""
         if self.replay is None:
             self.frozen_ns = self.now_ns() if self.frozen_ns is None else None
         elif not self.replay.over:
@@ -191,7 +191,7 @@ class Moment:
         return self.past
 
     def go_to(self, t_ns: int) -> None:
-        """Show a moment; beyond the newest record of a run that goes on the present is shown again."""
+        """Show a moment; beyond the newest record of a running run, return to the present."""
         replay = self.go_back()
         if self.past is not None and t_ns > replay.duration_ns:
             replay.extend()

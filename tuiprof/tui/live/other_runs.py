@@ -1,4 +1,4 @@
-"""Other runs of the folder: those that run beside the one shown, and the baseline of its ladder."""
+"""Other runs of the folder: those running at the same time, and the baseline of its ladder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuiprof.errors import SessionError
 from tuiprof.session.store.folders import Session, list_sessions
 from tuiprof.session.store.summary import Summary
 
-#: Runs are looked for among so many of the newest sessions.
+#: Number of newest sessions to search for runs.
 _NEWEST: Final = 40
 
 
@@ -35,7 +35,7 @@ class OtherRuns:
         return [one for one in reversed(found) if one.state == "running" or one.id == self._session.id]
 
     def neighbour(self, by: int) -> Path | None:
-        """Return the folder of the run that lies ``by`` places further; None = there is no other."""
+        """Return the folder of the run ``by`` positions further; None = no other."""
         positions = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
         if not positions or len(self.shown) < 2:
             return None

@@ -1,4 +1,4 @@
-"""What the script prints, as text: followed while it grows, scrolled back with the keys."""
+"""The output of the script, as text: followed while it grows, scrolled back with the keys."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class OutputPane(Lines, can_focus=True):
         return [self._line(text, role) for text, role in lines]
 
     def _line(self, text: str, role: str) -> Row:
-        """Return a line with its mark, and what is searched for in it."""
+        """Return a line with its mark and search matches."""
         mark = ("▏" if role == "warn" else " ", "warn")
         at = text.casefold().find(self._sought.casefold()) if self._sought else -1
         if at < 0 or len(text.casefold()) != len(text):  # where lower case is longer, places differ
@@ -201,7 +201,7 @@ class OutputPane(Lines, can_focus=True):
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave keys to the screen where they would do nothing here."""
+        """Pass keys to the screen if they have no effect here."""
         if action in ("match", "search_end"):
             return bool(self._sought)
         if action == "follow":
@@ -209,7 +209,7 @@ class OutputPane(Lines, can_focus=True):
         return True
 
     def action_match(self, by: int) -> None:
-        """Go to the next or the previous line that holds what is searched for; around at the ends."""
+        """Go to the next or the previous match, wrapping around at the ends."""
         found = self._matches()
         if not found:
             return
@@ -222,7 +222,7 @@ class OutputPane(Lines, can_focus=True):
         self._moved()
 
     def action_search_end(self) -> None:
-        """Mark nothing any more."""
+        """Clear the marks."""
         self.search("")
 
     def _window(self, height: int) -> list[tuple[str, str]]:

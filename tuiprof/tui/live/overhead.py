@@ -1,4 +1,4 @@
-"""What watching a run costs: the CPU time of this process, beside what probe and recorder report."""
+"""Cost of watching a run: the CPU time of this process, beside the figures of probe and recorder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Overhead:
         self.row: Row = []
 
     def update(self) -> None:
-        """Measure anew, every few seconds."""
+        """Measure again, every few seconds."""
         rank, fold = self._moment.rank, self._moment.feed.fold
         then_s, spent_s = self._measured
         now_s, cpu_s = time.monotonic(), time.process_time()
         if now_s - then_s >= _MEASURE_S and self._moment.running:
             self._measured = now_s, cpu_s
             self.row = overhead_row(rank, fold, (cpu_s - spent_s) / (now_s - then_s))
-        elif not self.row or not self._moment.running:  # a replay goes on to another moment
+        elif not self.row or not self._moment.running:  # a replay advances
             self.row = overhead_row(rank, fold, None)
 
     def store(self) -> None:
-        """Leave in the session what watching cost, where the script ran meanwhile, for some seconds at least."""
+        """Record the cost of watching in the session, if the script ran for at least a few seconds meanwhile."""
         began_s, spent_s = self._began
         wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - spent_s
         if self._watched and wall_s >= _MEASURE_S:

@@ -23,7 +23,7 @@ from tuiprof.tui.live.view import View
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.painted import Heading, Painted
 
-#: What a script does before its first step is looked up no more often: it means to look at all processes.
+#: Minimum interval of looking up a script's activity before its first step, which scans all processes.
 _ASK_AGAIN_NS: Final = 1_000_000_000
 
 
@@ -61,7 +61,7 @@ class RunPanes(Vertical):
         yield Painted(id="finding")
 
     def draw(self, now_ns: int, *, slow: bool) -> None:
-        """Draw; what is costly or would only flicker is drawn where ``slow`` says so."""
+        """Draw; costly or flickering parts only if ``slow`` is set."""
         moment = self._moment
         view = moment.view_at(now_ns)
         if slow:
@@ -81,13 +81,13 @@ class RunPanes(Vertical):
             self.query_one(OutputBox).show_position()
 
     def show_runs(self, runs: list[Summary]) -> None:
-        """Show which runs go on, where there are several."""
+        """Show the active runs if there are several."""
         box, shown = self.query_one("#runs", Painted), self._moment.session.id
         box.paint(lambda width, _: [live_view.runs_row(runs, shown, width)])
         _display(box, len(runs) > 1)
 
     def _activity(self, now_ns: int) -> str:
-        """Return what a run without a step does meanwhile; empty = that is not known, or it has made one."""
+        """Return the activity of a run before its first step; empty = unknown, or it has made one."""
         from tuiprof.session.run.activity import activity
 
         rank = self._moment.rank
@@ -167,7 +167,7 @@ class RunPanes(Vertical):
             heading.show(f"where step {selected} went" if selected is not None else "where a step goes")
 
     def _draw_ranks(self, now_ns: int) -> None:
-        """Draw the ranks side by side, where there are several."""
+        """Draw the ranks side by side if there are several."""
         box, ranks, rank = self.query_one("#ranks", Painted), self._moment.feed.fold.ranks, self._moment.rank
         found = lanes(ranks, now_ns) if len(ranks) > 1 else []
         most = live_view.MOST_LANES if self.screen.has_class("-tall") else 4
@@ -193,14 +193,14 @@ class RunPanes(Vertical):
         panel = self.query_one(DevicePanel)
         panel.compact = self.screen.has_class("-narrow") or self.screen.has_class("-short")
         panel.show(devices, live_view.device_notes(meta, known=bool(devices), over=moment.status.over))
-        # Stacked, one line a device is kept, whatever that leaves for the output.
+        # Stacked, one line per device is kept, even if little is left for the output.
         least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
-        if least != self._least:  # even setting a style to what it was draws the whole screen anew
+        if least != self._least:  # even setting a style to its present value redraws the whole screen
             self._least = least
             self.query_one("#lower").styles.min_height = least
 
 
 def _display(box: Painted, shown: bool) -> None:
-    """Show a box or not; setting the style to what it is would draw the screen anew."""
+    """Show or hide a box; setting the style to its present value would redraw the screen."""
     if box.display != shown:
         box.display = shown

@@ -46,17 +46,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Steps of a capture asked for with one key.
+#: Number of steps of a capture requested with one key.
 CAPTURE_STEPS: Final = 5
 #: So often new records are read: what comes after a silence is seen at once.
 RATE_HZ: Final = 4
-#: Seconds between two pictures in a stream of steps: most of what a picture costs it costs whatever is in it.
+#: Minimum interval between frames, s, as most of the cost of a frame is independent of its content.
 _PICTURE_S: Final = 0.5
-#: Seconds after which the slow things are worked out again: status, statistics, phases, devices.
+#: Interval of updating slow parts, s: status, statistics, phases, devices.
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
-#: Seconds after which memory that pictures left behind is given back.
+#: Interval of releasing memory left by frames, s.
 _RETURN_S: Final = 60.0
 #: Seconds between two searches for other runs.
 _RUNS_S: Final = 3.0
@@ -70,8 +70,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     Attributes:
         moment: What of the run is shown.
         captures: What was and will be captured.
-        figures: Statistics, phases and alerts of what is shown.
-        runs: The runs that go on beside this one.
+        figures: Statistics, phases and alerts of the shown state.
+        runs: Other active runs.
     """
 
     app = getters_app(TerminalApp)
@@ -108,7 +108,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
         self._labels: dict[str, str] = {}  # of keys whose label says what they do now
-        self._hosts_at_s = 0.0  # monotonic s at which hosts are looked for next
+        self._hosts_at_s = 0.0  # monotonic s of the next search for hosts
 
     @property
     def session(self) -> Session:
@@ -144,7 +144,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- drawing -----------------------------------------------------------------------------------------
 
     def tick(self, *, asked: bool = False) -> None:
-        """Read what is new and draw what changed; called by the timer, and with ``asked`` after a key."""
+        """Read new records and draw changes; called by the timer, and with ``asked`` after a key."""
         moment = self.moment
         if self.app.screen is not self or (moment.frozen_ns is not None and not asked):
             return
@@ -257,7 +257,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- time --------------------------------------------------------------------------------------------
 
     def action_pause(self) -> None:
-        """Hold the view, or the clock of what is replayed."""
+        """Pause the view, or the clock of a replay."""
         self.moment.pause()
         self.redraw_now()
 
@@ -331,7 +331,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.redraw_now()
 
     def action_arm_form(self) -> None:
-        """Ask when to capture by itself."""
+        """Ask when to capture automatically."""
         from tuiprof.tui.live.forms import ArmForm
 
         def answered(wish: tuple[TriggerRequest, ...] | None) -> None:
@@ -395,7 +395,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._read("headline", lambda cancelled: ask(path, cancelled), show, exclusive=False)
 
     def action_stacks(self) -> None:
-        """Show where every thread is; of a run that is over, where they were when that was kept last."""
+        """Show the stacks of all threads; for a finished run, the last recorded ones."""
         from tuiprof.tui.dialogs.reading import ReadingScreen
         from tuiprof.tui.live.stacks import Paragraphs, read
 
@@ -454,7 +454,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         return found
 
     def _show_hosts(self, found: Session) -> None:
-        """Show the run anew where other hosts have come, or their clocks are known."""
+        """Reload the run if hosts were added, or their clocks became known."""
         if self.moment.following and self.is_current and outdated(self.session, found):
             if found.path != self.session.path:
                 self.query_one(OutputBox).follow(found.stdout, found.stderr)
@@ -469,7 +469,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._rebind()
 
     def action_run(self, by: int) -> None:
-        """Show another run that goes on."""
+        """Show another active run."""
         if (other := self.runs.neighbour(by)) is not None:
             self.app.go.switch(other, self.session.path)
 
@@ -527,7 +527,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.action_leave()
 
     def action_leave(self) -> None:
-        """Leave the screen; what runs goes on, and how to come back is said."""
+        """Leave the screen; the run continues, and how to return is printed."""
         if self.has_class("-log"):
             self.action_log()
             return
@@ -547,7 +547,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         return f"{_fate(self.session)}\n  watch it again:  {_attach_command(self.session)}"
 
     def action_stop(self) -> None:
-        """Stop the script, once confirmed; a process that tuiprof did not start is left, and goes on."""
+        """Stop the script after confirmation; a process not started by tuiprof is detached, and continues."""
         attached = self.session.meta.attached
         lines = [
             "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",

@@ -1,4 +1,4 @@
-"""What the window of stacks shows."""
+"""Content of the stacks window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(session: Session, fold: Fold, *, running: bool) -> tuple[str, Paragraph
 
 
 def paragraphs(report: Report) -> Paragraphs:
-    """Return a report of stacks as paragraphs: who is where, then each stack."""
+    """Return a report of stacks as paragraphs: an overview, then each stack."""
     level = report.verdict.level
     out: Paragraphs = [
         (f"{glyphs.FLAG} {sanitize(report.verdict.sentence)}", "text" if level == "info" else level)

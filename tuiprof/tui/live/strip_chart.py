@@ -20,7 +20,7 @@ from tuiprof.tui.widgets.braille import (
 )
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
-#: An axis whose end is reached moves on by this part of its width.
+#: Share of its width by which a full axis moves on.
 _MOVE_PARTS = 8
 #: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
 _SLACK = 0.2
@@ -29,10 +29,10 @@ _LEAST_MOVED, _LEAST = 0.35, 0.15
 #: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
 #: be seen between its dots only, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
-#: Round times of the run to write below the plot, at least so many cells apart.
+#: Minimum distance between time labels below the plot, cells.
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 _TICK_CELLS = 16
-#: The median is drawn through gaps of at least so many cells.
+#: Minimum gap through which the median is drawn, cells.
 _GAP = 4
 
 

@@ -23,16 +23,16 @@ from tuiprof.tui.widgets.wrap import wrap_row
 
 #: So long a failed capture is shown.
 _FAILURE_NS: Final = 30_000_000_000
-#: So long after it was asked for a capture may go unanswered.
+#: Timeout for an answer to a capture request.
 _ANSWER_S: Final = 10
 
 
 class Verdict:
-    """Says what is most worth knowing of the moment that is shown.
+    """Selects the most important message about the shown moment.
 
     Args:
         read_headline: Starts to read a trace for its headline, which then goes to :meth:`set_headline`; takes seconds.
-        last_errors: Returns so many of the last lines of the script's standard error.
+        last_errors: Returns the last n lines of the script's standard error.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Verdict:
         return []
 
     def _capture(self, headline: Headline | None) -> Row:
-        """Return the state of the newest capture, or of the one that was asked for; empty = nothing to say of it."""
+        """Return the state of the newest or the requested capture; empty = nothing to report."""
         moment, captures = self._moment, self._captures
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
@@ -121,7 +121,7 @@ class Verdict:
         return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
 
     def _headline(self) -> Headline | None:
-        """Return what the newest trace says first; None = there is none, or it is being read."""
+        """Return the main finding of the newest trace; None = no trace, or still being read."""
         captures, newest = self._captures, self._captures.newest
         if newest is not None and newest.state == "written" and newest.paths:
             path = Path(os.path.normpath(self._moment.session.path / newest.paths[0]))

@@ -1,4 +1,4 @@
-"""What the live screen shows of a run, from its fold: figures, rows of styled text and sentences. No Textual here."""
+"""Content of the live screen, from the fold: figures, rows of styled text and sentences. No Textual here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
 #: More ranks than this are summed up in a sentence.
 MOST_LANES = 8
-#: Cells of a host's name in a line of its own.
+#: Width of a host's name on a separate line.
 _HOST_WIDTH = 16
 #: So many outliers get a label.
 _MOST_MARKS = 4
@@ -115,7 +115,7 @@ class View:
 
 
 def first_step_ns(rank: WriterState | None) -> int:
-    """Return the session time at which the first step of a rank began; 0 = there is no step yet."""
+    """Return the session time at which the first step of a rank began; 0 = no step yet."""
     if rank is None or not len(rank.steps):
         return 0
     kept = rank.steps.rows
@@ -181,7 +181,7 @@ def stats_row(
     slowdown: Slowdown | None = None,
     steps_are: str = "",
 ) -> list[Row]:
-    """Return the line above the chart, in two lines where it is narrow.
+    """Return the line above the chart, as two lines if it is narrow.
 
     ``batch`` is the samples of a step; ``baseline`` the name and median step time in ns of the variant to compare
     with; ``read`` the share of the logs that has been read: below 1 the figures are of their end.
@@ -201,7 +201,7 @@ def stats_row(
     right: Row = [(f"{view.said} ", "dim")]
     if slowdown is not None:
         right = [(f"{format_speed(1 + slowdown.share)} since a capture", "warn"), ("   ", "text"), *right]
-    # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
+    # Steps slowed by the profiler cannot be compared with another run; figures of the whole run exclude them.
     if baseline is not None and (slowdown is None or view.window_s is None):
         name, median_ns = baseline
         change = stats.median_ns / median_ns - 1
@@ -257,7 +257,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartData:
-    """What the chart shows.
+    """Content of the chart.
 
     Attributes:
         starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
@@ -352,7 +352,7 @@ def chart_data(
 
 
 def _selected(steps: StepSeries, number: int | None) -> Mark | None:
-    """Return the mark of the selected step; None = none is, or it is not kept any more."""
+    """Return the mark of the selected step; None = none selected, or no longer kept."""
     rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
     if not len(rows):
         return None
@@ -416,7 +416,7 @@ def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bo
 
 
 def _place(rank: WriterState | None, ranks: int) -> Row:
-    """Return the step and, where there are several, the rank."""
+    """Return the step and, if there are several, the rank."""
     row: Row = []
     if rank is not None and rank.steps.last_n is not None:
         row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
@@ -505,7 +505,7 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
 def no_step_lines(
     status: Status, errors: list[str], *, replayed: bool = False, waiting: str = "", likely: str = ""
 ) -> list[str]:
-    """Return why there is no step time to draw, and what to do.
+    """Return why there is no step time to draw, with a remedy.
 
     ``waiting`` is what the script does meanwhile, ``likely`` the line that probably ends a step.
     """
@@ -700,7 +700,7 @@ def _lost_in(steps: StepSeries, index: int, dur_ns: int, stats: StepStats) -> st
 
 
 def alert_row(alerts: Sequence[Alert], width: int) -> Row:
-    """Return the worst alert with its rule, and how many more there are."""
+    """Return the worst alert with its rule, and the number of others."""
     first = alerts[0]
     row: Row = [(f" {glyphs.FLAG} ", first.level), (sanitize(first.text), "text")]
     more: Row = [(f"  a: {len(alerts) - 1} more ", "key")] if len(alerts) > 1 else []
@@ -723,7 +723,7 @@ def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | Non
 
 
 def armed_row(armed: Sequence[TriggerRequest]) -> Row:
-    """Return what makes captures by itself: ``armed: after steps > 35.0 ms · every 500 steps``."""
+    """Return the triggers of automatic captures: ``armed: after steps > 35.0 ms · every 500 steps``."""
     parts = []
     for trigger in armed:
         if trigger.every is not None:
@@ -796,7 +796,7 @@ class DeviceView:
 
     @property
     def label(self) -> str:
-        """What the block is called: ``GPU 0``, ``host``."""
+        """The name of the block: ``GPU 0``, ``host``."""
         key = self.key.partition("@")[0]
         number = "".join(char for char in key if char.isdigit())
         word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
@@ -863,7 +863,7 @@ def device_views(
                 foreign=key in others,
             )
         )
-    # The accelerators come first: they are what is being fed.
+    # Accelerators first.
     return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
 
 
@@ -916,7 +916,7 @@ def absent_word(backend: str) -> str:
 
 
 def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
-    """Return which hardware is absent, or why there is no reading yet."""
+    """Return which hardware is missing, or why there is no reading yet."""
     if not known:
         return ["no readings" if over else "waiting for the first reading …"]
     if any(device.kind != "host" for device in meta.devices):

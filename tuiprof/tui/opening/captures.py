@@ -89,7 +89,7 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
     if directory is not None:
         try:
             found = Captures(sets_in(directory, open_trace), path)
-        except TuiprofError:  # the folder is gone meanwhile: the trace itself may still be read
+        except TuiprofError:  # the folder was deleted: the trace itself may still be readable
             found = Captures((), path)
         if found.shown is not None:
             return found
@@ -99,7 +99,7 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a list of traces says of one of them.
+    """Description of a trace in a list.
 
     Attributes:
         events: Number of events.

@@ -64,7 +64,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
     ]
 
     class Read(Message):
-        """What a trace holds is known.
+        """The content of a trace is known.
 
         Attributes:
             path: The trace.
@@ -105,7 +105,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             yield KeyBar({"list.open": "show it"})
 
     def on_mount(self) -> None:
-        """Fill the list, and read what is not known yet."""
+        """Fill the list, and read unknown traces."""
         self.query_one("#captures-head", Painted).paint(
             lambda width, _height: [
                 fit([("  ", "text"), *_line(_HEADS, "file", "", "dim", width - 2)], width)
@@ -181,7 +181,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.post_message(self.Read(file.path, found))
 
     def on_captures_screen_read(self, message: Read) -> None:
-        """Show what is known now."""
+        """Show the current knowledge."""
         self._known[message.path] = message.found
         self._draw()
 

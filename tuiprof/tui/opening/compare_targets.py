@@ -1,4 +1,4 @@
-"""What a trace can be compared with: traces beside it, the newest sessions that have one."""
+"""Candidates for comparison with a trace: traces next to it, and the newest sessions with one."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _WORTH_PARTS = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the opening is.
+    """Progress of opening.
 
     Attributes:
         done: Bytes of the file read.
@@ -64,7 +64,7 @@ class Opening:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the trace any more."""
+        """Whether opening was cancelled."""
         return self._stop.is_set()
 
     def run(self) -> Trace:
@@ -101,6 +101,6 @@ class Opening:
         self._report(self._reached)
 
     def _hand_out(self, trace: Trace) -> None:
-        # Of a small file the whole is there before one has looked at a part of it.
+        # A small file is complete before a partial view would be useful.
         if self._partial is not None and len(trace) and self._reached.total >= _WORTH_PARTS:
             self._partial(trace, self._reached)

@@ -1,4 +1,4 @@
-"""What shows while a trace is opened, and when it cannot be."""
+"""Shown while a trace is opened, and if opening fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to each line before it is sent: nothing that a terminal obeys, and only what this one can show."""
+"""Filters each line before it is sent: no control sequences, and only characters that this terminal can show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuiprof.report.ascii import to_ascii
 
 
 class TextAlone(LineFilter):
-    """Lets no control character and nothing hidden through, whatever a widget draws.
+    """Removes control and invisible characters from the output of all widgets.
 
     Widgets show such characters (:func:`tuiprof.report.sanitize.sanitize`). Where one does not, they are taken away
     here, as many cells left blank as the layout counted for them.

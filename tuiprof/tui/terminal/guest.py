@@ -54,11 +54,11 @@ TERMINAL_KEYS: Final = (
 
 
 class TerminalApp(App[int], inherit_bindings=False):
-    """What an application has to do with its terminal; :data:`TERMINAL_KEYS` are its keys.
+    """Terminal handling of the application; :data:`TERMINAL_KEYS` are its keys.
 
     Attributes:
         terminal: What the terminal can show.
-        start: What it was asked to show first.
+        start: The initial request.
         go: The way to other screens.
         farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """
@@ -73,7 +73,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         self._told_size: Size | None = None
 
     def get_driver_class(self) -> type[Driver]:
-        """Return what talks to the terminal, in as few bytes as it can; a browser page has a driver of its own."""
+        """Return the terminal driver, which minimizes output; a browser page has its own driver."""
         from tuiprof.tui.terminal.squeeze import squeezing
 
         driver = super().get_driver_class()
@@ -126,7 +126,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             on_hang_up(0, lambda: self._end_from_outside(loop, signal.SIGHUP))
 
     def _end_from_outside(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        """Leave, as if by a signal; at all events soon, as the loop may wait for a terminal that nobody reads."""
+        """Exit as if by a signal, and soon, as the loop may wait for a terminal that is not read."""
         exit_within(GRACE_S, 128 + number)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self.exit, 128 + number)
@@ -139,7 +139,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         self._told_size = event.size
 
     def action_draw_anew(self) -> None:
-        """Clear the terminal and draw everything, whatever another program made of it."""
+        """Clear the terminal and redraw everything, for example after output of another program."""
         self._on_driver("begin_anew")
         self.refresh(layout=True)
 
@@ -150,7 +150,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             call()
 
     def action_to_shell(self) -> None:
-        """Stop as a job of the shell, where there is one that can bring it back."""
+        """Suspend as a job of the shell, if there is one that can resume it."""
         if _has_shell():
             self.action_suspend_process()
         else:
@@ -158,7 +158,7 @@ class TerminalApp(App[int], inherit_bindings=False):
 
 
 def _has_shell() -> bool:
-    """Return whether this process is a job of its own of a shell on the same terminal."""
+    """Return whether this process is a separate job of a shell on the same terminal."""
     try:
         parent = os.getppid()
         return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()

@@ -1,4 +1,4 @@
-"""Where a screen can send its user, said without knowing the other screens."""
+"""Navigation targets of a screen, without a dependency on the other screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Navigation(Protocol):
         """Show a session: live or as it ended; with a speed, replayed from its beginning."""
 
     def switch(self, path: Path, origin: Path) -> None:
-        """Show another run beside the one in front; coming back finds each as it was left."""
+        """Show another run beside the one in front; each keeps its state."""
 
     def trace(self, path: Path, *, step: int | None = None) -> None:
         """Show a trace, whole or at one step."""

@@ -1,4 +1,4 @@
-"""An SVG as PNG, by whatever of this machine can draw: CairoSVG, else a Chromium without a window."""
+"""Converts SVG to PNG with an available renderer: CairoSVG, else headless Chromium."""
 
 from __future__ import annotations
 

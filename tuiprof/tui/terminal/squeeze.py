@@ -102,7 +102,7 @@ Cell = tuple[str, State] | None
 
 
 class Shown:
-    """What each cell of the terminal was last drawn as, so that only those that differ are sent.
+    """The last drawn content of each terminal cell, so that only changed cells are sent.
 
     Textual sends a line from the left edge of a widget to the last cell that changed, and a screen that comes to the
     front twice.
@@ -112,11 +112,11 @@ class Shown:
         self._lines: dict[str, list[Cell]] = {}
 
     def forget(self) -> None:
-        """Take nothing for granted: the terminal may not show any more what was sent."""
+        """Invalidate all cells: the terminal may no longer show what was sent."""
         self._lines.clear()
 
     def unsent(self, data: str) -> str:
-        """Return what is to be sent, without the cells that the terminal already shows.
+        """Return the output without the cells that the terminal already shows.
 
         Args:
             data: Text and escape sequences; each text begins and ends without colours and attributes.
@@ -170,7 +170,7 @@ def _state(cell: Cell) -> State:
 
 @lru_cache(4096)
 def _fills_one(char: str) -> bool:
-    """Return whether a character fills one cell whatever is beside it."""
+    """Return whether a character always fills one cell, independent of its neighbors."""
     return char.isprintable() and char < "\U00010000" and cell_len(char) == 1
 
 
@@ -218,18 +218,18 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
                 super().write(squeeze(to_send), *args)
 
         def forget(self) -> None:
-            """Draw every line anew from now on."""
+            """Redraw every line from now on."""
             self._shown.forget()
 
         def begin_anew(self) -> None:
-            """Clear the terminal, whatever state another program left it in; a whole picture must follow."""
+            """Clear and reset the terminal; a full frame must follow."""
             self.forget()
             super().write(_AS_NEEDED)
 
         def start_application_mode(self) -> None:
             """Begin with an unknown terminal."""
             self.forget()
-            if self._has_terminal:  # it was stopped without a word (SIGSTOP), and goes on
+            if self._has_terminal:  # it was stopped by SIGSTOP, and continues
                 if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
                     os.kill(os.getpid(), signal.SIGSTOP)  # in the background: it has to wait for the terminal
                     return

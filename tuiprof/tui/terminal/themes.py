@@ -167,7 +167,7 @@ _NO_COLOUR: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("primary", "secondary", "accent", "success", "warning", "error"), "ansi_default"),
 }
 
-#: No colours at all: bold, dim and reverse are what is left, and the signs that every meaning has besides.
+#: No colors: only bold, dim and reverse, and the sign of every meaning.
 MONO: Final = Theme(
     name="tuiprof-mono",
     **_NO_COLOUR,

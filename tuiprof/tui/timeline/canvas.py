@@ -33,7 +33,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Overlay(IntFlag):
-    """What is drawn over a cell; each has a style of its own."""
+    """Overlays of a cell; each has its own style."""
 
     OUTSIDE = 1
     SELECTION = 2
@@ -121,7 +121,7 @@ class Canvas:
         self._painted = key
 
     def _painted_lane(self, lanes: Lanes, lane: Lane, *, first: bool) -> Cells:
-        """Draw a lane; the first one, and each that has steps of its own, says where steps begin."""
+        """Draw a lane; the first one, and each with its own steps, shows step boundaries."""
         view = self._state.view
         marked = lane.style == "ranges" and (first or lane.steps is not None)
         marks = self._step_marks(lane.steps or lanes.trace.steps) if marked else []
@@ -150,7 +150,7 @@ class Canvas:
         return marks
 
     def _lay_over(self, lanes: Lanes) -> None:
-        """Work out what is drawn over the lanes, except cursor and ranges: links, the event, the hits of a search."""
+        """Compute the overlays of the lanes, except cursor and ranges: links, the event, search matches."""
         self._paint_lanes(lanes)
         state = self._state
         key = (*self._painted, state.event, state.links, state.search)
@@ -276,14 +276,14 @@ class Canvas:
         return Strip(segments).adjust_cell_length(width, self._component_style(_AXIS))
 
     def _axis_line(self, label: int) -> Strip:
-        """Draw round instants, bookmarks, the begin of what is measured, and the cursor among them."""
+        """Draw round instants, bookmarks, the begin of a measurement, and the cursor."""
         state, view = self._state, self._state.view
         columns, cursor = view.columns, view.column_of(state.cursor)
         text, begin = "", columns
         if 0 <= cursor < columns:
             text = f"▲ {offset_text(state.cursor - view.first, view.span // columns)}"[:columns]
             begin = cursor
-            if cursor + len(text) > columns:  # no room on the right: the mark goes behind its text
+            if cursor + len(text) > columns:  # no room on the right: the text goes before the mark
                 text = f"{text[2:]} ▲"
                 begin = max(0, cursor - len(text) + 1)
         chars = [" "] * columns
@@ -308,7 +308,7 @@ class Canvas:
 
 
 def _outside_steps(trace: Trace, edges: Ints) -> npt.NDArray[np.bool_]:
-    """Return which columns lie before the first step or behind the last: a device that idles there costs no step."""
+    """Return which columns are before the first step or after the last, where idle time costs no step."""
     steps = trace.steps
     outside = np.zeros(len(edges) - 1, dtype=np.bool_)
     if len(steps):

@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 
 
 def events_report(trace: Trace, window: Window) -> Report:
-    """Return a report that is nothing but the events."""
+    """Return a report with only the events."""
     rows = np.flatnonzero(trace.in_window(window))
     whole = len(rows) == len(trace)
     events = trace.events if whole else trace.events[rows]

@@ -24,18 +24,18 @@ from tuiprof.tui.widgets.rows import fit_text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
-#: A label that does not fit is cut where so many cells of it stay.
+#: Minimum width of a truncated label, cells.
 _FEWEST_OF_CUT = 6
 #: From this share of a column on, waits are marked in the overview.
 _LEAST_WAIT = 0.05
-#: From this share of a column on, what is lost shows; and a step as wide as this says what it loses.
+#: Minimum lost share of a column to show, and minimum width of a step to label its loss.
 _LEAST_LOST = 0.004
 _FEWEST_FOR_COST = 12
 _NOT_REPLAYED = "later steps are not simulated"
 
 
 class Kind(IntEnum):
-    """What a cell shows; each has a style, and a letter or fill of its own so that colour is never needed."""
+    """Content of a cell; each has a style, and its own letter or fill, so that color is never needed."""
 
     BLANK = 0
     KERNEL = 1
@@ -159,7 +159,7 @@ def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
 
 
 def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
-    """What a finding costs: the height of a cell is the lost share of its column; each step says its sum."""
+    """Cost of a finding: the height of a cell is the lost share of its column; each step shows its sum."""
     columns = len(edges) - 1
     if isinstance(lost.losses, str):
         text = fit_text(f"unknown: {sanitize(lost.losses)}", columns)
@@ -175,7 +175,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
         if column is not None:
             chars[begin + column : begin + column + len(label)] = label
             kinds[begin + column : begin + column + len(label)] = Kind.NOTE
-    # Of a long trace only the first steps are replayed: what is blank behind them is not without loss.
+    # Only the first steps of a long trace are replayed: blank cells after them do not mean no loss.
     later = trace.steps.ends > lost.losses.high
     begin = int(np.searchsorted(edges, lost.losses.high)) + 1
     if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
@@ -200,7 +200,7 @@ def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int
 
 
 def _blank(level: Ints, cells: int) -> int | None:
-    """Return where in the longest stretch without loss a text of so many cells begins; None = it does not fit."""
+    """Return the position of a text of a given width in the longest stretch without loss; None = it does not fit."""
     found, begin = None, 0
     for index, height in enumerate([*level.tolist(), 1]):
         if height:
@@ -228,7 +228,7 @@ def _label_runs(
     shortest: int = _FEWEST_FOR_LABEL,
     lead: str = "",
 ) -> None:
-    """Write the name of an event over the columns it fills, where there is room for some of it."""
+    """Write the name of an event over its columns, if there is room for a part of it."""
     cuts = np.flatnonzero(np.diff(picked)) + 1
     begins = np.concatenate(([0], cuts)).tolist()
     ends = np.concatenate((cuts, [len(picked)])).tolist()
@@ -239,7 +239,7 @@ def _label_runs(
             continue
         label = lead + short_name(trace.name(int(bars.rows[index])))
         if room < min(len(label), _FEWEST_OF_CUT):
-            continue  # what is left of it would tell nothing
+            continue  # the rest would be meaningless
         label = label if len(label) <= room else label[: room - 1] + "…"
         chars[begin : begin + len(label)] = label
         if len(label) < room:

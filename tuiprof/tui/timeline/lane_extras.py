@@ -71,8 +71,8 @@ class Samples:
 def python_levels(trace: Trace, track: Track) -> list[Ints]:
     """Return the calls of Python functions on a thread, one array of rows a level, outermost first.
 
-    Frames of the framework and of the interpreter are left out where there are others, and so are functions
-    that fill the whole trace.
+    Frames of the framework and of the interpreter are omitted if there are others, and so are functions that fill the
+    whole trace.
     """
     here = trace.is_category("python_function") & (trace.track_codes == track.index)
     rows: Ints = np.flatnonzero(here)

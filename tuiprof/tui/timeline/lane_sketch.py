@@ -1,4 +1,4 @@
-"""A first picture of a trace of many millions of events, from a few of them, until the exact one is worked out."""
+"""A sketch of a trace with many millions of events, from a sample, until the exact picture is computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVENTS = 50_000
 
 
 class SampledBars(Bars):
-    """One of so many events of a lane; how much of a column they cover is estimated."""
+    """A sample of every n-th event of a lane; the covered part of a column is estimated."""
 
     def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
         super().__init__(trace, rows)

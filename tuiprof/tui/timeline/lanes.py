@@ -123,7 +123,7 @@ def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np
 
 @dataclass(frozen=True, eq=False)
 class Lost:
-    """What a finding costs, over time.
+    """Cost of a finding over time.
 
     Attributes:
         losses: Where the time goes that the change saves; a text = why that is unknown.
@@ -158,7 +158,7 @@ class Lane:
     Attributes:
         label: Written in front of it.
         style: How it is drawn.
-        bars: Its events; of an idle lane, the work whose absence it shows.
+        bars: Its events; for an idle lane, the work whose gaps it shows.
         priority: Which lanes to keep when there is no room; lower = more important.
         syncs: Of a lane of calls: those that wait for the device (``S``).
         launches: Of a lane of calls: those that launch work (``L``).

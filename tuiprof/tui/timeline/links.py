@@ -1,4 +1,4 @@
-"""What an event is linked with: launches with their work, syncs with the work they waited for and delayed."""
+"""Links of an event: launches with their work, syncs with the work they waited for and delayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuiprof.model.trace import Trace
 #: What the other event is to this one.
 Way = Literal["launches", "launched by", "waited for", "delayed", "waited for by", "delayed by"]
 
-#: Up to so many events what the syncs did is worked out at once; of larger traces once their analysis has done so.
+#: Up to this many events the effect of syncs is computed at once; for larger traces after their analysis.
 _AT_ONCE = 300_000
 
 

@@ -1,4 +1,4 @@
-"""Moves a timeline by what is in the trace: steps, host waits, links, hits of a search, and bookmarks."""
+"""Moves a timeline to steps, host waits, links, search matches, and bookmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_BOOKMARKS = "no bookmarks yet: b sets one at the cursor"
 
 
 class Navigation:
-    """What the keys of a trace and of a comparison do with a timeline; each method without ``_`` is such a key's."""
+    """Timeline actions of the trace and comparison screens; each method without ``_`` belongs to a key."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -121,7 +121,7 @@ class Navigation:
         self._timeline.call_later(self._found, lanes, Search.of(lanes, needle), go)
 
     def _found(self, lanes: Lanes, search: Search, go: bool) -> None:
-        if lanes is not self._state.lanes:  # more of the file was read meanwhile
+        if lanes is not self._state.lanes:  # more of the file was read in the meantime
             self.search(search.needle, go=go)
         elif go and not len(search.hits):
             self._timeline.notify(f"no event has {search.needle!r} in its name", timeout=4)

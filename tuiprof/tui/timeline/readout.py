@@ -1,4 +1,4 @@
-"""What a timeline says in one line: of the instant under the cursor, of an event and its links, of a range."""
+"""Status line of a timeline: the instant under the cursor, an event and its links, a range."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offset_text(offset_ns: int, precision_ns: int) -> str:
 
 
 def readout(state: TimelineState, lanes: Lanes) -> str:
-    """Return the line below the axis: what is measured, else the chosen event, else what is under the cursor."""
+    """Return the line below the axis: the measurement, else the selected event, else the item under the cursor."""
     if lanes.stride > 1:
         every = format_count(lanes.stride)
         return f" a sketch from one of {every} events: the exact picture is being worked out"

@@ -14,7 +14,7 @@ from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.instants import Instants, instants
 
-#: Which lanes stay where there is no room, by what they show: device before host before ranges.
+#: Priority of lanes if there is no room: device before host before ranges.
 _DEVICE, _CALLS, _RANGES = 0, 2, 4
 
 

@@ -1,4 +1,4 @@
-"""What the analyses answered, by window; asked for in the order in which a person looks at them."""
+"""Reports of the analyses, by window, computed in the order in which they are viewed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Answer = Report | Unavailable
 
 
 class Results:
-    """Answers of all analyses on one trace, kept for every window they were asked for.
+    """Reports of all analyses of one trace, kept for every requested window.
 
-    Written by one worker thread and read by the screen: an answer is there whole or not at all.
+    Written by one worker thread and read by the screen: a report is either complete or absent.
 
     Args:
         trace: The trace.
@@ -32,7 +32,7 @@ class Results:
         self._answers: dict[tuple[str, Window], Answer] = {}
 
     def get(self, name: str, window: Window) -> Answer | None:
-        """Return an answer; None while it is not worked out."""
+        """Return a report; None while it is not computed."""
         return self._answers.get((name, window))
 
     def reports(self, window: Window) -> list[Report]:
@@ -49,7 +49,7 @@ class Results:
         return len(self.answers(window)) < len(self.names) - 1
 
     def straggler(self, window: Window) -> int | None:
-        """Return the rank that holds up the others; None = none does, or it is not worked out."""
+        """Return the rank that delays the others; None = none, or not computed yet."""
         answer = self.get("ranks", window) or self.get("ranks", Window())
         rank = answer.fact("straggler") if isinstance(answer, Report) else None
         return rank if isinstance(rank, int) else None

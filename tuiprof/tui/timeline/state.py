@@ -1,4 +1,4 @@
-"""What a timeline shows and what a person put over it: range, cursor, selection, marks. Knows nothing of widgets."""
+"""State of a timeline: range, cursor, selection, marks. Independent of widgets."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TimelineState:
         self._changed()
 
     def stretch(self, first: int, last: int) -> None:
-        """Change the time range one can move in, keeping what is in view."""
+        """Change the navigable time range, keeping the view."""
         self.view = Viewport.over(first, last, self.view.columns).over_range(self.view.low, self.view.high)
         self._changed()
 
@@ -193,7 +193,7 @@ class TimelineState:
         return next((i for i, lane in enumerate(self.visible_lanes) if lane.holds(row)), None)
 
     def choose_lane(self, index: int) -> None:
-        """Choose one of the visible lanes, the nearest where there is none of that index."""
+        """Select a visible lane, the nearest if the index does not exist."""
         if self.visible_lanes:
             self.chosen = max(0, min(index, len(self.visible_lanes) - 1))
             self._changed()
@@ -219,7 +219,7 @@ class TimelineState:
         self._changed()
 
     def instant_beside(self, by: int) -> int:
-        """Return the instant so many columns from the cursor; of a cursor out of view, the nearest edge's."""
+        """Return the instant a number of columns from the cursor; if it is out of view, from the nearest edge."""
         column = self.view.column_of(self.cursor)
         if not 0 <= column < self.view.columns:
             return self.view.instant_of(0 if column < 0 else self.view.columns - 1)
@@ -298,7 +298,7 @@ class TimelineState:
         self._changed()
 
     def event_under_cursor(self) -> int | None:
-        """Return the row of the event under the cursor in the chosen lane; None = there is none."""
+        """Return the row of the event under the cursor in the selected lane; None = none."""
         lane = self.lane
         if lane is None or not lane.has_events:
             return None

@@ -26,7 +26,7 @@ _WHEEL_ZOOM = 1.3
 
 @dataclass(slots=True)
 class _Drag:
-    """A button is held: what moving does, where it was pressed, what was in view then, and whether it has moved."""
+    """A mouse drag: its action, start position, initial view, and whether the mouse has moved."""
 
     what: Literal["pan", "select", "map"]
     x: int
@@ -121,7 +121,7 @@ class Timeline(Widget, can_focus=True):
 
         Attributes:
             timeline: Where.
-            row: Its row in the event table; None = none is any more.
+            row: Its row in the event table; None = deselected.
         """
 
         def __init__(self, timeline: Timeline, row: int | None) -> None:
@@ -270,7 +270,7 @@ class Timeline(Widget, can_focus=True):
         return view.instant_of(max(0, min(x - self.label_cells, view.columns - 1)))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin to move the view; on the axis or with a key held to select, on the map to choose what is in view."""
+        """Start a drag: move the view; on the axis or with a modifier, select; on the map, set the view."""
         state, lane = self.state, self.state.lane_at(event.y)
         if state.map_lines and event.y == 0:
             self._drag = _Drag("map", event.x, state.view)

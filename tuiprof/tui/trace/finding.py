@@ -72,7 +72,7 @@ def _saves(found: Shown, level: str, width: int) -> Row:
 
 
 class FindingHead(Flowing):
-    """What to change, spelled out; until that is known, the verdict that matters most."""
+    """The main finding in full; until it is known, the most important verdict."""
 
     DEFAULT_CSS = "FindingHead { height: auto; max-height: 6; }"
 
@@ -93,10 +93,10 @@ class FindingHead(Flowing):
         self._fit_height()
 
     def allow(self, lines: int) -> None:
-        """Take so many lines at most."""
+        """Set the maximum height."""
         if lines != self._lines:
             self._lines = lines
-            self._taken = -1  # the height that it has now was worked out for another number of lines
+            self._taken = -1  # the present height was computed for another number of lines
             self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What the advice found, as rows of its report."""
+"""Findings of the advice, as rows of its report."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_bad(found: Shown) -> bool:
 
 
 def findings_of(advice: object) -> list[Shown]:
-    """Return what the advice found, what saves most first; nothing while it is not worked out."""
+    """Return the findings, largest saving first; nothing until they are computed."""
     if not isinstance(advice, Report):
         return []
     table = next((table for table in advice.tables if table.key == "findings"), None)

@@ -87,7 +87,7 @@ class TraceScreen(Screen[None]):
             path: The file.
             trace: What was read.
             view: The widget that shows it.
-            found: What the first picture of it shows, where that is worked out already.
+            found: Content of its first frame, if already computed.
             part: How far in the file that is; None = it is the whole trace.
         """
 
@@ -175,7 +175,7 @@ class TraceScreen(Screen[None]):
         self.post_message(self.Opened(path, trace, TraceView, found, part))
 
     def on_unmount(self) -> None:
-        """Stop an opening that nobody waits for any more."""
+        """Cancel an opening that is no longer needed."""
         if self._opening is not None:
             self._opening.cancel()
 
@@ -210,7 +210,7 @@ class TraceScreen(Screen[None]):
 
     @property
     def _view(self) -> TraceView | None:
-        """What shows the trace, once there is something to show."""
+        """The view of the trace, once there is something to show."""
         from tuiprof.tui.trace.widget import TraceView
 
         return next(iter(self.query(TraceView)), None)
@@ -224,7 +224,7 @@ class TraceScreen(Screen[None]):
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
         """Show the trace, or put more of it in the place of its first part."""
-        if message.path != self.path:  # another was chosen meanwhile
+        if message.path != self.path:  # another was selected in the meantime
             return
         if message.part is None:
             self._opening = None
@@ -243,7 +243,7 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_trace_screen_failed(self, message: Failed) -> None:
-        """Say what is wrong and what to do."""
+        """Show the error and a remedy."""
         if message.path != self.path:
             return
         self._opening = None
@@ -254,7 +254,7 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show ``cancel`` only while nothing else is to be seen, the list only where there are others."""
+        """Show ``cancel`` only while nothing else is visible, the list only if there are others."""
         if action == "give_up":
             return self._opening is not None and not self._shown
         if action == "captures":

@@ -1,4 +1,4 @@
-"""What a trace view says: of the trace, of how much was read, of the analyses. Pure: results in, texts and tabs out."""
+"""Texts of a trace view: the trace, its loading progress, the analyses. Pure: results in, texts and tabs out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tab_of_rule(rule: str) -> str:
 
 
 def tab_to_open(results: Results, window: Window) -> str:
-    """Return the tab that a trace opens on by itself: the evidence of its first finding, else of its worst verdict.
+    """Return the initial tab of a trace: the evidence of its first finding, else of its worst verdict.
 
     Empty while that is not known, and where all is well.
     """
@@ -171,13 +171,13 @@ def trace_facts(
     Args:
         trace: The trace.
         uncaptured_ns: A step without the profiler; None = not known, or figures are as captured.
-        captured_ns: A step while it is captured, as the other was worked out; None = as the trace times its steps.
+        captured_ns: Captured step time from the same computation; None = the trace's step times.
         surveyed: Whether it is known which steps there are.
         rank: Whether to name the rank.
     """
     facts = []
     count = len(trace.info.devices)
-    # Several that are told apart by a number alone are one kind.
+    # Names that differ only in a number are one kind.
     number = re.compile(r" \d+$" if count > 1 else r"$^")
     names = dict.fromkeys(number.sub("", device.name) for device in trace.info.devices)
     if names:

@@ -61,7 +61,7 @@ class TraceView(Vertical):
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
         step: Number of the step to look at first; None = the whole trace.
-        found: What the first picture shows; None = it is worked out once the view is mounted.
+        found: Content of the first frame; None = computed once the view is mounted.
 
     Attributes:
         work: The results, and the workers that fill them.
@@ -162,7 +162,7 @@ class TraceView(Vertical):
         self._tab_chosen |= self.pane.has_focus_within
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give the timeline the lanes there is room for, and leave out what is not worth its lines."""
+        """Give the timeline the lanes that fit, and omit parts that are not worth their lines."""
         width, height = event.size
         self.set_class(width < 120, "-narrow")
         self.set_class(height < 15, "-tiny")
@@ -180,7 +180,7 @@ class TraceView(Vertical):
     # -- what was read and worked out ----------------------------------------------------------------------
 
     def take(self, trace: Trace, part: Progress | None) -> None:
-        """Show more of the file, or all of it, once what is on the screen is worked out for it."""
+        """Show more of the file, or all of it, once the screen's content is computed for it."""
         search = self.timeline.state.search
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
@@ -189,7 +189,7 @@ class TraceView(Vertical):
         tell_worker_error(self, event)
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
-        """Show a first picture, unless the exact one is there."""
+        """Show a first picture, unless the exact one exists."""
         if self.timeline.state.lanes is None:
             self.timeline.state.show(message.lanes)
             self._size_timeline(self.size.height)
@@ -227,14 +227,14 @@ class TraceView(Vertical):
         self._size_timeline(self.size.height)
 
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
-        """Show an answer when it is the one looked at; the verdict on top may change with any."""
+        """Show a report if its tab is open; the verdict on top may change with any report."""
         if message.window == self.window:
             self._open_evidence()
             self._leave_unavailable()
             self._show_answer()
 
     def _open_evidence(self) -> None:
-        """Open the tab that has the evidence of what the head says, once, where nobody has opened one."""
+        """Open the tab with the evidence of the head's finding, once, unless the user has opened one."""
         if self._tab_chosen or self.evidence.detail_open or self.work.part is not None:
             return
         if (tab := tab_to_open(self.work.results, self.window)) in self.tabs:
@@ -242,7 +242,7 @@ class TraceView(Vertical):
             self._open(tab)
 
     def _leave_unavailable(self) -> None:
-        """Open the first tab that may have something to show, where nobody has opened one."""
+        """Open the first tab that may have content, unless the user has opened one."""
         results, window = self.work.results, self.window
         if not self._tab_chosen and isinstance(results.get(self.current, window), Unavailable):
             self._open(
@@ -270,7 +270,7 @@ class TraceView(Vertical):
 
     @property
     def findings(self) -> list[Shown]:
-        """What the advice found in this window, as far as it is worked out."""
+        """Findings of the advice in this window, as far as computed."""
         return findings_of(self.work.results.get("advice", self.window))
 
     @property
@@ -351,7 +351,7 @@ class TraceView(Vertical):
         return True
 
     def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
-        """Draw the replayed step, or say why there is none."""
+        """Draw the replayed step, or show why there is none."""
         if (message.window, message.finding) != (self.window, self._finding):
             return
         if isinstance(message.lanes, str):
@@ -442,7 +442,7 @@ class TraceView(Vertical):
             )
 
     def _look_at_step(self) -> None:
-        """Look at the step that was asked for, once it is known."""
+        """Go to the requested step, once it is known."""
         if self._step is None or self.timeline.state.lanes is None:
             return
         numbers = self.trace.steps.numbers.tolist()

@@ -1,4 +1,4 @@
-"""Works out in threads what a trace view shows, the part that is looked at first."""
+"""Computes the content of a trace view in threads, visible parts first."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tuiprof.tui.timeline.results import Results, later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.whatif.instants import Losses
 
-#: Up to so many events everything the first picture needs is worked out before it; of larger traces, part by part.
+#: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
 _AT_ONCE = 300_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What the screen needs of a trace before it can show it.
+    """Data that the screen needs before it can show a trace.
 
     Attributes:
-        results: Answers on it, the first of them worked out.
+        results: Its reports, the first ones computed.
         lanes: Its lanes.
         trust: Its trust line.
     """
@@ -78,8 +78,8 @@ class TraceWork:
     Attributes:
         results: The answers on the trace.
         current: Name of the tab that is open: its analysis comes first.
-        part: How far in its file the trace reaches; None = it is whole. Of a part, only ``current`` is worked out.
-        trust: Trust line of the trace; None = not worked out.
+        part: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
+        trust: Trust line of the trace; None = not computed.
     """
 
     class Sketched(Message):
@@ -95,7 +95,7 @@ class TraceWork:
         Attributes:
             survey: What there is to show of it.
             part: How far in its file it reaches; None = it is whole.
-            search: What was searched for in the trace before, looked up in this one.
+            search: The search of the previous trace, applied to this one.
         """
 
         def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
@@ -153,7 +153,7 @@ class TraceWork:
         self._view.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
 
     def start(self, window: Window) -> None:
-        """Work out what is missing: the survey, then the analyses of a window."""
+        """Compute missing parts: the survey, then the analyses of a window."""
         self._run(partial(self._work, window), "analyses")
 
     def replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:

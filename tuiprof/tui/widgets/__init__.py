@@ -1,1 +1,1 @@
-"""What the screens are made of."""
+"""Widgets of the screens."""

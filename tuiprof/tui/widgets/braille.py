@@ -1,4 +1,4 @@
-"""Filling a canvas of braille dots from arrays, and the axis beside it."""
+"""Draws arrays on a canvas of braille dots, with an axis."""
 
 from __future__ import annotations
 

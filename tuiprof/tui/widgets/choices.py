@@ -1,4 +1,4 @@
-"""A list to choose from: headings, items, one cursor. Drawn line by line, scrolled by itself."""
+"""A selection list: headings, items, one cursor. Drawn line by line, with its own scrolling."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Choices(Lines, can_focus=True):
         self.action_move(len(self._choices) if last else -len(self._choices))
 
     def action_choose(self) -> None:
-        """Open what is under the cursor."""
+        """Open the item under the cursor."""
         if self.current:
             self.post_message(self.Chosen(self, self.current))
 

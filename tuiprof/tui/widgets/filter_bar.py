@@ -1,4 +1,4 @@
-"""Where a filter is typed: the text, and below it what can be typed or what is wrong with it."""
+"""The filter input: the text, and below it suggestions or the error."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FilterBar(Vertical):
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:
-        """Say what is wrong, below the character it is about; where nothing is, what can be typed.
+        """Show the error below its character; without an error, suggestions.
 
         Args:
             error: What is wrong; None = nothing.

@@ -58,7 +58,7 @@ _EXAMPLE: Final = {
 
 
 class FilterError(ValueError):
-    """What was typed is no filter.
+    """The text is not a valid filter.
 
     Attributes:
         message: Why, for a person.
@@ -120,7 +120,7 @@ def parse(text: str, columns: Sequence[Column]) -> Node | None:
         What it means; None = all rows.
 
     Raises:
-        FilterError: It is no filter.
+        FilterError: It is not a valid filter.
     """
     if not text.strip():
         return None

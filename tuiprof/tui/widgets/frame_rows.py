@@ -1,4 +1,4 @@
-"""Rows of a polars table: sorted by argsort, filtered by column, formatted only where they are looked at."""
+"""Rows of a Polars table: sorted by argsort, filtered by column, formatted only when visible."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class FrameRows:
         return len(self.frame) >= _SLOW_ROWS and column not in self._ascending
 
     def prepare_sort(self, column: int) -> None:
-        """Work out the order of a column; what is in view stays as it is."""
+        """Compute the order of a column without changing the view."""
         self._sorted(column)
 
     def filter(self, text: str) -> None:
@@ -154,7 +154,7 @@ class FrameRows:
             text: A text to look for, or an expression; empty = all.
 
         Raises:
-            FilterError: It is no filter; the rows stay as they are.
+            FilterError: It is not a valid filter; the rows are unchanged.
         """
         node = filter_expression.parse(text, self.all_columns)
         self._mask = None if node is None else self._kept(node)

@@ -90,12 +90,12 @@ class KeyBar(Lines):
             at = edge
             for key, label in right:
                 at = self._add(row, key, label, at)
-        if row_width(row) > width:  # what is behind the last one needs no room
+        if row_width(row) > width:  # no space needed after the last one
             row[-1] = (row[-1][0][: len(row[-1][0]) - row_width(row) + width], row[-1][1])
         return [row]
 
     def _add(self, row: Row, key: _Key, label: str, at: int) -> int:
-        """Add a key to the line at a cell; returns the cell behind it."""
+        """Add a key to the line at a cell; returns the cell after it."""
         row.extend([(key.display, "key"), (f" {label}  ", "dim")])
         end = at + len(key.display) + len(label) + 3
         self._places.append((at, end - 2, key.key, key.tooltip))

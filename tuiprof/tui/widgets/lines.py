@@ -40,8 +40,8 @@ class Look:
     background: str = ""
 
 
-#: What text can be. Component classes of a style sheet would say the same, but are worked out anew for every
-#: widget, which took longer than all else before the first picture.
+#: Roles of text. Component classes of a style sheet would be equivalent, but are recomputed for every widget, which
+#: took longer than all else before the first picture.
 ROLES: Final[dict[str, Look]] = {
     "text": Look("foreground"),
     "dim": Look("foreground", 0.66),
@@ -165,7 +165,7 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the content."""
-        # The size of the content is worked out from the whole layout; the size around it is at hand.
+        # The content size requires the whole layout; the outer size is available directly.
         if self.outer_size != self._drawn_for:
             self._drawn_size = size = self.size
             self._unseen = False

@@ -32,7 +32,7 @@ class Painted(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Call the function; what is cut off below is marked."""
+        """Call the function; content cut off below is marked."""
         rows = self._painter(width, height) if self._painter is not None and width else []
         if 0 < height < len(rows):
             last = fit(rows[height - 1], width - 2, ellipsis="")

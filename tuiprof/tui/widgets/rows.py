@@ -1,4 +1,4 @@
-"""What a table shows: headings and rows in an order, behind one small protocol.
+"""Content of a table: headings and rows in an order, behind one small protocol.
 
 Free of polars and numpy, so that a screen with a short list of things pays for neither.
 """
@@ -18,7 +18,7 @@ GAP: Final = 2
 _WIDEST_TEXT: Final = 72
 _SHORT_TEXT: Final = 12
 _SORT_MARK: Final = 2
-#: Cells that the end of a place (``file:line``) needs to tell where.
+#: Minimum cells of the end of a location (``file:line``).
 _PLACE: Final = 30
 
 
@@ -68,7 +68,7 @@ class Rows(Protocol):
         """The column that the rows came sorted by, and whether the largest is first; None = by none."""
 
     def heat(self, position: int, column: int) -> float:
-        """Return a figure as a share of the largest of its column, 0 to 1; 0 of what is no size."""
+        """Return a figure as a share of the largest of its column, 0 to 1; 0 for non-sizes."""
 
     def source(self, position: int) -> int:
         """Return the source of the row at a position."""
@@ -83,7 +83,7 @@ class Rows(Protocol):
         """Return whether sorting by a column takes longer than a person should wait for a key."""
 
     def prepare_sort(self, column: int) -> None:
-        """Work out the order of a column, in any thread; what is in view stays as it is."""
+        """Compute the order of a column, in any thread, without changing the view."""
 
     def filter(self, text: str) -> None:
         """Keep the rows in which any text contains this, ignoring case; empty = all."""
@@ -152,7 +152,7 @@ class ListRows:
         return None
 
     def heat(self, position: int, column: int) -> float:
-        """Return 0: plain texts are no sizes."""
+        """Return 0: plain texts are not sizes."""
         return 0.0
 
     def source(self, position: int) -> int:

@@ -1,4 +1,4 @@
-"""One line of tabs: a key, a title, a mark for the weight of what is behind it, and the figure that ranks it."""
+"""One line of tabs: a key, a title, a mark for the importance of its content, and the figure that ranks it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tab:
     Attributes:
         name: What it is called in code.
         title: What it says; safe for a terminal.
-        mark: One sign behind the title; may be empty.
+        mark: One sign after the title; may be empty.
         role: Role of the sign.
         number: The figure that ranks it, such as ``5 %``; empty = none.
         key: The key that opens it; empty = none.
@@ -53,7 +53,7 @@ class TabBar(Lines):
             self.name = name
 
     class MoreWanted(Message):
-        """What is listed apart is wanted."""
+        """The separate list of tabs is requested."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

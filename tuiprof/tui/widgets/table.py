@@ -1,4 +1,4 @@
-"""A table that draws only what is in view: a million rows open and scroll like ten."""
+"""A table that draws only visible rows: a million rows open and scroll like ten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, fit_text, lay_out
 
-#: Rows at the beginning, and as many among the rest, whose texts say how wide a column is.
+#: Number of rows at the beginning, and sampled from the rest, that determine the width of a column.
 _SAMPLE: Final = 200
 #: Blank cells before the first column.
 LEAD: Final = 1
@@ -133,7 +133,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.table = table
 
     class Ordered(Message):
-        """The order of a column was worked out.
+        """The order of a column was computed.
 
         Attributes:
             rows: Of which rows.
@@ -250,7 +250,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._order, self._widths, self._contents = layout.order, layout.widths, layout.contents
 
     def whole_columns(self) -> set[int]:
-        """Return the indices of the headings whose values show whole before the table is scrolled."""
+        """Return the indices of the headings whose values are fully visible before scrolling."""
         found, begin = set(), LEAD
         for index, width in zip(self._order, self._widths, strict=True):
             begin += width
@@ -340,8 +340,8 @@ class VirtualTable(ScrollView, can_focus=True):
             mark = "…" if index == self.sorting else mark
             label = f"{heading.label} {mark}" if mark else heading.label
             if cell_len(label) > width and self.sorted_by is None and index != self.sorting:
-                label = heading.label  # nobody asked for an order: its mark may give way
-            if cell_len(label) > width:  # the mark takes the place of what is cut
+                label = heading.label  # no order was requested: omit its mark
+            if cell_len(label) > width:  # the mark replaces the truncated part
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
             style = under if column == self.column and self.has_focus else plain
             pad = " " * max(width - cell_len(label), 0)
@@ -418,7 +418,7 @@ class VirtualTable(ScrollView, can_focus=True):
         tell_worker_error(self, event)
 
     def on_virtual_table_ordered(self, message: Ordered) -> None:
-        """Show the order, unless other rows or another order are wanted meanwhile."""
+        """Show the order, unless other rows or another order were requested in the meantime."""
         message.stop()
         if message.rows is self.rows and message.column == self.sorting:
             self.sort_by(message.column, message.descending)

@@ -14,12 +14,12 @@ _WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def most_important(reports: list[Report]) -> Report | None:
-    """Return the report whose verdict asks most for action; of equals the first."""
+    """Return the report with the most urgent verdict; the first of equals."""
     return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
 
 
 class Flowing(Lines):
-    """Lines that take as many as they need; the screen is laid out anew only when that number changes."""
+    """Text with automatic height; the screen is laid out again only when the height changes."""
 
     _taken = -1
 
@@ -33,7 +33,7 @@ class Flowing(Lines):
 
 
 class VerdictLine(Flowing):
-    """A sentence of up to two lines behind a bar in the colour of its level."""
+    """A sentence of up to two lines after a bar in the color of its level."""
 
     DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
 

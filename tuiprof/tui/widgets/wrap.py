@@ -11,7 +11,7 @@ from tuiprof.tui.widgets.spans import Row, fit, row_width
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
-    """Break a text where it says so and at blanks, and inside a word only where the word is longer than a line.
+    """Break a text at line breaks and blanks, and inside a word only if it is longer than a line.
 
     Such a word is broken behind a part of its name or path where it can be.
 

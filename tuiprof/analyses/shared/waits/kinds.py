@@ -62,13 +62,13 @@ OPERATORS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 #: Indexing reads a size only if the index is a mask, indicated by the ``nonzero`` inside it.
 MASKED: Final = re.compile(r"^aten::(index|index_put|index_put_|_index_put_impl_)$")
 MASK, NONZERO = "boolean mask", "nonzero"
-#: Results whose size only the device knows.
+#: Results whose size is computed on the device.
 SIZE_KINDS: Final = frozenset(
     {"nonzero", MASK, "masked_select", "unique", "repeat_interleave", "bincount", "one_hot"}
 )
 #: Reads of one value.
 READ_KINDS: Final = frozenset({"item", "bool", "equal"})
-#: Copies by direction; then those that were asked not to block and did, because the host memory is pageable.
+#: Copies by direction; then non-blocking copies that blocked because the host memory is pageable.
 TO_HOST, TO_DEVICE = "copy to host", "copy to device"
 PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE = "pageable copy to host", "pageable copy to device"
 COPY_KINDS: Final = (TO_HOST, TO_DEVICE, PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE)

@@ -1,1 +1,1 @@
-"""Reads lines in exactly the form in which libkineto writes them, a column at a time."""
+"""Reads lines in exactly libkineto's format, one column at a time."""

@@ -1,7 +1,7 @@
 """Lists of Python numbers to arrays, and never a silent conversion.
 
-``struct`` refuses what is no number of the kind, where numpy would cut fractions off or read text, and is two to
-three times as fast as numpy or ``array`` on a list.
+``struct`` rejects values of another type, where numpy would truncate fractions or parse text, and is two to three
+times as fast as numpy or ``array`` on a list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Codes = npt.NDArray[np.uint32]
 
 
 def integers(values: Sequence[Any]) -> Ints | None:
-    """Return ints as an array; None when something else is among them, or one is wider than 64 bits."""
+    """Return ints as an array; None if there are other values, or one is wider than 64 bits."""
     try:
         return np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
     except struct.error:
@@ -27,7 +27,7 @@ def integers(values: Sequence[Any]) -> Ints | None:
 
 
 def floats(values: Sequence[Any]) -> Floats | None:
-    """Return ints and floats as an array of doubles; None when something else is among them."""
+    """Return ints and floats as an array of doubles; None if there are other values."""
     try:
         return np.frombuffer(struct.pack(f"{len(values)}d", *values), dtype=np.float64)
     except (struct.error, OverflowError):

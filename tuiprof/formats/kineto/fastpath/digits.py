@@ -1,7 +1,7 @@
-"""Reads many numbers at once out of text, eight digits a step.
+"""Parses many numbers in a text at once, eight digits per step.
 
-Eight characters are one 64-bit word; its digits are recognised, and summed up, by arithmetic on the whole word, so
-that numpy does for all numbers what a C program would do for each.
+Eight characters are one 64-bit word; its digits are recognized and combined by arithmetic on the whole word (SWAR),
+vectorized over all numbers with numpy.
 """
 
 from __future__ import annotations

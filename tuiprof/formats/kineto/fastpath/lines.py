@@ -1,4 +1,4 @@
-"""Reads events that stand in exactly the lines in which libkineto writes them, a column at a time.
+"""Reads events in exactly libkineto's line format, one column at a time.
 
 ::
 
@@ -10,9 +10,9 @@
         }
       },
 
-What an event must show for that is checked event by event: where each line begins and ends, that every number is
-one, and that no object is nested deeper. Its arguments are searched for the keys that become columns, not decoded.
-Whatever is not exactly so is left to the JSON decoder.
+The format is verified per event: where each line begins and ends, that every number is valid, and that no object is
+nested deeper. The arguments are searched for the keys that become columns, not decoded. Other events are left to the
+JSON decoder.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ _KEYS = (
     ("stream", b"eam", constant(b'"stream"'), _EVERY, 7, None),
     ("bytes", b"tes", constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
 )
-#: When more than this share of a chunk stands otherwise, the JSON decoder is quicker.
+#: If more than this share of a chunk has another format, the JSON decoder is faster.
 _MOST_OTHERS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was read of a chunk."""
+    """The decoded part of a chunk."""
 
     events: int  # number of events in the chunk
     spans: Columns  # complete events; codes index into the codebooks
@@ -88,8 +88,8 @@ class LineReader:
         self._heads = Heads()
 
     def read(self, data: bytes, books: Books) -> Lines | None:
-        """Read a chunk; None when too little of it consists of such lines."""
-        # With this in front the first event begins like all others.
+        """Read a chunk; None if too few of its lines have this format."""
+        # With this prefix the first event begins like all others.
         before = _BEFORE if data.startswith(b",") else _BEFORE + b","
         text = b"".join((before, data.rstrip(), _AFTER))
         if not text.startswith(b"},\n  {\n ") or not text.endswith(b"\n  }", 0, len(text) - len(_AFTER)):
@@ -136,7 +136,7 @@ class _Complete:
     """Complete events, as far as they are read."""
 
     rows: Ints  # which events of the chunk
-    sound: Mask  # which of them stand as they should
+    sound: Mask  # which of them have the expected format
     heads_end: Ints  # where the first line of each ends, behind the line break
     ts: Ints  # start, ns
     dur: Ints  # length, ns
@@ -172,7 +172,7 @@ class _Chunk:
     def flows(self) -> dict[str, Ints]:
         """Return which events are flows, by phase."""
         if len(self._ending(b'"ph')) != len(self.starts):
-            return {}  # somewhere a phase is said twice, and the later one counts
+            return {}  # a phase occurs twice, and the later one counts
         single = self._objects == 1
         return {phase: np.flatnonzero((self._phases == word) & single) for phase, word in _FLOWS.items()}
 
@@ -230,7 +230,7 @@ class _Chunk:
             & _ENDS[characters[every + 3 + digits]]
         )
         if _BACKSLASH in self.text.data:
-            # Such words may end another key, behind a quote of its own.
+            # Such words may end another key, after its own quote.
             fine &= characters[np.concatenate([before for _, _, before in found])] != _BACKSLASH
         if not fine.all():
             broken = np.zeros(len(self.starts), dtype=bool)
@@ -247,7 +247,7 @@ class _Chunk:
         return columns
 
 
-#: So many lines are remembered; then they are forgotten, and learned again.
+#: Maximum number of cached lines; then the cache is cleared.
 _MOST = 1 << 16
 #: Bytes that are hashed at a time. Lines of more blocks than this are hashed one by one.
 _BLOCK, _BLOCKS = 96, 16
@@ -279,8 +279,8 @@ def _decoded(line: bytes) -> Head:
 class Heads:
     """Numbers the first lines of events (category, name, process, thread), of which a trace repeats the same few.
 
-    A line is known by a hash of 64 bits over its text, seeded anew in every process, so that nobody can write two lines
-    that collide; by chance, a million different lines do with a probability of 3 in 10⁸. Each line is decoded once.
+    A line is identified by a 64-bit hash of its text, seeded per process, so that collisions cannot be crafted; by
+    chance, a million different lines collide with a probability of 3 in 10⁸. Each distinct line is decoded once.
     """
 
     def __init__(self) -> None:
@@ -296,13 +296,13 @@ class Heads:
         """Return the codes of names, category words and lanes.
 
         Raises:
-            msgspec.DecodeError: A line holds something else than these.
+            msgspec.DecodeError: A line has other content.
         """
         if len(self._known) > _MOST:
             self._forget()
         code = self._recognise(text.data, starts, stops, self._hash(text, starts, stops))
         first = np.full(len(self._known), len(code))
-        # Of several that are written the last stays: backwards that is the first in the file.
+        # The last assignment wins: in reverse order that is the first in the file.
         first[code[::-1]] = np.arange(len(code))[::-1]
         present = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(code))]
         mapped = np.zeros((3, len(self._known)), dtype=np.uint32)

@@ -1,1 +1,1 @@
-"""Cuts a file into stretches and decodes them on as many cores as pay."""
+"""Splits a file into stretches and decodes them on several cores if that is faster."""

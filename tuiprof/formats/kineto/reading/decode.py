@@ -26,7 +26,7 @@ from tuiprof.formats.kineto.fastpath.lines import LineReader, Lines
 
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
-#: Where the end of the list is looked for first, bytes from the end of the last chunk.
+#: Where the search for the end of the list starts, bytes from the end of the last chunk.
 _LONG_TAIL = 1 << 16
 _X = ord("X")
 
@@ -70,7 +70,7 @@ class Chunk(msgspec.Struct):
     rare: list[Rare]  # events that are decoded whole
     #: What its events say of process groups.
     communications: list[communications.Communication] = msgspec.field(default_factory=list)
-    malformed: int = 0  # stretches that are no event, and events without time
+    malformed: int = 0  # stretches without an event, and events without time
     repaired: int = 0  # events kept after a repair
     strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
     closed_at: int | None = None  # where in the chunk the list ends; None = not here
@@ -78,14 +78,14 @@ class Chunk(msgspec.Struct):
 
 
 class ChunkDecoder:
-    """Decodes chunks, and remembers how exact the times of this file must be read."""
+    """Decodes chunks, and remembers the precision required for the times of this file."""
 
     def __init__(self) -> None:
         self._exactly = False
         self._lines = LineReader()
 
     def decode(self, data: bytes) -> Chunk:
-        """Decode events with commas between them (one may come first); never raises on what the chunk holds."""
+        """Decode comma-separated events (with an optional leading comma); never raises because of the content."""
         chunk = self._strictly(data)
         if chunk is None:
             chunk = self._patiently(data)
@@ -93,7 +93,7 @@ class ChunkDecoder:
         return chunk
 
     def _strictly(self, data: bytes) -> Chunk | None:
-        """Decode plain JSON; None when it is not."""
+        """Decode plain JSON; None if it is invalid."""
         try:
             if not self._exactly:
                 try:
@@ -105,7 +105,7 @@ class ChunkDecoder:
             return None
 
     def _read(self, data: bytes, decode: Callable[[bytes], Sequence[AnyEvent]]) -> Chunk:
-        """Read what stands in libkineto's lines from there, and decode the rest."""
+        """Read events in libkineto's line format, and decode the rest."""
         books = Books()
         lines = self._lines.read(data, books)
         if lines is None:
@@ -124,7 +124,7 @@ class ChunkDecoder:
         return chunk
 
     def _patiently(self, data: bytes) -> Chunk:
-        """Decode what is not, or not only, a sound stretch of events."""
+        """Decode a stretch that is not, or not only, valid events."""
         end = _end_of_list(data)
         if end is not None:
             # The last chunk of a sound file: events, the end of the list, properties.
@@ -145,7 +145,7 @@ class ChunkDecoder:
         return self._mended(data, pieces)
 
     def _mended(self, data: bytes, pieces: tolerant.Pieces) -> Chunk:
-        """Decode event by event, each repaired if need be."""
+        """Decode event by event, repairing if necessary."""
         texts: list[bytes] = []
         malformed, repaired = pieces.damaged, 0
         for start, stop in pieces.slices:
@@ -207,7 +207,7 @@ def _chunk(
         return list(compress(events, mask.tolist())), every[mask]
 
     is_span = phases == _X
-    linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event
+    linked = b'"correlation"' in listed  # searching the text is faster than checking every event
     chosen, ordinals = (events, every) if is_span.all() else some(is_span)
     of_xla = b'"correlation_id"' in listed or b'"step_num"' in listed
     spans = build(chosen, ordinals, books, linked=linked, of_xla=of_xla)

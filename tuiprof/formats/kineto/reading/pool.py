@@ -30,17 +30,18 @@ from tuiprof.system.threads import cores
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.reading.decode import Chunk
 
-#: Stretches a worker holds at once, at least; and all together, so that one goes on while the reader loads Polars.
+#: Minimum number of queued stretches per worker, and in total, so that workers continue while the reader imports
+#: Polars.
 _DEPTH, _TOGETHER = 3, 6
-#: Below this many bytes a worker does not earn its start (about 0.1 s).
+#: Minimum bytes per worker, to offset its startup (about 0.1 s).
 _WORTH_A_WORKER = 24 << 20
 _MOST_WORKERS = 8
-#: How much compressed JSON shrinks at the least; to guess whether workers pay.
+#: Assumed minimum compression ratio of JSON, to decide whether to start workers.
 _SHRINKS = 8
 
 
 def start_pool(source: Source, asked: int | None) -> Pool | None:
-    """Start as many worker processes as pay, or None; they load what they need while the reader does."""
+    """Start a suitable number of worker processes, or None; they import modules in parallel with the reader."""
     size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
     count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
     if not count:
@@ -71,7 +72,7 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             pass_fds=(file, shared),
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is the reader's affair
+            start_new_session=True,  # the reader handles Ctrl-C
             # Beside a notebook, too, NumPy's threads would spin (see tuiprof.system.threads), and have nothing to do.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
@@ -108,11 +109,11 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether answers are still to come."""
+        """Whether results are pending."""
         return any(worker.held for worker in self._workers)
 
     def offer(self, number: int, stretch: Stretch) -> bool:
-        """Give a stretch to a worker; False when all have enough to do.
+        """Give a stretch to a worker; False if all queues are full.
 
         Raises:
             WorkerLost: The worker is gone.

@@ -18,13 +18,13 @@ from tuiprof.formats.registry import Cancelled, Options
 from tuiprof.formats.source import Source, Stream
 from tuiprof.system.memory import available_bytes
 
-#: After so many events it is looked whether there is memory for more: for the table of an event, so many bytes.
+#: Interval in events between checks of free memory, and bytes per event in the table.
 _LOOK_EVERY = 4_000_000
 _TABLE_BYTES = 100
 
 
 class EventReader:
-    """Reads the events of one file, beside a pool if there is one.
+    """Reads the events of one file, with a worker pool if there is one.
 
     Attributes:
         gathered: The events, in file order.
@@ -33,7 +33,7 @@ class EventReader:
         is_list: Whether the file is a bare list.
         truncated: Whether the list does not end.
         damage: Why the compressed stream ended early; None = it did not.
-        overlong_at: Where an event, or the text behind the list, begins that is longer than is read; None = nowhere.
+        overlong_at: Offset of an event, or of text after the list, that exceeds the size limit; None = none.
     """
 
     def __init__(self, source: Source, options: Options, pool: Pool | None) -> None:
@@ -49,7 +49,7 @@ class EventReader:
         self._waiting: dict[int, Chunk] = {}
         self._next = 0  # the first stretch that is not gathered
         self._carry = b""  # the beginning of an event whose end lies in a later stretch
-        self._tried = 0  # how much of it was decoded in vain
+        self._tried = 0  # how much of it was decoded without success
         self._closed, self._tail_at = False, 0
         self._looked = 0  # events when memory was looked at last
 
@@ -85,7 +85,7 @@ class EventReader:
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
-                # The first is decoded here, to be shown while the workers still start.
+                # The first is decoded here, to be shown while the workers start.
                 if number and pool is not None and pool.offer(number, stretch):
                     yield from pool.answers(0)
                     continue
@@ -134,7 +134,9 @@ class EventReader:
         whole = Stretch(stretch.offset + stretch.length - len(self._carry), len(self._carry), None)
         if whole.length > LONGEST:
             self.overlong_at = whole.offset
-        elif whole.length >= 2 * self._tried:  # as much again has come: an event of n bytes costs n, not n²
+        elif (
+            whole.length >= 2 * self._tried
+        ):  # retry only after doubling, so an event of n bytes costs n, not n²
             self._settle(self._decoder.decode(self._carry), whole, again)
 
     def _settle(self, chunk: Chunk, stretch: Stretch, again: Callable[[Stretch], bytes]) -> None:
@@ -153,7 +155,7 @@ class EventReader:
             self._look_at_memory()
 
     def _look_at_memory(self) -> None:
-        """Refuse a file while there is memory left: what else runs here, a training among it, needs it more."""
+        """Reject a file before memory runs out, as a training job may be running on this machine."""
         free, events = available_bytes(), self.gathered.events
         if free < events * _TABLE_BYTES:
             raise TraceError(

@@ -13,13 +13,13 @@ from tuiprof.formats.source import Damaged
 #: Size of a stretch, bytes. The arrays that the fast path makes of one fit the cache of a core: a trace of 67 MB took
 #: 0.18 s of a processor and 125 MB with 1 to 4 MB, 0.40 s with 256 kB, and 0.41 s and 280 MB with 32 MB.
 SIZE = 2 << 20
-#: An event, and the properties before the list, are no longer than this, which bounds memory whatever a file holds.
+#: Maximum size of an event and of the properties before the list, which bounds memory for any file.
 LONGEST = 64 << 20
-#: Bytes read at a time: where a compressed file is damaged, at most so many before that are lost.
+#: Bytes per read: at most this many before the damage in a compressed file are lost.
 _BLOCK = 1 << 19
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
-#: Between two events. Inside a string the quote of the key would end it, so this is hardly ever met there.
+#: Boundary between two events. It rarely occurs inside a string, as the quote of the key would end it.
 _BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:\"[^\"\\]{1,40}\"[ \t\r\n]*:|\}))")
 
 
@@ -35,14 +35,13 @@ class Stretch(NamedTuple):
 
     offset: int  # its first byte in the unwrapped file
     length: int  # its length, bytes
-    data: bytes | None  # its text; None where whoever decodes it reads it himself
+    data: bytes | None  # its text; None if the decoder reads it itself
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
     """Return the offset behind the last event that seems whole, if the text begins at an event; None = there is none.
 
-    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be decoded proves
-    it.
+    The boundary is a guess (it may lie in a string or a nested list); decoding the text up to it confirms it.
     """
     window = _WINDOW
     while True:

@@ -1,8 +1,8 @@
-"""What a worker process does: decode stretches for a reader.
+"""The main function of a worker process: decode stretches for a reader.
 
-Requests come on standard input as fixed records; answers lie in a file in memory, each in the slot its request names,
-and standard output tells that they are there, so that a worker never waits for a reader who has something else to do.
-Both ends are of the same version and machine, so answers are pickled.
+Requests arrive on standard input as fixed records; results are written to a file in memory, each into the slot named
+in its request, and announced on standard output, so that a worker never waits for a busy reader. Both ends are of the
+same version and machine, so answers are pickled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def serve(requests: int, answers: int, file: int, shared: int) -> None:
         try:
             os.write(answers, ANSWER.pack(number, len(answer)))
         except BrokenPipeError:
-            return  # the reader is gone: so is the reason to work
+            return  # the reader has exited
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
