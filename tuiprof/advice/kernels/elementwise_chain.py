@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import COMPILED_NS, fused
+from tuiprof.advice.shared.fusing import COMPILED_NS, fused, in_a_row
 from tuiprof.analyses.shared import regions
 from tuiprof.model import Trace
 
@@ -33,7 +32,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             else "a chain of elementwise operators could be a single kernel"
         )
         + (", forward and backward" if calls.backward.any() else ""),
-        f"{function}: {_shortened(longest)}" if function else _shortened(longest),
+        f"{function}: {in_a_row(longest)}" if function else in_a_row(longest),
         ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
         + " to fuse them, or write them as one operation",
         "medium",
@@ -44,14 +43,6 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=event,
     )
-
-
-def _shortened(chain: str, most: int = 10) -> str:
-    """Return the first names of a long chain; consecutive repetitions are named once."""
-    parts = chain.split(" → ")
-    runs = [(name, len(list(run))) for name, run in groupby(parts)]
-    texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
-    return " → ".join(texts[:most]) + (f" → … ({len(parts)} operators)" if len(texts) > most else "")
 
 
 RULE = AdviceRule("elementwise-chain", find)

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.fusing import in_a_row
 from tuiprof.advice.shared.optimizers import optimizer_steps
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.loops import loops
@@ -15,7 +16,7 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
-LONGEST_PERIOD, LEAST_PASSES = 8, 12
+LONGEST_PERIOD, LEAST_PASSES = 40, 12
 #: Longer kernels compute more than their launch costs.
 SHORT_NS: Final = 15_000
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Copies from the host
@@ -54,10 +55,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     first, period, times = max(found, key=lambda loop: loop[1] * loop[2])
     busy = [index for index in range(first, len(calls.rows)) if calls.work_count[index]][:period]
     host = min(2.0 / times, 1.0)
-    likely, least, most = (calls.edit(chosen, host, part) for part in _KEEP)
+    whole = calls.with_backward(chosen)
+    likely, least, most = (calls.edit(whole, host, part) for part in _KEEP)
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in busy)
     yield Finding(
-        f"a loop calls {names} {times} times in a row"
+        f"a loop calls {in_a_row(names)} {times} times in a row"
         + (
             f", one of {len(found) / evidence.step_count:.0f} loops a step"
             if len(found) > evidence.step_count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -84,3 +85,11 @@ def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
     at = last - (sizes - 1) // 4
     found = values[order][np.maximum(at, 0)] if len(values) else np.zeros(count)
     return np.where(sizes > 0, found, 0.0)
+
+
+def in_a_row(chain: str, most: int = 10) -> str:
+    """Return the first names of a long chain; consecutive repetitions are named once."""
+    parts = chain.split(" → ")
+    runs = [(name, len(list(run))) for name, run in groupby(parts)]
+    texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
+    return " → ".join(texts[:most]) + (f" → … ({len(parts)} operators)" if len(texts) > most else "")

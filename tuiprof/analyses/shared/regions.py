@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.loops import loops
 from tuiprof.model.intervals import Ints
 
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +33,8 @@ _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collecti
 _NOT_COMPILED: Final = ("torch.distributed", "c10d::")
 #: Minimum number of computing calls in a chain.
 LEAST_CHAIN: Final = 3
-#: A call repeated more often than this processes one tensor after the other.
+#: A call, or so many in the same order, repeated more often than this process one tensor after the other.
+_LONGEST_PERIOD: Final = 8
 _MOST_OF_ONE: Final = 8
 #: Minimum and maximum number of calls in a written-out norm.
 _NORM: Final = range(4, 16)
@@ -52,7 +54,7 @@ class Regions:
 
     attention: tuple[Region, ...]  # two matrix products around a softmax
     norms: tuple[Region, ...]  # means, differences, a root and a division: a normalisation over rows
-    chains: tuple[Region, ...]  # elementwise calls in a row; one call repeated many times is a loop, and none
+    chains: tuple[Region, ...]  # elementwise calls in a row, except loops of a few calls
 
 
 def find(calls: Calls) -> Regions:
@@ -79,11 +81,17 @@ def find(calls: Calls) -> Regions:
                 taken[low : high + 1] = True
                 norms.append(_region(calls, run[low : high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
-            length = last - first + 1
-            one = len({calls.names[index] for index in run[first : last + 1]}) == 1
-            if length >= LEAST_CHAIN and not (one and length > _MOST_OF_ONE):
-                chains.append(_region(calls, run[first : last + 1]))
+            chain = run[first : last + 1]
+            if len(chain) >= LEAST_CHAIN and not _is_loop(calls, chain):
+                chains.append(_region(calls, chain))
     return Regions(tuple(attention), tuple(norms), tuple(chains))
+
+
+def _is_loop(calls: Calls, chain: Ints) -> bool:
+    """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
+    codes = calls.trace.name_codes[calls.rows[chain]].astype(np.int32)
+    repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MOST_OF_ONE + 1))
+    return 2 * repeated > len(chain)
 
 
 def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
