@@ -6,6 +6,7 @@ from tests.predictions import (
     habit_cases,
     other_cases,
     unseen_cases,
+    unseen_host_cases,
     written_cases,
 )
 from tests.predictions.cases import CASES
@@ -17,5 +18,6 @@ __all__ = [
     "habit_cases",
     "other_cases",
     "unseen_cases",
+    "unseen_host_cases",
     "written_cases",
 ]
