@@ -5,8 +5,8 @@ from tests.predictions import (
     device_cases,
     habit_cases,
     other_cases,
-    unseen_cases,
-    unseen_host_cases,
+    blind_cases,
+    blind_host_cases,
     written_cases,
 )
 from tests.predictions.cases import CASES
@@ -17,7 +17,7 @@ __all__ = [
     "device_cases",
     "habit_cases",
     "other_cases",
-    "unseen_cases",
-    "unseen_host_cases",
+    "blind_cases",
+    "blind_host_cases",
     "written_cases",
 ]
