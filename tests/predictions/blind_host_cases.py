@@ -59,10 +59,11 @@ def _(bad: bool) -> Step:
     numbers, clicked = torch.randn(batch, 13, device="cuda"), torch.rand(batch, device="cuda").round()
 
     def loss() -> torch.Tensor:
-        if bad:
-            ids = [one.to("cuda") for one in next(apart)]
-        else:
-            ids = list(next(pinned).to("cuda", non_blocking=True))
+        ids = (
+            [one.to("cuda") for one in next(apart)]
+            if bad
+            else list(next(pinned).to("cuda", non_blocking=True))
+        )
         return F.binary_cross_entropy_with_logits(model(numbers, ids).float(), clicked)
 
     return trained(model, loss, optimizer=optimizer)
@@ -163,7 +164,7 @@ class Patched(nn.Module):
             cut = []
             for i in range(0, h, s):
                 for j in range(0, w, s):
-                    cut.append(x[:, :, i : i + s, j : j + s].flatten(1))
+                    cut.append(x[:, :, i : i + s, j : j + s].flatten(1))  # noqa: PERF401 - the cost
             return torch.stack(cut, 1)
         x = x.view(b, c, h // s, s, w // s, s).permute(0, 2, 4, 1, 3, 5)
         return x.reshape(b, (h // s) * (w // s), c * s * s)
