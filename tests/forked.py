@@ -91,6 +91,8 @@ def _main() -> None:
     sys.argv = list(_serve())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [path for path in paths if path]
+    # Python of Debian and Ubuntu has one of its own, which the interpreter that forks has already run.
+    sys.modules.pop("sitecustomize", None)
     site.execsitecustomize()
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")
