@@ -52,7 +52,7 @@ class Crossed(nn.Module):
 def _(bad: bool) -> Step:
     batch, features = 2048, 26
     model = Crossed(features).cuda()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01, fused=True)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
     whole = [torch.randint(50_000, (features, batch, 4)) for _ in range(4)]
     pinned = itertools.cycle([x.pin_memory() for x in whole])
     apart = itertools.cycle([[one.clone() for one in x] for x in whole])
