@@ -507,6 +507,31 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
     assert advised.edit.host.keep[1:].max() == 0
 
 
+@pytest.mark.parametrize(
+    ("operator", "track", "advised"),
+    [
+        ("aten::hann_window", MAIN, True),
+        ("aten::reshape", MAIN, False),
+        ("aten::hann_window", BACKWARD, False),
+    ],
+)
+def test_what_is_computed_on_the_cpu_between_launches(operator: str, track: int, advised: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 400
+        made.step(number, at, at + 400)
+        made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60), number * 2 + 1)
+        made.op(operator, at + 20, at + 220, track=track)
+        made.launch(GEMM, (at + 230, at + 240), (at + 242, at + 390), number * 2 + 2)
+    trace = made.trace()
+    if not advised:
+        assert finding(trace, "host-operators") is None
+        return
+    row = found(trace, "host-operators")
+    assert "200 µs a step: hann_window" in row["what"]
+    assert 0 < row["wins_ns"] <= 200_000
+
+
 @pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
 def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bool) -> None:
     made, sites, correlation, at = Made(), [], 0, 0.0

@@ -141,6 +141,7 @@ def _(bad: bool) -> Step:
     "vocoder-windows",
     "each of five spectral losses makes its window on the CPU and copies it, in every call",
     "windows made once, on the GPU",
+    "host-operators",
     "small-copy",
     "pageable-memory",
     may_precede=("launch-bound",),

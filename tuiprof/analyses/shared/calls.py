@@ -150,8 +150,11 @@ class Calls:
     def within(self, pattern: str) -> Mask:
         """Return which calls begin inside a host event whose name matches; such events do not overlap."""
         trace = self.trace
-        around = np.flatnonzero(trace.named(pattern) & trace.on_host)
-        return _inside(trace, around, self.rows) >= 0
+        return self.begin_in(np.flatnonzero(trace.named(pattern) & trace.on_host))
+
+    def begin_in(self, around: Ints) -> Mask:
+        """Return which calls begin inside one of these host events, which do not overlap."""
+        return _inside(self.trace, around, self.rows) >= 0
 
     def inside(self, rows: Ints) -> Ints:
         """Return the call that each of some host events lies in, as an index; -1 = none."""

@@ -1,0 +1,79 @@
+"""On a GPU: operators compute on tensors in the host's memory, in the thread that launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.model import Trace
+from tuiprof.model.units import format_ns
+
+#: Shorter operators without device work are views and bookkeeping.
+LEAST_NS: Final = 30_000
+#: Operators that compute nothing: they are long only if the thread is held up.
+_VIEWS: Final = (
+    r"^aten::(_?(reshape|view|unsafe_view)\w*|expand(_as)?|slice|select|narrow|transpose|permute|t|"
+    r"(un)?squeeze_?|(un)?flatten|unbind|(tensor_)?split\w*|chunk|detach_?|as_strided_?|alias|movedim|empty\w*|"
+    r"new_empty\w*|resize_\w*|set_|lift_fresh|result_type|is_\w+|item|_local_scalar_dense|contiguous|to|"
+    r"numpy_T|real|imag|view_as_\w+|record_stream|requires_grad_?|broadcast_to|meshgrid|diagonal|unfold)$"
+)
+#: Minimum share of the step, and of the steps that have such operators.
+LEAST_SHARE: Final = 0.02
+LEAST_STEPS: Final = 0.5
+#: Share of the host time that remains if the device computes instead, which has to be launched: likely, least, most.
+_KEEP: Final = (0.1, 0.5, 0.0)
+_NAMED: Final = 3
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for long operators of the main thread that neither launch nor call the device."""
+    main = main_thread(trace)
+    if main is None or not trace.device_indices or not evidence.stepped:
+        return
+    calls = evidence.calls
+    used = np.zeros(len(calls.rows), dtype=bool)
+    used[calls.call_of_host_call[calls.call_of_host_call >= 0]] = True
+    loading = calls.begin_in(fetches(trace))
+    lengths = trace.lengths(calls.rows)
+    chosen = (calls.tracks == main) & (calls.steps >= 0) & (lengths >= LEAST_NS)
+    chosen &= (
+        trace.named(r"^aten::", calls.rows)
+        & ~trace.named(_VIEWS, calls.rows)
+        & ~calls.backward
+        & ~used
+        & ~loading
+        & (calls.work_count == 0)
+    )
+    steps = len(np.unique(calls.steps[chosen]))
+    if steps < LEAST_STEPS * evidence.step_count:
+        return
+    a_step = float(lengths[chosen].sum()) / evidence.step_count
+    if a_step < LEAST_SHARE * float((trace.steps.ends - trace.steps.starts).mean()):
+        return
+    total = Counter[str]()
+    for index in np.flatnonzero(chosen).tolist():
+        total[calls.names[index].removeprefix("aten::")] += int(lengths[index])
+    names = [name for name, _ in total.most_common(_NAMED)]
+    longest = int(calls.rows[chosen][np.argmax(lengths[chosen])])
+    likely, least, most = (calls.edit(chosen, keep, 0.0) for keep in _KEEP)
+    yield Finding(
+        f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}",
+        evidence.function_of(longest),
+        "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
+        "compute the batch in loader workers",
+        "medium",
+        "operators of the main thread without device work or runtime calls",
+        likely,
+        least,
+        most,
+        event=longest,
+    )
+
+
+RULE = AdviceRule("host-operators", find)
