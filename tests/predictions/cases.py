@@ -64,6 +64,8 @@ def case(
     """Declare a case by the function that builds its steps."""
 
     def declare(build: Callable[[bool], Step]) -> Callable[[bool], Step]:
+        if name in CASES:
+            raise ValueError(f"two cases have the name {name}")
         CASES[name] = Case(name, planted, fix, rules, build, **options)
         return build
 

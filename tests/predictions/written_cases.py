@@ -148,12 +148,13 @@ def _(bad: bool) -> Step:
 
 
 @case(
-    "gpt-mask",
+    "gpt-causal",
     "the causal mask is built on the CPU and copied in every step",
     "is_causal, or a mask on the device",
     "pageable-memory",
     "small-copy",
     "blocking-copy",
+    "host-operators",
     may_precede=("launch-bound",),
 )
 def _(bad: bool) -> Step:
