@@ -21,9 +21,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     lengths = trace.lengths(rows)
     yield Finding(
-        f"Python's garbage collector runs {len(rows)} times in {evidence.step_count} steps"
-        if evidence.stepped
-        else f"Python's garbage collector runs {len(rows)} times",
+        f"Python's garbage collector runs {'once' if len(rows) == 1 else f'{len(rows)} times'}"
+        + (f" in {evidence.step_count} steps" if evidence.stepped else ""),
         "",
         "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
         "high",
