@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.arrange import in_words, optional, order_of
+from tuiprof.formats.event_table import far_off, in_words, optional, order_of
 from tuiprof.formats.neuron.tables import Coded
-from tuiprof.formats.times import far_off
 from tuiprof.model import Track
 from tuiprof.model.schema import CATEGORY_TYPE
 

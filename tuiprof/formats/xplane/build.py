@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.arrange import in_words, optional, order_of, step_markers
+from tuiprof.formats.event_table import in_words, optional, order_of, step_markers
 from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.times import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS
 from tuiprof.formats.xplane.space import UNIX_TIME_NS, Space
 from tuiprof.formats.xplane.words import THREAD_ID
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.arrange import order_of
+from tuiprof.formats.event_table import order_of
 from tuiprof.formats.xplane.columns import Named, dense
 from tuiprof.formats.xplane.space import Space
 from tuiprof.model.nesting import nest
