@@ -10,7 +10,7 @@ from tuiprof.advice.shared.pricing import Priced
 from tuiprof.analyses import run_all
 from tuiprof.analyses.shared.replay import opening
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.answer import Answer, Change, Line
+from tuiprof.model.report import Answer, Change, Line
 
 #: The analyses with a line on the page, in this order.
 ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "data_loading", "steps")

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
 from tuiprof.formats.cache import UNFINISHED, directory, evict
-from tuiprof.formats.sidecar import sidecar_name
+from tuiprof.formats.session_files import sidecar_name
 
 #: ``off`` = copies are deleted with this process; a path = their directory.
 FOLDER_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"

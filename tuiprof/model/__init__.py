@@ -22,8 +22,18 @@ if TYPE_CHECKING:
         Unavailable,
         Verdict,
     )
-    from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
-    from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
+    from tuiprof.model.trace import (
+        CATEGORIES,
+        DEVICE_WORK,
+        EVENT_SCHEMA,
+        HOST_CALLS,
+        Category,
+        DeviceInfo,
+        RawSource,
+        Trace,
+        TraceInfo,
+        Track,
+    )
     from tuiprof.model.trust import ReadStats, Remark, Trust
 
 __all__ = [
@@ -66,8 +76,18 @@ _HOMES = {
         "Unavailable",
         "Verdict",
     ),
-    "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
-    "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
+    "trace": (
+        "CATEGORIES",
+        "DEVICE_WORK",
+        "EVENT_SCHEMA",
+        "HOST_CALLS",
+        "Category",
+        "DeviceInfo",
+        "RawSource",
+        "Trace",
+        "TraceInfo",
+        "Track",
+    ),
     "trust": ("ReadStats", "Remark", "Trust"),
     "intervals": ("Window",),
 }

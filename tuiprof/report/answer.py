@@ -23,12 +23,11 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from tuiprof.model.answer import Answer, Change, Line
+from tuiprof.model.report import Answer, Change, Line
 from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report import Style
-from tuiprof.report.ascii import to_ascii
 from tuiprof.report.md import code, escape
-from tuiprof.report.sanitize import for_log, sanitize
+from tuiprof.report.sanitize import for_log, sanitize, to_ascii
 from tuiprof.report.text import COLOURS, SIGNS, paint, wrap
 
 SHAPE: Final = 1

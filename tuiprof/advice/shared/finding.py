@@ -19,9 +19,9 @@ from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.syncs import WAIT_LOCATIONS, WaitLocation
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import SampledLine
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime

@@ -9,8 +9,8 @@ import numpy as np
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Trace, Window
-from tuiprof.model.answer import Kind, Lane, Picture, Range
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.report import Lane, LaneKind, Picture, Range
 
 #: Columns of a picture, and its maximum number of steps and devices.
 _COLUMNS: Final = 800
@@ -57,7 +57,7 @@ def _rows(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     return union(trace.starts[rows], trace.ends[rows])
 
 
-def _lane(label: str, kind: Kind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
+def _lane(label: str, kind: LaneKind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
     covered = Coverage(*clip(*spans, int(edges[0]), int(edges[-1]))).between(edges[:-1], edges[1:])
     shares = covered / np.maximum(np.diff(edges), 1)
     return Lane(label, kind, shares=tuple(shares.tolist()))

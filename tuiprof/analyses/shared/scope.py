@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.model import Trace, Unavailable, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, clip, total
+from tuiprof.model.trace import cached_on_trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from tuiprof.analyses.shared.waits import xla as _xla_waits
 from tuiprof.analyses.shared.waits.kinds import KINDS, READ
 from tuiprof.analyses.syncs import emptied as _emptied
 from tuiprof.model import Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 

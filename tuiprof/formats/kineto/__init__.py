@@ -32,7 +32,7 @@ def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.kineto.pool import start_pool
 
     if options.cache and source.size >= cache.WORTH_KEEPING:
-        from tuiprof.formats.sidecar import read_sync_sites
+        from tuiprof.formats.session_files import read_sync_sites
 
         kept = cache.find(source, _restored, read_sync_sites(source.path))
         if kept is not None:
@@ -125,7 +125,7 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
 def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
     from tuiprof.formats.kineto.assemble import assemble, base_unix_ns, describe_file
     from tuiprof.formats.kineto.reader import RawChunks
-    from tuiprof.formats.sidecar import read_sync_sites
+    from tuiprof.formats.session_files import read_sync_sites
 
     return assemble(
         reader.gathered,

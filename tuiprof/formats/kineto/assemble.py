@@ -22,8 +22,7 @@ from tuiprof.formats.kineto.numbers import MISSING, NONE
 from tuiprof.formats.kineto.reader import Gathered
 from tuiprof.formats.xplane.words import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
-from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
-from tuiprof.model.trace import RawSource
+from tuiprof.model.trace import CATEGORIES, CATEGORY_TYPE, RawSource
 from tuiprof.model.trust import ReadStats, Remark
 
 Ints = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from tuiprof.formats.kineto.columns import Identity
 from tuiprof.formats.kineto.decode import Rare
 from tuiprof.formats.xplane.words import of_stream
-from tuiprof.model.schema import CATEGORIES
+from tuiprof.model.trace import CATEGORIES
 
 CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
 

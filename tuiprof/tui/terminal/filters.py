@@ -12,7 +12,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from tuiprof.model.characters import UNSAFE
-from tuiprof.report.ascii import to_ascii
+from tuiprof.report.sanitize import to_ascii
 
 
 class TextAlone(LineFilter):

@@ -17,8 +17,8 @@ from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.analyses.shared.waits import xla as _xla_waits
 from tuiprof.analyses.shared.waits.kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
 from tuiprof.model import Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, union
+from tuiprof.model.trace import cached_on_trace
 
 Mask = npt.NDArray[np.bool_]
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.analyses.shared.waits.kinds import AWAIT, EXECUTE, READ
 from tuiprof.model import Trace
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.trace import cached_on_trace
 
 _AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|BlockUntilReady)$|AwaitReady$")
 #: ``jax.block_until_ready`` as the Python tracer has it: ``$api.py:3105 block_until_ready``, ``api.py(3105): …``.
