@@ -59,7 +59,7 @@ class Format:
     Attributes:
         name: Its name, for example ``"kineto"``.
         title: Name for display.
-        sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
+        sniff: Tells by the first decompressed bytes and the path whether a file is of this format.
         open: Reads a file.
         order: Order of detection; lower comes first.
         directory: Tells whether a directory is of this format, for one that writes several files; it is then
@@ -123,7 +123,7 @@ def _format_of(source: Source) -> Format:
 
 
 def first_bytes(source: Source) -> bytes:
-    """Return the first unwrapped bytes of a file.
+    """Return the first decompressed bytes of a file.
 
     Raises:
         TraceError: Its compression is broken from the start.

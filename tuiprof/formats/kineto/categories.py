@@ -128,7 +128,7 @@ _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|AIU|TPU)\s*(\d*)$", re.IGN
 #: Lanes of a device process that repeat the work in another grouping, or have no work.
 _SHADOWS = re.compile(
     r"^(?:XLA Modules|Steps|Framework (?:Ops|Name Scope)|Source code|XLA TraceMe|TC Overlay|Overlay|_counters_|"
-    r"TensorFlow (?:Ops|Name Scope)|SparseCore Steps|Host Offload Ops|Launch Stats|.* Submission Queue)",
+    r"TensorFlow (?:Ops|Name Scope)|SparseCore Steps|Host Offload Ops|Launch Stats|.* Submission Queue)"
 )
 _SUMMARIES = re.compile(
     r"^(?:Overlap Analysis|Communication|AI Core Freq|HBM|LLC|NPU MEM|Acc PMU|GPU Barriers\d*)$"

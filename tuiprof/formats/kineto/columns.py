@@ -243,10 +243,7 @@ def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[s
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
-    columns = {
-        "external_id": _first(external, older),
-        "sequence": _numbers([a.sequence for a in arguments]),
-    }
+    columns = {"external_id": _first(external, older), "sequence": _numbers([a.sequence for a in arguments])}
     if linked:
         correlation = _numbers([a.correlation for a in arguments])
         connection = _numbers([a.connection_id for a in arguments])

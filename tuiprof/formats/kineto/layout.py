@@ -143,7 +143,7 @@ class Readable(Protocol):
 class Stretch(NamedTuple):
     """A stretch of the list of events."""
 
-    offset: int  # its first byte in the unwrapped file
+    offset: int  # its first byte in the decompressed file
     length: int  # its length, bytes
     data: bytes | None  # its text; None if the decoder reads it itself
 

@@ -184,7 +184,7 @@ class ChunkSpan:
     """The location of a chunk."""
 
     events: int  # number of events in it
-    offset: int  # its first byte in the unwrapped file
+    offset: int  # its first byte in the decompressed file
     length: int  # its length, bytes
     strict: bool  # whether it is plain JSON
 
@@ -269,7 +269,7 @@ class EventReader:
         self._looked = 0  # events when memory was looked at last
 
     def read(self, meanwhile: Callable[[], None]) -> int:
-        """Read to the end and return the size of the unwrapped file, bytes.
+        """Read to the end and return the size of the decompressed file, bytes.
 
         Raises:
             NotATrace: There is no list of events in it.

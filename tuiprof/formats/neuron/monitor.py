@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from tuiprof.model import Trace
 
 
-_LATENCIES: Final = (
-    ("total_latency", "latency"),
-    ("device_latency", "device_latency"),
-)
+_LATENCIES: Final = (("total_latency", "latency"), ("device_latency", "device_latency"))
 _PERCENTILES: Final = (("p50", "p50"), ("p99", "p99"), ("p100", "max"))
 _NS: Final = 1e9
 #: Plausibility limits: a report with more cores, a longer period or a larger figure is damaged.
