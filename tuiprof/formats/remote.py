@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.cache import UNFINISHED, directory, evict
+from tuiprof.formats.cache import UNFINISHED, directory, evict, size_limit
 from tuiprof.formats.session_files import sidecar_name
 
 #: The cache directory; ``off`` = a temporary directory that is deleted when the process exits.
@@ -309,7 +309,7 @@ def _download_file(system: Any, name: str, size: int | None, target: Path) -> It
     """Download one file; yields the number of bytes of each block."""
     # Over HTTP the file is read as one stream, because not every server supports range requests.
     block = 0 if "http" in system.protocol else _BLOCK
-    limit = size if size is not None else _limit()
+    limit = size if size is not None else size_limit(LIMIT_VARIABLE, _DEFAULT_LIMIT)
     done = 0
     with system.open(name, "rb", block_size=block) as source, target.open("wb") as file:
         while part := source.read(_BLOCK):
@@ -334,13 +334,6 @@ def _size(info: dict[str, Any]) -> int | None:
     """Return the size that the server reports for a file; None = none, or an invalid one."""
     size = info.get("size")
     return size if isinstance(size, int) and size >= 0 else None
-
-
-def _limit() -> int:
-    try:
-        return int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
-    except ValueError:
-        return _DEFAULT_LIMIT
 
 
 def _relative_path(name: str, top: str) -> Path:

@@ -64,34 +64,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "report": (
-        "Chart",
-        "Column",
-        "Fact",
-        "Report",
-        "RowsOf",
-        "Rule",
-        "Series",
-        "Table",
-        "Unavailable",
-        "Verdict",
-    ),
-    "trace": (
-        "CATEGORIES",
-        "DEVICE_WORK",
-        "EVENT_SCHEMA",
-        "HOST_CALLS",
-        "Category",
-        "DeviceInfo",
-        "RawSource",
-        "Trace",
-        "TraceInfo",
-        "Track",
-    ),
-    "trust": ("ReadStats", "Remark", "Trust"),
-    "intervals": ("Window",),
+    "intervals": "Window",
+    "report": "Chart Column Fact Report RowsOf Rule Series Table Unavailable Verdict",
+    "trace": "CATEGORIES Category DEVICE_WORK DeviceInfo EVENT_SCHEMA HOST_CALLS RawSource Trace TraceInfo Track",
+    "trust": "ReadStats Remark Trust",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import polars as pl
 
 from tuiprof.model.intervals import Window
-from tuiprof.model.units import format_change, format_value
+from tuiprof.model.units import format_change, format_ns_span, format_value
 
 #: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
@@ -362,6 +362,13 @@ class Change:
     share: float | None = None
     overlaps: bool = False
     prove: str = ""
+
+    @property
+    def saves_range(self) -> str:
+        """Bounds of the saving as ``1.10 ms to 1.70 ms``; empty = unknown."""
+        if self.saves_low_ns is None or self.saves_high_ns is None:
+            return ""
+        return format_ns_span(self.saves_low_ns, self.saves_high_ns)
 
 
 @dataclass(frozen=True, slots=True)

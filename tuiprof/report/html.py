@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.report import Answer, Change, Lane, Picture, Range
-from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.charts import svg_charts
 from tuiprof.report.sanitize import sanitize
@@ -256,11 +256,7 @@ def _change(change: Change) -> str:
     saves = ""
     if change.saves_ns is not None:
         share = change.share or 0.0
-        span = (
-            f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
-            if change.saves_low_ns is not None and change.saves_high_ns is not None
-            else ""
-        )
+        span = f" ({change.saves_range})" if change.saves_range else ""
         saves = (
             f'<p class="saves">saves about <b>{format_rough_share(share)}</b> '
             f"<small>{format_ns(change.saves_ns)}{span} of a step"

@@ -27,7 +27,7 @@ from tuiprof.formats.neuron.tables import (
     words,
 )
 from tuiprof.model import Track
-from tuiprof.model.trace import CATEGORY_TYPE
+from tuiprof.model.trace import CATEGORY_TYPE, EVENT_SCHEMA
 
 Ints = npt.NDArray[np.int64]
 
@@ -144,17 +144,21 @@ def _chain(columns: Sequence[Coded]) -> Coded:
 
 def empty() -> pl.DataFrame:
     """Return an event table without events."""
-    kinds: dict[str, Any] = {
-        "ts": pl.Int64, "dur": pl.Int64, "name": pl.Enum([""]), "category": CATEGORY_TYPE, "track": pl.UInt32,
-        "device": pl.Int16, "stream": pl.Int64, "correlation": pl.Int64, "external_id": pl.Int64,
-        "sequence": pl.Int64, "bytes": pl.Int64, "ordinal": pl.UInt32,
-    }  # fmt: skip
-    return pl.DataFrame(schema=kinds)
+    return pl.DataFrame(schema={**EVENT_SCHEMA, "name": pl.Enum([""])})
 
 
 def track_index(tracks: tuple[Track, ...], pid: str) -> int:
     """Return the index of the first track of a process; 0 without any."""
     return next((track.index for track in tracks if track.pid == pid), 0)
+
+
+def _counter_table(frames: list[pl.DataFrame], track: int) -> pl.DataFrame | None:
+    """Return samples of ``ts``, ``name``, ``series`` and ``value`` as the model's counters; None without any."""
+    if not frames:
+        return None
+    together = pl.concat(frames).drop_nulls()
+    together = together.with_columns(pl.lit(track, dtype=pl.UInt32).alias("track"))
+    return together.select("ts", "name", "series", "value", "track").sort("ts")
 
 
 #: Instructions that wait or signal and compute nothing.
@@ -178,16 +182,11 @@ _ENGINES: Final = {
 
 _INSTRUCTION: Final[Columns] = {
     **TIMES,
-    "engine": TEXT,
-    "timeline_track": TEXT,
-    "pcore_idx": TEXT,
-    "opcode": TEXT,
+    **dict.fromkeys(("engine", "timeline_track", "pcore_idx", "opcode"), TEXT),
 }
 _TRANSFER: Final[Columns] = {
     **TIMES,
-    "queue_name": TEXT,
-    "queue_type": TEXT,
-    "timeline_track": TEXT,
+    **dict.fromkeys(("queue_name", "queue_type", "timeline_track"), TEXT),
     "transfer_bytes": NUMBER,
 }
 _COLLECTIVE: Final[Columns] = {**TIMES, "operation": TEXT, "stream_id": TEXT, "input_size": NUMBER}
@@ -295,11 +294,7 @@ def device_counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame |
             if column in frame.columns:
                 made = pl.DataFrame({"ts": moments(frame), "value": frame[column]})
                 frames.append(made.with_columns(pl.lit(table).alias("name"), pl.lit(column).alias("series")))
-    if not frames:
-        return None
-    track = pl.lit(track_index(tracks, "NeuronCore"), dtype=pl.UInt32).alias("track")
-    together = pl.concat(frames).drop_nulls().with_columns(track)
-    return together.select("ts", "name", "series", "value", "track").sort("ts")
+    return _counter_table(frames, track_index(tracks, "NeuronCore"))
 
 
 _TABLE: Final = "SystemProfileEvents"
@@ -462,8 +457,4 @@ def system_counters(tables: Tables, tracks: tuple[Track, ...], origin_unix_ns: i
                         }
                     ).with_columns(pl.lit(table).alias("name"))
                 )
-    if not frames:
-        return None
-    track = pl.lit(track_index(tracks, ""), dtype=pl.UInt32).alias("track")
-    together = pl.concat(frames).drop_nulls().with_columns(track)
-    return together.select("ts", "name", "series", "value", "track").sort("ts")
+    return _counter_table(frames, track_index(tracks, ""))
