@@ -18,8 +18,8 @@ from tuiprof.tui.fleet.screen import FleetScreen
 from tuiprof.tui.fleet.view import HeatMap
 from tuiprof.tui.fleet.widget import RankMap
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.screen import TraceScreen
-from tuiprof.tui.widgets.verdict import MARKS
 
 
 def heat_map(late: np.ndarray) -> HeatMap:

@@ -28,7 +28,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted
 
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
-from tuiprof.tui.widgets.scroll_line import use_scroll_lines
+from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.tour import Tour

@@ -44,7 +44,7 @@ def first_screen(start: Start) -> Screen[Any]:
 
 
 class Navigator:
-    """Implements :class:`~tuiprof.tui.terminal.navigation.Navigation`."""
+    """Implements :class:`~tuiprof.tui.terminal.guest.Navigation`."""
 
     def __init__(self, app: TerminalApp) -> None:
         self._app = app

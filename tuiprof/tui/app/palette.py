@@ -21,7 +21,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.jump import name_of, panes_of
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import Shelf
-from tuiprof.tui.widgets.dates import ago
+from tuiprof.tui.widgets.spans import ago
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.app import TuiprofApp

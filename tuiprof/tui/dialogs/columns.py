@@ -13,8 +13,8 @@ from tuiprof.model.report import Column
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.rows import fit_text
 

@@ -14,10 +14,9 @@ from textual.screen import ModalScreen
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row
 
 #: Width of a dialog, and of the border, padding and cursor of a choice.
 _WIDTH, _AROUND = 76, 8

@@ -7,7 +7,7 @@ from tuiprof.model.trust import Trust
 from tuiprof.model.units import format_count
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.dialogs.reading import Paragraph
-from tuiprof.tui.widgets.verdict import MARKS
+from tuiprof.tui.terminal.glyphs import MARKS
 
 
 def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> list[Paragraph]:

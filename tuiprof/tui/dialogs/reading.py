@@ -12,10 +12,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Heading, Painted
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.lines import Heading, Painted, Row
+from tuiprof.tui.widgets.spans import wrap
 
 Paragraph = tuple[str, str]
 

@@ -15,9 +15,8 @@ from textual.widgets import Static
 from tuiprof.report.sanitize import sanitize
 from tuiprof.system.files import read_small
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import spread
-from tuiprof.tui.widgets.painted import Heading, Painted
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.lines import Heading, Painted, spread
 
 #: No script to read has more bytes.
 _LARGEST: Final = 4 << 20

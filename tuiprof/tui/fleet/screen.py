@@ -16,13 +16,12 @@ from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.verdict import MARKS
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.lines import Painted, Row
+from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     from tuiprof.fleet import gather as gathering

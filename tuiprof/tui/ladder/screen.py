@@ -29,10 +29,10 @@ from tuiprof.tui.ladder.view import (
 )
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Heading, Painted
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.lines import Heading, Painted
+from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     import subprocess
