@@ -19,8 +19,7 @@ from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import write_meta
 from tuiprof.session.store.meta import Scenario
 from tuiprof.session.store.storage import Counts
-from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.navigator import Navigator
+from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.panes import RunPanes

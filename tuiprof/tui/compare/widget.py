@@ -19,8 +19,7 @@ from tuiprof.tui.compare.step_pair import StepPair, StepSeries
 from tuiprof.tui.compare.timeline_pair import TimelinePair
 from tuiprof.tui.compare.view import Comparison, head_row, tabs_of, why_rows
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.paragraphs import answer_paragraphs
-from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.keys import KEYS as TRACE_KEYS
 from tuiprof.tui.timeline.search_line import SearchLine
