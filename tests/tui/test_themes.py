@@ -13,7 +13,7 @@ from textual.screen import Screen
 from tuiprof.report import Terminal, detect_terminal
 from tuiprof.report.sanitize import to_ascii, width
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.ladder.form import LadderForm
+from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
