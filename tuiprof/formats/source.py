@@ -225,12 +225,13 @@ def _decompressed(stream: IO[bytes]) -> IO[bytes]:
     """Decompress gzip inside gzip or zip, for example a file that a browser or a script compressed again."""
     import io
 
+    unreadable: tuple[type[Exception], ...] = (*_decompression_errors(), OSError)
     for _ in range(_MAX_NESTED_GZIP):
         buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]
         try:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
-        except (*_decompression_errors(), OSError):
+        except unreadable:
             return buffered  # the caller gets and reports the same error
         stream = _gunzip(buffered)
     return stream
