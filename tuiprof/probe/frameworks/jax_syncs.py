@@ -19,7 +19,7 @@ from typing import Any, Callable
 from ..guest.exceptions import own_errors_dropped
 from ..sites import SiteWatch
 
-#: Public calls that wait; ``tuiprof/analyses/shared/waits/xla.py`` knows these names.
+#: Public calls that wait; ``tuiprof/analyses/shared/waits.py`` knows these names.
 AWAITS = ("jax.Array.block_until_ready", "jax.block_until_ready")
 #: Name of the mark and of the field with the thread's id; ``tuiprof/formats/xplane/words.py`` knows them.
 THREAD_MARK, THREAD_ID = "tuiprof.thread", "tuiprof_tid"

@@ -8,18 +8,17 @@ from typing import Final
 import polars as pl
 
 from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
 from tuiprof.analyses.shared.step_times import step_times
-from tuiprof.analyses.syncs import wait_table as _wait_table
-from tuiprof.analyses.syncs.emptied import LEAD_NS
-from tuiprof.analyses.syncs.wait_table import WaitTable
+from tuiprof.analyses.shared.wait_table import LEAD_NS, WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
-from tuiprof.whatif.calibration import Calibrated
+from tuiprof.whatif.replay import Calibrated
 
 NAME, TITLE = "sync_events", "Syncs"
 
@@ -33,7 +32,7 @@ HARMLESS_SHARE = 0.0005
 class WaitLocation:
     """One location where the host waits for the device, with all its waits: a row of the table of waits by location."""
 
-    kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`
+    kind: str  # why the host waits, one of :data:`~tuiprof.analyses.shared.waits.KINDS`
     where: str  # line, function, named range or operator; ``found`` says which
     in_: str  # function; empty = unknown
     called_from: str  # innermost line of the script if the wait is in a library; else empty

@@ -2,25 +2,104 @@
 
 A *wait* is one stop of the host, regardless of the number of calls: ``aten::item`` copies a value to the host and then
 synchronizes the stream, which is one wait with two calls.
+
+XLA (JAX, torch_xla) writes an await of a buffer as two marks of about a microsecond. Where the format keeps their
+numbers, its reader has made one event of them; in JSON the numbers are gone, and two marks of one name with nothing
+between them on their thread are a wait: a blocked thread records nothing.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tuiprof.analyses.shared import ancestry as _ancestry
-from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.waits import xla as _xla_waits
-from tuiprof.analyses.shared.waits.kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
+from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints, union
+from tuiprof.model.intervals import Ints, Mask, distinct, member, union
 
-Mask = npt.NDArray[np.bool_]
+#: Kinds by the name of the call alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
+CALLS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (
+            "device sync",
+            r"^(cuda|hip|musa)DeviceSynchronize|^(cu|hip)CtxSynchronize|^aclrtSynchronizeDevice"
+            r"|^synchronize(Device)?$|^zeCommandQueueSynchronize|^nrt_.*wait$",
+        ),
+        (
+            "stream sync",
+            r"^(cuda|hip|musa|cu)StreamSynchronize|^aclrtSynchronizeStream|^synchronizeStream$"
+            r"|^zeCommandListHostSynchronize|^(ur|pi)QueueFinish",
+        ),
+        (
+            "event sync",
+            r"^(cuda|hip|musa|cu)EventSynchronize|^aclrtSynchronizeEvent|^synchronizeEvent$"
+            r"|^ze(Event|Fence)HostSynchronize|^(ur|pi)Events?Wait$",
+        ),
+        (
+            "blocking copy",
+            r"^(cuda|hip|musa)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|ToArray|FromArray|HtoD|DtoH|DtoD)?(_v\d+)?$"
+            r"|^hipMemcpyWithStream$|^cuMemcpy(2D|3D|HtoD|DtoH|DtoD)?(_v\d+)?(_ptds)?$|^aclrtMemcpy$",
+        ),
+        (
+            "allocator",
+            r"^(cuda|hip|musa)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree"
+            r"|HostRegister|HostUnregister|ExtMallocWithFlags)$"
+            r"|^cuMem(Alloc|AllocPitch|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v\d+)?$"
+            r"|^aclrt(Malloc|MallocHost|Free|FreeHost)$",
+        ),
+    )
+)
+
+#: Kinds by the operators around a call; the outermost counts, because that is what the script called: ``unique`` and
+#: not the ``item`` inside it.
+OPERATORS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("item", r"^aten::(_local_scalar_dense|item)$"),
+        ("bool", r"^aten::is_nonzero$"),
+        ("equal", r"^aten::(equal|allclose)$"),
+        ("nonzero", r"^aten::(nonzero|nonzero_numpy|argwhere)$"),
+        ("masked_select", r"^aten::masked_select$"),
+        ("unique", r"^aten::(unique|_unique|_unique2|unique_dim|unique_consecutive)$"),
+        ("repeat_interleave", r"^aten::repeat_interleave$"),
+        ("bincount", r"^aten::(bincount|histc)$"),
+        ("one_hot", r"^aten::one_hot$"),
+        ("multinomial", r"^aten::multinomial$"),
+        ("error check", r"^aten::_linalg_check_errors$"),
+        ("pin memory", r"^aten::(_pin_memory|pin_memory)$"),
+        ("collective wait", r"^(c10d|nccl|rccl|gloo|mpi|hccl|xccl)[:_]|^record_param_comms$"),
+    )
+)
+#: Indexing reads a size only if the index is a mask, indicated by the ``nonzero`` inside it.
+MASKED: Final = re.compile(r"^aten::(index|index_put|index_put_|_index_put_impl_)$")
+MASK, NONZERO = "boolean mask", "nonzero"
+#: Results whose size is computed on the device.
+SIZE_KINDS: Final = frozenset(
+    {"nonzero", MASK, "masked_select", "unique", "repeat_interleave", "bincount", "one_hot"}
+)
+#: Reads of one value.
+READ_KINDS: Final = frozenset({"item", "bool", "equal"})
+#: Copies by direction; then non-blocking copies that blocked because the host memory is pageable.
+TO_HOST, TO_DEVICE = "copy to host", "copy to device"
+PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE = "pageable copy to host", "pageable copy to device"
+COPY_KINDS: Final = (TO_HOST, TO_DEVICE, PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE)
+
+#: XLA: the host waits for a buffer, or reads one; Neuron: it reads one, or its call runs a program to the end.
+AWAIT, READ, EXECUTE = "await", "device read", "blocking execute"
+
+KINDS: Final[tuple[str, ...]] = (
+    *dict.fromkeys(kind for kind, _ in (*OPERATORS, *CALLS)),
+    MASK,
+    AWAIT,
+    READ,
+    EXECUTE,
+    *COPY_KINDS,
+)
 
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
 _TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> (Host|Pageable|Pinned)")
@@ -41,7 +120,7 @@ class Waits:
     kind: Ints  # index into ``kinds``
     kinds: tuple[str, ...]  # names of the kinds
     apart: Ints  # ``COUNTED``, or why it is excluded: ``BY_PROFILER``, ``AT_EDGE``
-    ancestry: _ancestry.Ancestry  # ancestors of ``last``
+    ancestry: Ancestry  # ancestors of ``last``
 
     def __len__(self) -> int:
         """Return the number of waits, including excluded ones."""
@@ -60,7 +139,7 @@ def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
             kind_of_name[code] = KINDS.index(word)
     kind = kind_of_name[trace.name_codes[trace.host_calls]]
     rows, kind = trace.host_calls[kind >= 0], kind[kind >= 0]
-    xla, words = _xla_waits.calls(trace)
+    xla, words = _xla_calls(trace)
     kinds = np.concatenate((kind, np.array([KINDS.index(word) for word in words], dtype=np.int64)))
     rows = np.concatenate((rows, xla))
     order = np.argsort(rows, kind="stable")
@@ -131,7 +210,7 @@ def _of_whole(trace: Trace) -> Waits:
     in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
     waited = ends - trace.starts[last] + in_copy
     # An await recorded as two marks lasts from the first to the second.
-    seconds, firsts = _xla_waits.marks(trace)
+    seconds, firsts = xla_marks(trace)
     marked = member(last, seconds)
     first[marked] = firsts[np.searchsorted(seconds, last[marked])]
     starts[marked] = trace.starts[first[marked]]
@@ -140,7 +219,7 @@ def _of_whole(trace: Trace) -> Waits:
     order = np.argsort(ends, kind="stable")
     first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
     starts, ends, waited = starts[order], ends[order], waited[order]
-    ancestry = _ancestry.of(trace, last)
+    ancestry = ancestry_of(trace, last)
     asked_not_to_block = (first == last) & trace.named("MemcpyAsync", last)
     kinds = _refine(trace, kinds, copy, asked_not_to_block, ancestry)
     apart = _apart(trace, last, kinds, ancestry)
@@ -222,9 +301,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
     return first[first != rows], first
 
 
-def _refine(
-    trace: Trace, kinds: Ints, copy: Ints, asked_not_to_block: Mask, ancestry: _ancestry.Ancestry
-) -> Ints:
+def _refine(trace: Trace, kinds: Ints, copy: Ints, asked_not_to_block: Mask, ancestry: Ancestry) -> Ints:
     """Name a wait after its operator, if there is one, else after the direction of the copy."""
     kinds = kinds.copy()
     to_host, to_device, pageable_to_host, pageable_to_device = (KINDS.index(kind) for kind in COPY_KINDS)
@@ -256,7 +333,7 @@ def _refine(
     return kinds
 
 
-def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) -> Ints:
+def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: Ancestry) -> Ints:
     """Separate waits made by the profiler from those that count."""
     apart = np.zeros(len(last), dtype=np.int64)
     apart[ancestry.by_profiler] = BY_PROFILER
@@ -277,3 +354,88 @@ def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) 
         habit = len(np.unique(step[bare & in_step])) > 1
         apart[bare & (nothing_after | nothing_before) & ~(in_step & habit)] = BY_PROFILER
     return apart
+
+
+# -- XLA ----------------------------------------------------------------------------------------------------
+
+_AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|BlockUntilReady)$|AwaitReady$")
+#: ``jax.block_until_ready`` as the Python tracer has it: ``$api.py:3105 block_until_ready``, ``api.py(3105): …``.
+_PYTHON_AWAIT: Final = re.compile(r"^\$?(\S*/)?(api|array)\.py(\(\d+\)|:\d+):? block_until_ready$")
+#: What the probe leaves around such a call, for which not every runtime leaves a mark (XLA's of GPUs does not).
+_MARKED_AWAIT: Final = re.compile(r"^jax\.(?:Array\.)?block_until_ready$")
+#: ``jax.device_get``, which starts the copies of all its arrays and then reads them: one wait, as one line made it.
+_DEVICE_GET: Final = re.compile(r"^\$?(\S*/)?api\.py(\(\d+\)|:\d+):? device_get$")
+_ASARRAY: Final = re.compile(r"^np\.asarray\(jax\.Array\)$")
+#: What a read is where the host's own thread makes it. ``tpu::System::TransferFromDevice`` runs in threads of the
+#: runtime while the host does something else.
+_READ: Final = re.compile(
+    r"(?<!tpu::System::)TransferFromDevice$|TransferLiteralFromDevice$|^nrt_tensor_read$"
+)
+_EXECUTE: Final = "nrt_execute"
+_LITERAL: Final = re.compile(r"(Buffer::ToLiteral|ToLiteralSync)$")
+#: A mark is shorter than this.
+MARK_NS: Final = 10_000
+
+
+@cached_on_trace
+def _xla_calls(trace: Trace) -> tuple[Ints, list[str]]:
+    """Return the rows of awaits and reads, in order of start, and the kind of each.
+
+    Of an await recorded as two marks, the row is that of the second.
+    """
+    # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
+    reads = (_ASARRAY, _DEVICE_GET, _READ) if "np.asarray(jax.Array)" in trace.names else (_READ, _LITERAL)
+    kind_of: dict[int, str] = {}
+    for code, name in enumerate(trace.names):
+        if any(pattern.search(name) for pattern in (_AWAIT, _PYTHON_AWAIT, _MARKED_AWAIT)):
+            kind_of[code] = AWAIT
+        elif name == _EXECUTE:
+            kind_of[code] = EXECUTE
+        elif any(pattern.search(name) for pattern in reads):
+            kind_of[code] = READ
+    if not kind_of:
+        return np.empty(0, dtype=np.int64), []
+    host = ("runtime", "driver", "other", "cpu_op", "annotation", "python_function")
+    rows = np.flatnonzero(member(trace.name_codes, kind_of) & trace.on_host)
+    rows = rows[trace.is_category(*host, rows=rows) & ~np.isin(rows, xla_marks(trace)[1])]
+    rows = rows[~_empty_gets(trace, rows)]
+    return rows, [kind_of[code] for code in trace.name_codes[rows].tolist()]
+
+
+@cached_on_trace
+def xla_marks(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the awaits recorded as two marks: rows of the second ones, ascending, and of the first ones."""
+    nothing = np.empty(0, dtype=np.int64)
+    codes = [code for code, name in enumerate(trace.names) if _AWAIT.search(name) or _LITERAL.search(name)]
+    if trace.info.format == "xplane" or not codes:
+        return nothing, nothing
+    rows = np.flatnonzero(member(trace.name_codes, codes))
+    rows = rows[trace.ends[rows] - trace.starts[rows] < MARK_NS]
+    before = trace.nesting.before
+    firsts: list[int] = []
+    seconds: list[int] = []
+    taken: set[int] = set()
+    for row in rows.tolist():
+        previous = int(before[row])
+        if previous in taken or previous < 0 or trace.name_codes[previous] != trace.name_codes[row]:
+            continue
+        if trace.ends[previous] - trace.starts[previous] < MARK_NS:
+            firsts.append(previous)
+            seconds.append(row)
+            taken |= {previous, row}
+    order = np.argsort(seconds)
+    return np.array(seconds, dtype=np.int64)[order], np.array(firsts, dtype=np.int64)[order]
+
+
+def _empty_gets(trace: Trace, rows: Ints) -> Mask:
+    """Return which of some calls are of ``device_get`` and read no array: its arguments were on the host already."""
+    gets = trace.named(_DEVICE_GET.pattern, rows)
+    empty: Mask = np.zeros(len(rows), dtype=bool)
+    track = trace.track_codes[rows]
+    for one in distinct(track[gets]):
+        mine, reads = np.flatnonzero(gets & (track == one)), rows[~gets & (track == one)]
+        following = np.searchsorted(trace.starts[reads], trace.starts[rows[mine]], side="left")
+        # The earliest end of all reads that begin no sooner than a call; rows ascend with start.
+        ends = np.append(np.minimum.accumulate(trace.ends[reads][::-1])[::-1], np.iinfo(np.int64).max)
+        empty[mine] = ends[following] > trace.ends[rows[mine]]
+    return empty

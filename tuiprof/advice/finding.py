@@ -10,21 +10,21 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
-from tuiprof.analyses.syncs import WAIT_LOCATIONS, WaitLocation
-from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.units import format_count
-from tuiprof.whatif.calibration import Calibrated
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif.replay import Calibrated
 
 #: Columns that identify the location of a wait.
 _LOCATION = ("where", "in", "through", "range", "kind")
@@ -224,7 +224,7 @@ class Evidence:
         if call >= 0:
             made_by = int(calls.forward[call])
             host = int(calls.rows[made_by if made_by >= 0 else call])
-        frames = _ancestry.of(trace, np.array([host])).frames[0]
+        frames = ancestry_of(trace, np.array([host])).frames[0]
         spot = _frames.spot([trace.names[code] for code in frames.tolist() if code >= 0])
         if spot is None:
             return ""
@@ -275,6 +275,12 @@ class Evidence:
         lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
         return next((line for line in lines if line.doing in doing and least <= line.share <= most), None)
 
+    @cached_property
+    def optimizer_steps(self) -> Ints:
+        """Rows of the outermost optimizer step ranges that PyTorch marks."""
+        rows = np.flatnonzero(self.trace.named(r"^Optimizer\.step#") & self.trace.on_host)
+        return rows[outermost(self.trace, rows)]
+
     # -- changes -------------------------------------------------------------------------------------------
 
     def host_time(self, rows: Ints, keep: float = 0.0) -> HostTime:
@@ -312,7 +318,7 @@ def _called_from(caller: str, location: str) -> str:
     return f"{caller.rpartition('/')[2]} → {location}" if caller else location
 
 
-def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:
+def _within(trace: Trace, outer: Ints, rows: Ints) -> Mask:
     """Return which events begin inside one of some non-overlapping events of their thread."""
     result = np.zeros(len(rows), dtype=bool)
     outer = np.sort(outer)
