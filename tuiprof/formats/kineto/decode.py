@@ -55,23 +55,14 @@ _Number = int | float | str | None
 
 
 class Communication(msgspec.Struct, array_like=True):
-    """The process group in the arguments of one event.
+    """The process group in the arguments of one event."""
 
-    Attributes:
-        correlation: Links a kernel with its launch; None = an operator.
-        external_id: Its operator, or the one that launched it.
-        group: Name of the process group, unique among the groups of a rank.
-        description: What the framework calls it, as ``mesh_dp``.
-        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
-        size: Number of its ranks; None = not said.
-    """
-
-    correlation: int | None
-    external_id: int | None
-    group: str
-    description: str
-    ranks: str
-    size: int | None
+    correlation: int | None  # links a kernel with its launch; None = an operator
+    external_id: int | None  # its operator, or the one that launched it
+    group: str  # name of the process group, unique among the groups of a rank
+    description: str  # what the framework calls it, as ``mesh_dp``
+    ranks: str  # its global ranks as written; PyTorch leaves out the middle of a long list
+    size: int | None  # number of its ranks; None = not said
 
 
 class _Arguments(msgspec.Struct):
