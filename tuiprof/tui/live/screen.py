@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.system.memory import return_freed
+from tuiprof.system.memory import map_arrays, return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
@@ -122,6 +122,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Begin to follow the session."""
+        map_arrays()
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
         self.set_interval(_RETURN_S, self._return_freed)
@@ -140,6 +141,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def draw_at_next_tick(self) -> None:
         """Draw though nothing is new: what happened under another screen, or what another size has room for."""
         self._shown = ()
+
+    @on(events.ScreenResume)
+    def _map_arrays(self) -> None:
+        """Map arrays again after a trace was open above this screen, which keeps what it frees."""
+        map_arrays()
 
     # -- drawing -----------------------------------------------------------------------------------------
 
