@@ -12,7 +12,7 @@ from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import Live, load
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
@@ -55,6 +55,26 @@ async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
         made.run_until(31.5)
         await until_shown(pilot, f"step {made.steps - 1:,}".replace(",", " "))
         assert made.steps > before
+
+
+async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays on the heap leave holes there: what they hold grows for hours."""
+    done: list[str] = []
+    read = Live.advance
+    monkeypatch.setattr("tuiprof.tui.live.screen.map_arrays", lambda: done.append("mapped"))
+    monkeypatch.setattr(Live, "advance", lambda run: done.append("read") or read(run))
+    app = live(recorded(tmp_path, 20).session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        assert done[0] == "mapped"
+        assert "read" in done
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        before = done.count("mapped")
+        await pilot.press("escape")
+        await until(pilot, lambda: done.count("mapped") > before)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (200, 50), (40, 10)])
