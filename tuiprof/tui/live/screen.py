@@ -56,8 +56,8 @@ _PICTURE_S: Final = 0.5
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
-#: Interval of releasing memory left by frames, s.
-_RETURN_S: Final = 60.0
+#: Interval of releasing memory left by frames, s: what they leave in this time takes part in how much memory is kept.
+_RETURN_S: Final = 10.0
 #: Seconds between two searches for other runs.
 _RUNS_S: Final = 3.0
 #: Seconds after which the clocks of hosts are compared again, once all ranks have been found.
