@@ -16,7 +16,7 @@ from tuiprof.model.units import format_bytes
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.replay import load
 from tuiprof.session.live.summary import read_fold
-from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.store.folders import Session, create
 from tuiprof.session.store.meta import SessionMeta
 from tuiprof.system import process

@@ -246,9 +246,8 @@ def _draw(session: Any, fold: Any) -> None:
     from tuiprof.session.live import alerts, crowding, ownership, straggler
     from tuiprof.session.run import control
     from tuiprof.session.run.source import texts
-    from tuiprof.session.store.labels import read_labels
+    from tuiprof.session.store.meta import read_labels, viewings
     from tuiprof.session.store.output import OutputReader, last_lines
-    from tuiprof.session.store.viewing import viewings
     from tuiprof.tui.live import view as live_view
 
     status = session.status()

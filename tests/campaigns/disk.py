@@ -23,10 +23,10 @@ from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
 from tests.waiting import Missed, until
 from tuiprof.resources import shipped
-from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.run.control import request_capture
 from tuiprof.session.store.folders import session_dirs
-from tuiprof.session.store.storage import read_counts
+from tuiprof.session.store.output import read_counts
 
 PROMISE = (
     "No full, read-only or vanished file system fails the script, or ends a command in a traceback; nothing that "

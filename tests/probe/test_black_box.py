@@ -15,7 +15,7 @@ from forked import ForkedPython
 from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

@@ -14,7 +14,7 @@ from probe_runs import Run
 from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.finding.sampler import RECENT, Loop, goes_over_epochs, loops_of
 from tuiprof.probe.finding.script_frames import is_script
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from session_logs import append, head, line, new_session
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.replay import load
 from tuiprof.session.live.straggler import lanes
-from tuiprof.session.log.records import Memory, Step, Telemetry
+from tuiprof.session.log import Memory, Step, Telemetry
 from tuiprof.session.store.folders import Session
 
 S = 1_000_000_000

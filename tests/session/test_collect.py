@@ -24,9 +24,9 @@ from tuiprof.session.collecting.remote import Remote
 from tuiprof.session.live.hosts import host_states
 from tuiprof.session.live.replay import load
 from tuiprof.session.run.control import arm, disarm, request_capture, request_stop
-from tuiprof.session.store.collected import Collected, read_collected, write_collected
 from tuiprof.session.store.folders import find_session, list_sessions
 from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.status import Collected, read_collected, write_collected
 from tuiprof.system import process
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")

@@ -23,7 +23,7 @@ from tuiprof.session.live.series import Histogram, Overview
 from tuiprof.session.live.stats import step_stats
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     Capture,
     Cost,
     DeviceStep,
@@ -36,8 +36,7 @@ from tuiprof.session.log.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.session.store.summary import summary_of
 from tuiprof.tui.app.inline import strip_rows
 

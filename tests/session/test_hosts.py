@@ -20,11 +20,10 @@ from tuiprof.session.live.replay import Live, Replay, load
 from tuiprof.session.live.summary import ranges, summarise
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import steps_kept
-from tuiprof.session.log.records import Head, Step, Telemetry
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import Head, Step, Telemetry
 from tuiprof.session.store.folders import find_session, list_sessions, run_of
 from tuiprof.session.store.hosts import Part, runs
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.tui.live.view import hosts_row
 
 # -- which folders belong together --------------------------------------------------------------------------

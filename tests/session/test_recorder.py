@@ -20,8 +20,7 @@ from waiting import until
 from tuiprof.errors import SessionError
 from tuiprof.session.live.replay import load
 from tuiprof.session.live.tail import LogReader
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import Head, Note
+from tuiprof.session.log import Head, LogWriter, Note
 from tuiprof.session.run.control import put_capture
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
 from tuiprof.session.run.recorder import Recorder, git_state

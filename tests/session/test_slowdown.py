@@ -186,7 +186,7 @@ def test_captures_close_to_each_other_are_judged_as_one(tmp_path: Path) -> None:
 
 def test_long_runs_keep_the_figures_of_the_steps_before(tmp_path: Path) -> None:
     """More steps than are kept whole, before the capture and after it."""
-    from tuiprof.session.log.records import DeviceStep, Step
+    from tuiprof.session.log import DeviceStep, Step
 
     def feed(steps: StepSeries, times: list[int], first: int, captured: bool = False) -> None:
         steps.extend([Step(first + i, 0, dur, {}, {}, captured) for i, dur in enumerate(times)], 0)

@@ -24,7 +24,7 @@ from tuiprof.session.store.folders import (
     list_sessions,
     sessions_root,
 )
-from tuiprof.session.store.labels import Labels, read_labels
+from tuiprof.session.store.meta import Labels, read_labels
 from tuiprof.system import process
 from tuiprof.system.process import Processes, ProcessId
 

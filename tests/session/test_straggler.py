@@ -11,9 +11,8 @@ from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.live.summary import read_fold
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import DeviceStep, Head, Step
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.log import DeviceStep, Head, Step
+from tuiprof.session.store.meta import Clock, SessionMeta
 
 
 def ranks_with(folder: Path, *step_ms: float) -> list[tuple[int | None, bool]]:

@@ -16,9 +16,8 @@ from tuiprof.session.live.replay import load
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.meta import Scenario
-from tuiprof.session.store.storage import Counts
+from tuiprof.session.store.meta import Scenario, write_meta
+from tuiprof.session.store.output import Counts
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.navigator import Navigator
 from tuiprof.tui.dialogs.dialog import ConfirmScreen

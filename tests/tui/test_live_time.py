@@ -13,9 +13,9 @@ from synthetic import Synthetic, recorded
 
 from tuiprof.resources import shipped
 from tuiprof.session.live.replay import load
-from tuiprof.session.log.records import Capture, Printed, Step
+from tuiprof.session.log import Capture, Printed, Step
 from tuiprof.session.run import control
-from tuiprof.session.store.labels import read_labels
+from tuiprof.session.store.meta import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.forms import parse_slow
@@ -300,7 +300,7 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
 async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuiprof.session.store.viewing import viewings
+    from tuiprof.session.store.meta import viewings
     from tuiprof.tui.live import overhead
 
     monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)

@@ -14,7 +14,7 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.log.records import NotFinite, OutOfMemory
+from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import last_lines
 from tuiprof.session.store.status import Status, signal_name

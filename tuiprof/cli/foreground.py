@@ -14,8 +14,7 @@ from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.replay import Live
 from tuiprof.session.run.control import stop_unless_over
-from tuiprof.session.store.output import Tee
-from tuiprof.session.store.storage import trouble
+from tuiprof.session.store.output import Tee, trouble
 from tuiprof.system import hangup
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tuples to JSON lines, with the fields of ``tuiprof/session/log/records.py``."""
+"""Tuples to JSON lines, with the fields of ``tuiprof/session/log.py``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import psutil
 
 from tuiprof.errors import LaunchError, SessionError
 from tuiprof.session.attaching import enter
-from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.run.control import put_black_box, request_stop
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import Session, create, sessions_root

@@ -20,8 +20,7 @@ import msgspec
 
 from tuiprof.errors import TuiprofError
 from tuiprof.session.attaching import enter
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import End, Note
+from tuiprof.session.log import End, LogWriter, Note
 from tuiprof.session.run.control import read_stop
 from tuiprof.session.run.recorder import Recorder
 from tuiprof.session.run.supervisor import head

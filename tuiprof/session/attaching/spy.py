@@ -16,7 +16,7 @@ import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session.attaching import ptrace
-from tuiprof.session.log.records import Thread, Whole
+from tuiprof.session.log import Thread, Whole
 
 INSTALL: Final = "pip install 'tuiprof[stacks]'"
 _TIMEOUT_S: Final = 30.0

@@ -16,9 +16,15 @@ from typing import Final
 from tuiprof.errors import SessionError, TuiprofError
 from tuiprof.model.units import format_bytes
 from tuiprof.session.collecting.remote import Remote, Unreached
-from tuiprof.session.store.collected import COLLECTED_FILE, Collected, read_collected, write_collected
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.status import STOP_FILE, last_end
+from tuiprof.session.store.status import (
+    COLLECTED_FILE,
+    STOP_FILE,
+    Collected,
+    last_end,
+    read_collected,
+    write_collected,
+)
 from tuiprof.system import process
 from tuiprof.system.files import explain
 

@@ -18,8 +18,8 @@ from tuiprof.session.live.hosts import SILENT_S, HostState, lost
 from tuiprof.session.live.series import Floats, Ints
 from tuiprof.session.live.stats import JITTER_RULE
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.log.records import NotFinite, OutOfMemory
-from tuiprof.session.store.storage import LEAST_FREE_BYTES
+from tuiprof.session.log import NotFinite, OutOfMemory
+from tuiprof.session.store.output import LEAST_FREE_BYTES
 
 Level = Literal["warn", "bad"]
 

@@ -11,10 +11,9 @@ from typing import Final
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.collected import COLLECTED, NOT_REACHED, read_collected, unreached
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined, launch_of
-from tuiprof.session.store.status import Status, status
+from tuiprof.session.store.status import COLLECTED, NOT_REACHED, Status, read_collected, status, unreached
 from tuiprof.system.files import file_system
 
 #: A recorder writes at least every 5 s; a host without data for this long is reported.

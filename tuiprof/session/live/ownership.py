@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.log.records import Uses
-from tuiprof.session.store.folders import DeviceMeta, Session
+from tuiprof.session.log import Uses
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta
 
 #: Of a device's readings: memory that processes of the run hold there. Given where the driver lists one.
 _HELD = "tree_mem_used_bytes"

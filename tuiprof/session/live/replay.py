@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
-from tuiprof.session.log.records import DeviceStep, Head, Record
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import DeviceStep, Head, Record, first_head
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
-from tuiprof.session.store.pieces import first_head
+from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
 from tuiprof.system.files import read_end
 from tuiprof.system.process import Processes, alive

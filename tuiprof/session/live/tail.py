@@ -16,10 +16,10 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from tuiprof.session.log.records import Record
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import Record, decoder
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
+from tuiprof.session.store.meta import Clock
 from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
 
 #: Bytes read from one file at a time.
@@ -30,7 +30,6 @@ LONGEST_LINE: Final = 8 << 20
 #: Precision of the search for an offset in a log, bytes.
 _CLOSE: Final = 64 << 10
 
-_decoder: Final = msgspec.json.Decoder(Record)
 _KNOWN: Final = frozenset(
     (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
 )
@@ -188,7 +187,7 @@ class LogFile:
 
     def _decode(self, block: bytes) -> list[Record]:
         try:
-            return _decoder.decode_lines(block)
+            return decoder.decode_lines(block)
         except UNDECODABLE:
             # Some line of the block is invalid: find it line by line.
             return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
@@ -197,7 +196,7 @@ class LogFile:
         if not line.strip():
             return None
         try:
-            record: Record = _decoder.decode(line)
+            record: Record = decoder.decode(line)
             return record
         except UNDECODABLE:
             pass

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, rate_hz, step_stats
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     Cost,
     DeviceStep,
     End,

@@ -20,13 +20,13 @@ import msgspec
 
 from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
-from tuiprof.session.log.records import SCHEMA_VERSION, End
+from tuiprof.session.log import SCHEMA_VERSION, End
 from tuiprof.session.run.command import choose_python, must_be_python, resolve
 from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
 from tuiprof.session.run.plan import Plan, Reply
 from tuiprof.session.run.source import keep, script_of
-from tuiprof.session.store.folders import Session, create, sessions_root, write_meta
-from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
+from tuiprof.session.store.folders import Session, create, sessions_root
+from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest, write_meta
 from tuiprof.session.store.status import Status, last_end
 from tuiprof.system.hangup import IGNORED
 from tuiprof.system.process import boot_id

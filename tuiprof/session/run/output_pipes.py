@@ -33,7 +33,7 @@ import psutil
 
 from tuiprof.errors import SessionError
 from tuiprof.session.run import output_writer
-from tuiprof.session.store.storage import Counts
+from tuiprof.session.store.output import Counts
 from tuiprof.system.files import explain, write_atomic
 
 if TYPE_CHECKING:

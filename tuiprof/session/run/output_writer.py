@@ -8,7 +8,7 @@ It is run by its path with the standard library alone, so that it starts at once
 descriptors, no paths, so that it does not matter where the session is moved, or whether it is deleted.
 
 Arguments: five descriptors, of the reading ends of the pipes for standard output and standard error, of the files for
-them, and of the file of counts (:class:`tuiprof.session.store.storage.Counts`).
+them, and of the file of counts (:class:`tuiprof.session.store.output.Counts`).
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import TuiprofError
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import SCHEMA_VERSION, End, Head, Note
+from tuiprof.session.log import SCHEMA_VERSION, End, Head, LogWriter, Note
 from tuiprof.session.run.control import read_stop
 from tuiprof.session.run.family import Ending, Family, become_subreaper
 from tuiprof.session.run.output_pipes import OutputPipes

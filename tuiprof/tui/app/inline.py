@@ -27,9 +27,8 @@ from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.output import OutputReader
+from tuiprof.session.store.output import OutputReader, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.storage import trouble
 from tuiprof.system.hangup import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import one_line

@@ -104,7 +104,7 @@ class Library:
         """
         from tuiprof.ladder import scenarios
         from tuiprof.session.store.folders import list_sessions
-        from tuiprof.session.store.labels import Labels, read_labels
+        from tuiprof.session.store.meta import Labels, read_labels
 
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
         for session in sessions:  # finished sessions do not grow

@@ -481,7 +481,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
-        from tuiprof.session.store.labels import read_labels
+        from tuiprof.session.store.meta import read_labels
         from tuiprof.tui.dialogs.reading import ReadingScreen
 
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
@@ -490,7 +490,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
-        from tuiprof.session.store.labels import add_note
+        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected

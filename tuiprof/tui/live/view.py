@@ -24,9 +24,8 @@ from tuiprof.session.live.stats import StepStats
 from tuiprof.session.live.straggler import Lane
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import DeviceMeta, Session, SessionMeta
-from tuiprof.session.store.labels import Labels
-from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta, Labels, SessionMeta, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, headline
