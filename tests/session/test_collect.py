@@ -20,7 +20,7 @@ from tests.session.host_parts import MS, S, goes_on, part
 from tests.session.session_logs import append, line
 from tests.waiting import running, until
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.collecting.remote import Remote
+from tuiprof.session.collecting import Remote
 from tuiprof.session.live.hosts import host_states
 from tuiprof.session.live.replay import load
 from tuiprof.session.run.control import arm, disarm, request_capture, request_stop

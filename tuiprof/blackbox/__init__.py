@@ -1,7 +1,7 @@
 """What a run that went wrong left behind, read: stacks, collectives, the allocator's snapshot, its last steps.
 
 Everything returns a :class:`tuiprof.model.Report`; nothing here asks the running script (see
-:mod:`tuiprof.session.attaching.stacks`).
+:mod:`tuiprof.session.asking`).
 """
 
 from tuiprof.blackbox.flight import collectives

@@ -10,8 +10,8 @@ from tuiprof.blackbox.stacks import Process, processes_of, stacks_report
 from tuiprof.errors import SessionError
 from tuiprof.model import Report
 from tuiprof.model.units import format_ns
-from tuiprof.session.attaching import spy
-from tuiprof.session.attaching.stacks import expected, is_here, take_stacks
+from tuiprof.session import ptrace
+from tuiprof.session.asking import expected, is_here, take_stacks
 from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.status import processes
@@ -63,7 +63,7 @@ def _without_steps(session: Session) -> tuple[list[Process], list[str]]:
 def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[Process], list[str]]:
     """Return what py-spy says of a process that does not answer, and why it is asked or says nothing."""
     try:
-        found = spy.stacks_of(pid, children=children)
+        found = ptrace.stacks_of(pid, children=children)
     except SessionError as error:
         return [], [f"{name} (process {pid}) did not answer: {error.message}; {error.remedy}"]
     read = [

@@ -411,7 +411,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_steps_form(self) -> None:
         """Ask what a step shall be, and ask the script to count these."""
-        from tuiprof.session.attaching.change_steps import change_request, request_change
+        from tuiprof.session.asking import change_request, request_change
         from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm
 
