@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.blackbox.failure import failure_report
+from tuiprof.blackbox.session import failure_report
 from tuiprof.cli import main
 from tuiprof.model.units import format_bytes
 from tuiprof.session.live.alerts import alerts

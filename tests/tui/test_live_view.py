@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from synthetic import Synthetic, recorded
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.stats import NO_STATS
 from tuiprof.session.live.straggler import Lane

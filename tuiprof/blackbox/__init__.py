@@ -4,8 +4,7 @@ Everything returns a :class:`tuiprof.model.Report`; nothing here asks the runnin
 :mod:`tuiprof.session.asking`).
 """
 
-from tuiprof.blackbox.flight import collectives
+from tuiprof.blackbox.dumps import collectives, load_plain
 from tuiprof.blackbox.stacks import Process, group, stacks_report
-from tuiprof.blackbox.unpickle import load_plain
 
 __all__ = ["Process", "collectives", "group", "load_plain", "stacks_report"]

@@ -40,7 +40,7 @@ from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.whatif import fix, whatif
 from tuiprof.errors import TraceError, TuiprofError
-from tuiprof.system.threads import bound_threads
+from tuiprof.system.own_process import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")

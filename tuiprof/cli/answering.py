@@ -178,18 +178,18 @@ def _step_ns(summary: Report) -> float | None:
 
 def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
     """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
-    from tuiprof.blackbox import allocator, failure
-    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.blackbox.dumps import snapshot_report
+    from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
     from tuiprof.errors import TraceError
     from tuiprof.model import Unavailable
 
     reports: list[Report | Unavailable] = []
-    ended = failure.failure_report(session, fold, session.status())
+    ended = failure_report(session, fold, session.status())
     if ended is not None:
         reports.append(ended)
-    for path in failure.snapshots(fold)[-1:]:
+    for path in snapshots(fold)[-1:]:
         try:
-            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+            reports.append(snapshot_report(session.path / path, title="Where memory ran out"))
         except TraceError as error:
             reports.append(Unavailable("allocator", error.message, error.remedy))
     stall = newest(fold)

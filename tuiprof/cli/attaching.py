@@ -168,7 +168,7 @@ def collect(
     """
     from tuiprof.session.collecting import Collector, Remote
     from tuiprof.session.store.folders import sessions_root
-    from tuiprof.system import hangup
+    from tuiprof.system.own_process import signals_kept
 
     root = sessions_root(invocation.sessions)
     with tempfile.TemporaryDirectory(prefix="tuiprof-", dir=_SOCKETS) as sockets:
@@ -182,7 +182,7 @@ def collect(
             asked.append(number)
             collector.stop()
 
-        with hangup.signals_kept(stop):
+        with signals_kept(stop):
             collector.run()
     nothing = [host for host, copies in collector.copies.items() if not copies]
     if nothing:

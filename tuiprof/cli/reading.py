@@ -68,7 +68,7 @@ def open_(
         return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle
     from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
     from tuiprof.formats.conversion import refuse
@@ -229,8 +229,7 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
 
 def _snapshot_of(target: str) -> Report | None:
     """Return the report of an allocator's snapshot; None = the target is something else."""
-    from tuiprof.blackbox.allocator import snapshot_report
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle, snapshot_report
 
     path = Path(target)
     return snapshot_report(path) if path.is_file() and is_pickle(path) else None

@@ -57,7 +57,7 @@ def _watch_inline(session: Session) -> int | None:
         return 0
     from dataclasses import replace
 
-    from tuiprof.headline.trace import ask
+    from tuiprof.comparison.headline import ask
     from tuiprof.report import render_all
     from tuiprof.report.sanitize import for_log, sanitize
     from tuiprof.session.live.summary import summarise

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def possible(path: Path) -> Conversion | None:
     """Return how a capture can be converted on this machine."""
     from tuiprof.formats.neuron import captures
-    from tuiprof.system.neuron_tools import find_tool
+    from tuiprof.system.monitors import find_tool
 
     tool = find_tool("neuron-explorer")
     return captures.conversion(path, tool) if tool is not None and _is_capture(path) else None
@@ -29,7 +29,7 @@ def refuse(path: Path) -> None:
         TraceError: It is a raw capture; the remedy is the conversion command.
     """
     from tuiprof.formats.neuron import captures
-    from tuiprof.system.neuron_tools import find_tool
+    from tuiprof.system.monitors import find_tool
 
     if _is_capture(path):
         raise captures.refuse(path, find_tool("neuron-explorer"))

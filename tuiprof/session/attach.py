@@ -35,7 +35,7 @@ from tuiprof.session.store.meta import SessionMeta
 from tuiprof.session.store.status import DETACHED, ENDED, last_end
 from tuiprof.system import process
 from tuiprof.system.files import write_atomic
-from tuiprof.system.modules import module_command
+from tuiprof.system.own_process import module_command
 
 #: Libraries that identify a process as a training process.
 _FRAMEWORKS: Final = {

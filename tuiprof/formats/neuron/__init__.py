@@ -67,7 +67,7 @@ def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.neuron import captures, monitor
     from tuiprof.formats.neuron.tables import JsonTables, ParquetTables
     from tuiprof.formats.registry import first_bytes
-    from tuiprof.system.neuron_tools import find_tool
+    from tuiprof.system.monitors import find_tool
 
     path = source.path
     if path.is_dir():
@@ -93,7 +93,7 @@ def _open(source: Source, options: Options) -> Trace:
 
 def _choose(path: Path) -> Path:
     from tuiprof.formats.neuron.captures import refuse
-    from tuiprof.system.neuron_tools import find_tool
+    from tuiprof.system.monitors import find_tool
 
     found = _profiles(path)
     if not found:

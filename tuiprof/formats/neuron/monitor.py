@@ -11,7 +11,7 @@ from tuiprof.errors import TraceError
 from tuiprof.formats.neuron.assemble import empty
 from tuiprof.formats.neuron.report import replay
 from tuiprof.formats.source import Damaged, Source
-from tuiprof.system.documents import documents
+from tuiprof.system.monitors import documents
 
 if TYPE_CHECKING:
     from tuiprof.model import Trace

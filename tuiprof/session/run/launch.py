@@ -27,8 +27,7 @@ from tuiprof.session.run.source import keep, script_of
 from tuiprof.session.store.folders import Session, create, sessions_root
 from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest, write_meta
 from tuiprof.session.store.status import Status, last_end
-from tuiprof.system.hangup import IGNORED
-from tuiprof.system.modules import module_command, module_environment
+from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]

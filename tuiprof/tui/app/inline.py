@@ -29,7 +29,7 @@ from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import OutputReader, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.system.hangup import on_hang_up, signals_kept
+from tuiprof.system.own_process import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import one_line
 from tuiprof.tui.live.phase_bar import phase_line, phases_of

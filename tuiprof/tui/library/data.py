@@ -17,7 +17,7 @@ from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
     from tuiprof.session.run.interpreter import Facts
@@ -64,7 +64,7 @@ class Library:
 
     def read_example(self, cancelled: Callable[[], bool]) -> None:
         """Read what the example says first; takes seconds unless it was read before."""
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         if self.example is not None and not self._example:
             self._example = ask(self.example, cancelled).line
@@ -434,7 +434,7 @@ class Measured:
         Returns:
             Whether there was one.
         """
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         for figure in list(self._found.get(ladder, {}).values()):
             if figure.trace is not None and figure.trace not in self._headlines:

@@ -39,7 +39,7 @@ from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
     from tuiprof.session.store.summary import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
@@ -386,7 +386,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def _read_headline(self, path: Path) -> None:
         """Read a trace in another process, for what it says first."""
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         def show(headline: Headline) -> None:
             self._verdict.set_headline(path, headline)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import refusal
 from tuiprof.session.store.output import lost_output

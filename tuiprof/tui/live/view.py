@@ -34,7 +34,7 @@ from tuiprof.tui.widgets.braille import Floats
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)

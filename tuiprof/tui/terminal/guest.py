@@ -19,7 +19,7 @@ from textual.notifications import SeverityLevel
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.report.terminal import this_terminal
-from tuiprof.system.hangup import GRACE_S, exit_within, on_hang_up
+from tuiprof.system.own_process import GRACE_S, exit_within, on_hang_up
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.filters import OneColour, PlainText, TextAlone
