@@ -454,7 +454,7 @@ def _two_recordings(folder: Path) -> list[str]:
 def _two_recorders(folder: Path) -> list[str]:
     from tuiprof.errors import SessionError
     from tuiprof.session.run import launch
-    from tuiprof.session.run.plan import Plan
+    from tuiprof.session.run.supervisor import Plan
 
     with recorded(folder) as run:
         until(lambda: run.steps > 5, "5 steps")

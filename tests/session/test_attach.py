@@ -85,7 +85,7 @@ def _until_stepping(session: Path) -> None:
 
 
 def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], tmp_path: Path) -> None:
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.run.control import request_capture
 
     session, [answer] = attach([trains.pid], root=tmp_path / "sessions")

@@ -8,8 +8,8 @@ import pytest
 from session_logs import append, head, new_session, step
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.live.summary import read_fold
+from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log import DeviceStep, Head, Step
 from tuiprof.session.store.meta import Clock, SessionMeta

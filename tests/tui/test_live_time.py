@@ -12,7 +12,7 @@ from session.session_logs import append, head, line, new_session
 from synthetic import Synthetic, recorded
 
 from tuiprof.resources import shipped
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.log import Capture, Printed, Step
 from tuiprof.session.run import control
 from tuiprof.session.store.meta import read_labels
@@ -363,7 +363,7 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
         line("end", at=at, code=0, signal=None, why="exit"),
     )
     view = View(at - 1_000, 3.0, False)
-    lead = load(session).lead
+    lead = read_fold(session).lead
     assert lead is not None
     steps = lead.steps
     assert round(stats_in_view(steps, view).median_ns / 1e6) == 15

@@ -135,7 +135,7 @@ def cli(
         from tuiprof.tui.start import Start
 
         if python_ is not None:
-            from tuiprof.session.run.command import choose_python
+            from tuiprof.session.run.interpreter import choose_python
 
             python_ = choose_python(python_)
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios, python=python_)))

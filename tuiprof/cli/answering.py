@@ -119,7 +119,8 @@ def session_answer(
 ) -> Answer:
     """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
     from tuiprof.model.answer import Answer, Line
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     summary = summarise(session, fold)
@@ -211,7 +212,8 @@ def page(
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     if fmt == "json":
         found = (

@@ -62,7 +62,7 @@ def of_session(session: Session) -> Report:
     """
     from tuiprof.blackbox.session import asked, kept
     from tuiprof.errors import SessionError
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
 
     if session.status().state == "running":
         return asked(session)
@@ -95,7 +95,7 @@ def steps(
     """
     from tuiprof.report.sanitize import sanitize
     from tuiprof.session.asking import change_request, change_steps, said
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session or "last")

@@ -261,8 +261,9 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import refusals
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     refused = refusals(fold)

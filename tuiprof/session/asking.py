@@ -17,7 +17,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import counted
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.run.control import running_parts
-from tuiprof.session.run.step_option import STEP_AT, STEP_FUNCTION, step_environment
+from tuiprof.session.run.launch import STEP_AT, STEP_FUNCTION, step_environment
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.status import processes
 from tuiprof.system import process
@@ -91,8 +91,7 @@ def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tupl
         name = request_stacks(session)
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
-            while feed.advance() or feed.behind:
-                pass
+            feed.catch_up()
             found = feed.fold.stacks.get(name)
             missing = [
                 rank for rank in expected(session, feed.fold) if not found or rank.name not in found.by_writer
@@ -181,16 +180,14 @@ def change_steps(
     """
     feed = Live(session)
     try:
-        while feed.advance() or feed.behind:
-            pass
+        feed.catch_up()
         before = {rank.name: rank.step_source for rank in feed.fold.ranks}
         since_ns = feed.fold.now_ns
         request_change(session, wanted)
         deadline = time.monotonic() + patience_s
         found: list[Answer] = []
         while time.monotonic() < deadline and (len(found) < len(before) or not found):
-            while feed.advance() or feed.behind:
-                pass
+            feed.catch_up()
             found = _answers(feed.fold, before, since_ns)
             time.sleep(_LOOK_S)
         return found

@@ -15,8 +15,7 @@ from tuiprof.probe.blackbox.stall import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.session.live.fold import DeviceHistory, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostState, lost
-from tuiprof.session.live.series import Floats, Ints
-from tuiprof.session.live.stats import JITTER_RULE
+from tuiprof.session.live.series import JITTER_RULE, Floats, Ints
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.output import LEAST_FREE_BYTES
@@ -140,7 +139,7 @@ def alerts(
         fold: The state at that moment.
         rank: The process shown; None = none.
         now_ns: The moment, session time.
-        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.ownership.of_others`);
+        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.sharing.of_others`);
             the run cannot change what they do.
         storage: Why the run cannot be recorded; empty = it can.
         hosts: The hosts of a run of several hosts.

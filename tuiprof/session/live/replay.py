@@ -94,6 +94,11 @@ class Live:
         self._fold.problems = self.reader.problems
         return changed or rest is not self._rest
 
+    def catch_up(self) -> None:
+        """Process all that is written."""
+        while self.advance() or self.behind:
+            pass
+
     def processes(self) -> Processes | None:
         """Return the recording and the recorded processes, even after the session is deleted; None = not started."""
         self._processes = processes(self.session) or self._processes
@@ -107,8 +112,7 @@ class Live:
         if self.session.path.exists():
             return self.session.status()
         runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
-        while self.advance():  # what was written until then
-            pass
+        self.catch_up()
         if self._fold.end is not None:
             return replace(from_end(self._fold.end), detail=DELETED)
         return Status("running" if runs else "interrupted", detail=DELETED)
@@ -168,13 +172,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def load(session: Session) -> Fold:
-    """Return the fold of the current content of a session."""
+def read_fold(session: Session) -> Fold:
+    """Read a session's logs to their present end; a partial last line stays out."""
     live = Live(session)
     try:
-        # An empty poll is the end; a partial last line stays out.
-        while live.advance():
-            pass
+        live.catch_up()
     finally:
         live.close()
     return live.fold

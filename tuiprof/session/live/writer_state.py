@@ -12,8 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
-from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
-from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, rate_hz, step_stats
+from tuiprof.session.live.series import (
+    NO_STATS,
+    Array,
+    Floats,
+    Histogram,
+    Ints,
+    Overview,
+    Series,
+    StepStats,
+    outliers_above_ns,
+    rate_hz,
+    step_stats,
+)
 from tuiprof.session.log import (
     Cost,
     DeviceStep,
@@ -220,7 +231,7 @@ class StepSeries:
         return self._plain_wall_ns / self._histogram.count if self._histogram.count else 0.0
 
     def outliers(self, rows: slice | None = None) -> Ints:
-        """Return which kept steps are outliers by :data:`tuiprof.session.live.stats.OUTLIER_RULE`.
+        """Return which kept steps are outliers by :data:`tuiprof.session.live.series.OUTLIER_RULE`.
 
         Steps after a capture that slowed them down are compared with one another.
 

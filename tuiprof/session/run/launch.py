@@ -1,4 +1,4 @@
-"""Starting a script under tuiprof, and waiting for its end."""
+"""Starting a script under tuiprof, with the options that say where its steps end, and waiting for its end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import msgspec
 from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.session.log import SCHEMA_VERSION, End
-from tuiprof.session.run.command import choose_python, must_be_python, resolve
 from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
-from tuiprof.session.run.plan import Plan, Reply
+from tuiprof.session.run.interpreter import choose_python, must_be_python, resolve
 from tuiprof.session.run.source import keep, script_of
+from tuiprof.session.run.supervisor import Plan, Reply
 from tuiprof.session.store.folders import Session, create, sessions_root
 from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest, write_meta
 from tuiprof.session.store.status import Status, last_end
@@ -51,7 +51,7 @@ class LaunchSpec:
         argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
         name: Name of the session; empty = the scenario, or the name of the script.
         cwd: Where to run it; None = here.
-        python: ``--python`` (see :func:`tuiprof.session.run.command.choose_python`).
+        python: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`).
         scenario: The scenario, if it is one.
         env: Environment variables on top of this process's.
         capture: Steps to profile from the start on; None = none.
@@ -292,3 +292,44 @@ def died(what: str, log: Path) -> LaunchError:
     """Return the error for a process that ended instead of recording, with the last line of its output."""
     said = log.read_text(errors="replace").strip().splitlines()
     return LaunchError(f"the {what} died: {said[-1] if said else 'no output'}", f"see {log}")
+
+
+#: Variables of the script's environment that the probe reads.
+STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
+
+
+def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
+    """Return the environment variables for the probe.
+
+    Args:
+        at: ``FILE:LINE``; None = not so.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        option: What the user typed before them, ``{}`` for ``at`` and ``function``.
+
+    Raises:
+        UsageProblem: It cannot be read, there is no such file, or both are given.
+    """
+    step_at, step_function = option.format("at"), option.format("function")
+    if at and function:
+        raise UsageProblem(f"{step_at} cannot be used with {step_function}", "use one of them")
+    if at:
+        file, _, line = at.rpartition(":")
+        if not file or not line.isdecimal() or not int(line):
+            raise UsageProblem(f"{step_at} {at!r} is not FILE:LINE", "for example train.py:88")
+        path = Path(file)
+        if not path.is_file():
+            raise UsageProblem(
+                f"{step_at}: there is no file {file}", "its path is relative to the current directory"
+            )
+        lines = path.read_bytes().count(b"\n") + 1
+        if int(line) > lines:
+            raise UsageProblem(f"{step_at}: {file} has {lines} lines", f"it has no line {line}")
+        return {STEP_AT: f"{path.resolve()}:{int(line)}"}
+    if function:
+        module, _, name = function.partition(":")
+        if not module or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise UsageProblem(
+                f"{step_function} {function!r} is not MODULE:NAME", "for example __main__:train_step"
+            )
+        return {STEP_FUNCTION: function}
+    return {}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import SessionError
-from tuiprof.session.run.command import is_python
+from tuiprof.session.run.interpreter import is_python
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import Source
 from tuiprof.system.files import open_regular, read_small, typed_path, write_atomic

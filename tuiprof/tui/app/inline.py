@@ -23,8 +23,8 @@ from tuiprof.report.ascii import to_ascii
 from tuiprof.report.terminal import Terminal, this_terminal
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
+from tuiprof.session.live.sharing import of_others
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import OutputReader, trouble

@@ -80,7 +80,7 @@ class Library:
         Raises:
             LaunchError: There is no such interpreter.
         """
-        from tuiprof.session.run.command import choose_python
+        from tuiprof.session.run.interpreter import choose_python
 
         return choose_python(self._python)
 

@@ -17,11 +17,10 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, DeviceHistory, Fold, NoteLine
-from tuiprof.session.live.hosts import HostState
-from tuiprof.session.live.ownership import device_of
+from tuiprof.session.live.hosts import HostState, Lane
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.stats import StepStats
-from tuiprof.session.live.straggler import Lane
+from tuiprof.session.live.series import StepStats
+from tuiprof.session.live.sharing import device_of
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
 from tuiprof.session.store.folders import Session
