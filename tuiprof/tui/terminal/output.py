@@ -1,4 +1,4 @@
-"""Fewer bytes for the same picture: only what changes of colours, attributes and cells is sent.
+"""What is sent to the terminal: only characters and colours that it can show, and only what changes on it.
 
 Textual sets every run of cells from nothing and resets it after. On a screen of many colours that is most of what is
 sent, and over a slow link most of the wait.
@@ -14,7 +14,69 @@ from itertools import groupby, repeat
 from typing import Any, Final
 
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 from textual.driver import Driver
+from textual.filter import LineFilter
+
+from tuiprof.model.characters import UNSAFE
+from tuiprof.report.ascii import to_ascii
+
+
+class TextAlone(LineFilter):
+    """Removes control and invisible characters from the output of all widgets.
+
+    Widgets show such characters (:func:`tuiprof.report.sanitize.sanitize`). Where one does not, they are taken away
+    here, as many cells left blank as the layout counted for them.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line without them."""
+        return [
+            segment
+            if segment.control or (segment.text.isascii() and segment.text.isprintable())
+            else Segment(UNSAFE.sub(_blank, segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * cell_len(match[0])
+
+
+class PlainText(LineFilter):
+    """Turns every cell into ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line in ASCII."""
+        return [
+            segment
+            if segment.control or segment.text.isascii()
+            else Segment(to_ascii(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+class OneColour(LineFilter):
+    """Removes colours: text with a background of its own is shown in reverse."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line without colours."""
+        return [Segment(text, style and _uncoloured(style), control) for text, style, control in segments]
+
+
+@lru_cache(1024)
+def _uncoloured(style: Style) -> Style:
+    marked = style.bgcolor is not None and not style.bgcolor.is_default
+    return Style(
+        bold=style.bold,
+        dim=style.dim,
+        underline=style.underline,
+        italic=style.italic,
+        reverse=marked != bool(style.reverse),
+    )
+
 
 _SGR: Final = re.compile(r"(\x1b\[[\d;]*m)")
 #: Moves the cursor and nothing else, so that no colour matters.
