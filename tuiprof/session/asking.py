@@ -128,13 +128,9 @@ class Answer:
 def change_request(
     session: Session, at: str | None = None, function: str | None = None, by: str | None = None
 ) -> dict[str, str]:
-    """Return what ``control/steps-<id>.json`` says.
+    """Return what ``control/steps-<id>.json`` says, of ``at``, ``function`` or ``by`` (a key of :data:`BY`).
 
-    Args:
-        session: The run; a file not found from the current directory is searched in the script's working directory.
-        at: ``FILE:LINE``.
-        function: ``MODULE:NAME``.
-        by: A key of :data:`BY`.
+    A file that is not found from the current directory is searched in the script's working directory.
 
     Raises:
         UsageProblem: None or several are given, or it cannot be read.

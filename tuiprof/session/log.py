@@ -1,7 +1,7 @@
 """The lines of a session log, and how they are appended and read. Every writer appends JSON objects to its own file.
 
-``at`` is the writer's monotonic clock in ns; the ``head`` line pairs it with Unix time, so a wall clock that
-jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
+``at`` is the time of a record by the writer's monotonic clock, ns; the ``head`` line pairs it with Unix time, so a wall
+clock that jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
 same lines by hand (it has only the standard library); a test decodes what it writes with these types.
 A reader ignores fields and line types that it does not know.
 """
@@ -90,7 +90,6 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     """The source of steps, from here on.
 
     Attributes:
-        at: Monotonic ns.
         what: In words, e.g. ``"optimizer steps"``.
         where: The line of the script, ``file:line``; empty = unknown.
         withdrawn: Number of earlier steps of this writer that were not steps; it counts from 0 again.
@@ -110,7 +109,6 @@ class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
     """The loop whose iterations are probably the steps, if no source is known and they cannot be counted.
 
     Attributes:
-        at: Monotonic ns.
         where: The script's line, ``file:line``.
     """
 
@@ -122,7 +120,6 @@ class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly.
 
     Attributes:
-        at: Monotonic ns.
         samples: Number of samples in which the script ran.
         top: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
             activity.
@@ -141,7 +138,6 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
     """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids.
 
     Attributes:
-        at: Monotonic ns.
         n: Number of the running step.
         workers: Number of workers started.
         starts: Number of such restarts in this process.
@@ -175,7 +171,6 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
     """The framework allocator's view of one device, bytes.
 
     Attributes:
-        at: Monotonic ns.
         dev: Device index.
         alloc: Allocated now.
         reserved: Reserved from the driver now.
@@ -193,7 +188,6 @@ class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
     """The accelerator of a device index of this process, written once it holds memory there.
 
     Attributes:
-        at: Monotonic ns.
         dev: Device index, as the framework counts.
         uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown.
         pci: Its PCI address, ``0000:1b:00``; empty = unknown.
@@ -209,7 +203,6 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
     """Cost of the probe, measured by itself.
 
     Attributes:
-        at: Monotonic ns.
         steps: Number of steps included in ``ns``: all except captured ones.
         ns: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other
             hooks as well.
@@ -226,7 +219,6 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     """State of a capture request.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request.
         state: ``armed``, ``started``, ``written`` or ``failed``.
         first: First step captured; None = not yet known.
@@ -252,7 +244,6 @@ class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
     """Steps take longer since a capture; written repeatedly, for readers of only the end of a log.
 
     Attributes:
-        at: Monotonic ns.
         first: First step captured.
         last: Last step captured.
         before: Median step time before, ns.
@@ -279,7 +270,6 @@ class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
     """How much the script had printed, by the recorder, which relates its output to time.
 
     Attributes:
-        at: Monotonic ns.
         out: Bytes of ``stdout.log``.
         err: Bytes of ``stderr.log``.
     """
@@ -317,7 +307,6 @@ class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
     """The stacks of all threads of a process at one moment.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
         threads: Its threads, the main one first.
         n: Number of the step that was running.
@@ -335,7 +324,6 @@ class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
     """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request.
         path: The dump, relative to the session directory.
     """
@@ -349,7 +337,6 @@ class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
     """A NaN or infinite value of the training, written the first time.
 
     Attributes:
-        at: Monotonic ns.
         n: The step.
         what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
         value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished.
@@ -365,7 +352,6 @@ class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
     """A failed allocation on a device; the script may have caught the error and continued.
 
     Attributes:
-        at: Monotonic ns.
         n: Number of the step that was running.
         dev: Device index.
         wanted: Requested bytes.
@@ -387,7 +373,6 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     """Last line of a writer that ended in order.
 
     Attributes:
-        at: Monotonic ns.
         code: Exit status of the script (recorder) or of this process (probe); None = unknown.
         signal: Signal that ended it; None = none.
         why: ``exit``, ``stopped`` (by the user) or an error.

@@ -15,11 +15,7 @@ _TOOLS: Final = "/opt/aws/neuron/bin"  # where aws-neuronx-tools puts them, ofte
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of a Neuron tool.
-
-    Args:
-        name: For example ``"neuron-monitor"``.
-    """
+    """Return the path of a Neuron tool, for example ``neuron-monitor``."""
     return shutil.which(name) or shutil.which(name, path=_TOOLS)
 
 
@@ -95,9 +91,6 @@ class JsonStream:
 
     def wait_first(self, timeout_s: float) -> bool:
         """Wait for the first document, or for the end of the program.
-
-        Args:
-            timeout_s: Longest wait in seconds.
 
         Returns:
             Whether a document arrived.

@@ -119,11 +119,7 @@ class ProcessTree:
                     grown = True
 
     def usage(self, now: float) -> Usage:
-        """Look again and read every member.
-
-        Args:
-            now: Monotonic time in seconds.
-        """
+        """Look again and read every member; ``now`` is monotonic, in seconds."""
         self.look()
         elapsed = now - self._at if self._at is not None else 0.0
         self._at = now

@@ -84,11 +84,7 @@ class DeviceHistory:
         return self.rows["t_ns"]
 
     def figure(self, name: str) -> Floats:
-        """Return the kept readings of a figure, same shape as :attr:`t_ns`; NaN = not read.
-
-        Args:
-            name: The figure, e.g. ``"util"``.
-        """
+        """Return the kept readings of a figure, same shape as :attr:`t_ns`; NaN = not read."""
         if name not in self.rows:
             return np.full(len(self.rows), np.nan)
         return self.rows[name]
@@ -323,10 +319,7 @@ class Fold:
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records.
-
-        Args:
-            batches: The records, writer by writer (``LogReader.poll_batches()``).
+        """Take in records, writer by writer (``LogReader.poll_batches()``).
 
         Returns:
             Whether anything changed.

@@ -88,10 +88,7 @@ def host_states(
 ) -> list[HostState]:
     """Return the hosts of a run by rank; empty where it has one host.
 
-    Args:
-        session: The run.
-        fold: Its state.
-        statuses: State of each host's part by the host's name; None = it is read.
+    ``statuses`` is the state of each host's part by the host's name; without it, it is read.
     """
     if not session.others:
         return []

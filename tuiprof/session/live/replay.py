@@ -80,11 +80,7 @@ class Live:
         return self.reader.behind
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Process newly written records; return whether anything changed.
-
-        Args:
-            max_bytes: Read at most so much of each log.
-        """
+        """Process newly written records; return whether anything changed."""
         rest = self._rest
         if rest is not None and rest.done:
             self._rest = None

@@ -157,12 +157,7 @@ class Overview:
         return float(self._sum.sum()) / count if count else float("nan")
 
     def extend(self, t_ns: Ints, values: Array) -> None:
-        """Append samples.
-
-        Args:
-            t_ns: Their times, ns.
-            values: Their values, same shape; NaN = none.
-        """
+        """Append samples: times in ns and values of the same shape; NaN = none."""
         if not len(t_ns):
             return
         while -(-(self.total + len(t_ns)) // self.width) > self.buckets:
@@ -232,21 +227,14 @@ class Histogram:
         self._bins = np.zeros(self._BINS, np.int64)
 
     def add(self, values: Ints) -> None:
-        """Count values.
-
-        Args:
-            values: Whole numbers; those below 1 count as 1.
-        """
+        """Count whole numbers; those below 1 count as 1."""
         mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
         bins = (exponent.astype(np.int64) - 1) * 256 + ((mantissa * 2 - 1) * 256).astype(np.int64)
         self._bins += np.bincount(np.minimum(bins, self._BINS - 1), minlength=self._BINS)
         self.count += len(values)
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share of all values lies.
-
-        Args:
-            share: 0 to 1.
+        """Return the value below which a share (0 to 1) of all values lies.
 
         Returns:
             The middle of its bin; NaN if there are no values.

@@ -81,10 +81,7 @@ class LogFile:
             return 0
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
-        """Decode what was appended since.
-
-        Args:
-            max_bytes: Read at most so much.
+        """Decode what was appended since, at most ``max_bytes`` of it.
 
         Returns:
             The whole lines among it; empty when there is nothing new.
@@ -300,19 +297,11 @@ class LogReader:
         return sum(file.behind for file in self._files.values())
 
     def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
-        """Return what was written since the last call, record by record.
-
-        Args:
-            max_bytes: Read at most so much of each file.
-        """
+        """Return what was written since the last call, record by record; at most ``max_bytes`` of each file."""
         return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
 
     def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
-        """Yield what was written since the last call, writer by writer; the fast way to fill a fold.
-
-        Args:
-            max_bytes: Read at most so much of each file.
-        """
+        """Yield what was written since the last call, writer by writer; the fast way to fill a fold."""
         self._find()
         for writer, file in self._files.items():
             records = self._heads.pop(writer, []) + file.read(max_bytes)

@@ -99,11 +99,7 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
 
 
 def is_python(program: str) -> bool:
-    """Whether a program as typed means the chosen interpreter.
-
-    Args:
-        program: For example ``python3``.
-    """
+    """Whether a program as typed, for example ``python3``, means the chosen interpreter."""
     return _PYTHON_NAME.fullmatch(program) is not None
 
 

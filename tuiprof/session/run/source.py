@@ -102,11 +102,7 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
 
 
 def texts(session: Session) -> dict[str, str]:
-    """Return the texts that a session keeps of its script, by their paths beside it; the script is the first.
-
-    Args:
-        session: The session; untrusted.
-    """
+    """Return the texts that a session (untrusted) keeps of its script, by their paths beside it; the script first."""
     source = session.meta.source
     folder = (session.path / FOLDER).resolve()
     found: dict[str, str] = {}

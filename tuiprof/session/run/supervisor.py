@@ -107,8 +107,7 @@ class Family:
     def reap(self, *, strays: bool) -> None:
         """Collect what has ended: the script, and orphans of it that were handed to this process.
 
-        Args:
-            strays: Look also for those that left the group; that reads the whole process table.
+        Those that left the group (``strays``) are found by reading the whole process table.
         """
         for pid in (-self.leader, *(self._strayed_zombies() if strays else ())):
             with contextlib.suppress(ChildProcessError):  # none left

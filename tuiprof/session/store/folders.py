@@ -136,11 +136,7 @@ class Session:
         return next((host.session for host in self.others if host.name == on_host), self)
 
     def with_traces(self, rank: int | None = None) -> Session:
-        """Return the part of the run with the traces of a rank.
-
-        Args:
-            rank: The rank; None = the lowest that has some.
-        """
+        """Return the part of the run with the traces of a rank; None = the lowest rank that has some."""
         parts = [part for part in self.parts if part.traces()]
         of_rank = next((host.session for host in self.others if rank in host.ranks), self)
         return of_rank if rank is not None or not parts else parts[0]
@@ -259,10 +255,7 @@ def slug(name: str) -> str:
 
 
 def session_dirs(root: Path) -> list[Path]:
-    """Return the session directories under a root, newest first, without reading them.
-
-    Args:
-        root: Where sessions are kept; it need not exist.
+    """Return the session directories under a root (which need not exist), newest first, without reading them.
 
     Raises:
         SessionError: It cannot be read.
@@ -271,10 +264,7 @@ def session_dirs(root: Path) -> list[Path]:
 
 
 def ladder_dirs(root: Path) -> list[Path]:
-    """Return the ladder directories under a root, newest first.
-
-    Args:
-        root: Where sessions are kept; it need not exist.
+    """Return the ladder directories under a root (which need not exist), newest first.
 
     Raises:
         SessionError: It cannot be read.

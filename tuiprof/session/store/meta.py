@@ -221,22 +221,14 @@ class Clock:
         self._shift_ns = shift_ns
 
     def offset_ns(self, head: Head | None) -> int:
-        """Return what to add to a writer's ``at`` to get session time.
-
-        Args:
-            head: The writer's head; None = not read, taken for a writer of the session's own machine.
-        """
+        """Return what to add to a writer's ``at`` to get session time; without a head, of the session's own machine."""
         meta = self._meta
         if head is None or not head.boot or not meta.boot or head.boot == meta.boot:
             return self._shift_ns - meta.mono_ns
         return self._shift_ns + (head.unix_ns - meta.unix_ns) - head.mono_ns
 
     def unix_ns(self, t_ns: int) -> int:
-        """Return the Unix time of a session time, by the wall clock at the start of the session.
-
-        Args:
-            t_ns: Session time, ns.
-        """
+        """Return the Unix time of a session time, by the wall clock at the start of the session."""
         return self._meta.unix_ns + t_ns
 
 

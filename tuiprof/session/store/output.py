@@ -129,12 +129,7 @@ class OutputReader:
 
 
 def last_lines(path: Path, count: int = 1) -> list[str]:
-    """Return the last lines of an output file that are not empty, made safe.
-
-    Args:
-        path: ``stdout.log`` or ``stderr.log``.
-        count: Maximum number.
-    """
+    """Return the last lines of an output file that are not empty, made safe."""
     reader = OutputReader(path, tail_bytes=8 << 10)
     try:
         lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]

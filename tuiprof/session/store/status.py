@@ -144,12 +144,7 @@ def signal_name(number: int) -> str:
 
 
 def shell_code(code: int | None, signal: int | None) -> int | None:
-    """Return an exit status as a shell gives it.
-
-    Args:
-        code: Exit status; None = unknown.
-        signal: Signal that ended the process; None = none.
-    """
+    """Return an exit status as a shell gives it; None = unknown."""
     return 128 + signal if signal is not None else code
 
 

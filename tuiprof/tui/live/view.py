@@ -744,7 +744,7 @@ def alert_paragraphs(
         out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
     if not alerts:
         out += [("no alerts by these rules", "text"), ("", "text")]
-        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
+        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES.items()]
     if labels.tags:
         out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
     if labels.notes:
