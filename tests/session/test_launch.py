@@ -326,7 +326,7 @@ def test_what_cannot_start(tmp_path: Path) -> None:
 def test_a_launch_that_comes_to_nothing_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch.sys, "executable", "/no/such/python")  # what the supervisor would run under
+    monkeypatch.setattr("sys.executable", "/no/such/python")  # what the supervisor would run under
     with pytest.raises(LaunchError, match="the supervisor could not be started"):
         start(LaunchSpec(("true",), root=tmp_path))
     status = find_session(tmp_path, "last").status()
