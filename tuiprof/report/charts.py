@@ -1,4 +1,7 @@
-"""Charts of an HTML report: shapes as inline SVG that stretch with the page, their labels as text beside them."""
+"""Tables drawn as they declare: with characters of a terminal, and as SVG for HTML reports.
+
+Shapes of an HTML report are inline SVG that stretch with the page, their labels text beside them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,166 @@ import numpy as np
 from tuiprof.model import Chart, Column, Series, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
-from tuiprof.report.chart import numbers, scale_top
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report import Style
+from tuiprof.report.sanitize import clip, sanitize, width
+
+#: Fewer points than this are read faster in the table.
+_LEAST_POINTS: Final = 8
+#: Title, canvas and axis are eight lines together; bars are a line each.
+_CANVAS_LINES, _MOST_BARS = 6, 7
+_MOST_CELLS, _LEAST_CELLS = 100, 40
+#: Cells of the name of a bar.
+_NAME: Final = 28
+#: A value beyond so many times the 90th percentile is cut off and said in words: the others keep their shape.
+_BEYOND: Final = 3.0
+
+
+def text_chart(table: Table, style: Style) -> list[str]:
+    """Draw a table as its :class:`~tuiprof.model.Chart` says, from zero, in at most eight lines.
+
+    There are none where the table declares no chart, or is too short to be worth one.
+    """
+    if table.chart is None or not table.chart.in_text or not style.charts:
+        return []
+    room = max(min(style.width or _MOST_CELLS, _MOST_CELLS), _LEAST_CELLS)
+    if table.chart.form == "bars":
+        return _text_bars(table, table.chart, room)
+    return _text_line(table, table.chart, room, style.plain)
+
+
+def is_line(table: Table) -> bool:
+    """Return whether a table is a series: many rows that matter only as a curve."""
+    return table.chart is not None and table.chart.form == "line"
+
+
+def scale_top(highs: Sequence[float]) -> float:
+    """Return where the scale of a series ends: its highest value, unless a few are far beyond the others."""
+    usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
+    return min(max(highs), usual) if usual > 0 else max(highs)
+
+
+def numbers(table: Table, key: str) -> list[float]:
+    """Return a column as numbers; unknown ones are 0."""
+    return [float(value or 0) for value in table.rows[key].to_list()]
+
+
+def _text_line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
+    """Draw a series; where there are more rows than columns of dots, the highest is drawn for its neighbours."""
+    series = drawn.series[0]
+    column = table.column(series.value)
+    values = numbers(table, series.high or series.value)
+    if len(values) < _LEAST_POINTS or max(values) <= 0:
+        return []
+    top = scale_top(values)
+    labels = [column.text(top), column.text(0)]
+    margin = max(map(len, labels))
+    cells = room - margin - 4
+    count = min(len(values), cells if plain else 2 * cells)
+    bounds = list(pairwise(i * len(values) // count for i in range(count + 1)))
+    heights = [min(max(values[low:high]), top) for low, high in bounds]
+    plot = _canvas(cells, _CANVAS_LINES)
+    plot.xlim(0, max(count - 1, 1))
+    plot.ylim(0, top)
+    marked = numbers(table, drawn.marked) if drawn.marked else [0.0]
+    points = [i for i, (low, high) in enumerate(bounds) if any(marked[low:high])] if any(marked) else []
+    # A stretch of marked points has a line at either end.
+    for point in points:
+        if point - 1 not in points or point + 1 not in points:
+            plot.vline(point)
+    plot.plot(list(range(count)), heights, marker="*" if plain else "braille")
+    title = sanitize(drawn.title)
+    if points:
+        title += f" · │ {table.column(drawn.marked).label}"
+    if beyond := sum(value > top for value in values):
+        title += f" · {beyond} beyond the scale, highest {column.text(max(values))}"
+    edges = [labels[0], *[""] * (_CANVAS_LINES - 2), labels[1]]
+    lines = [f"  {edge:>{margin}} ┤{line}" for edge, line in zip(edges, _drawn(plot), strict=True)]
+    return [clip(title, room, "end"), *lines, *_ends(table, drawn, margin + 4, room)]
+
+
+def _ends(table: Table, drawn: Chart, indent: int, room: int) -> list[str]:
+    """Return the line below a series: where it begins and ends."""
+    if not drawn.at:
+        return []
+    column = table.column(drawn.at)
+    first, last = (sanitize(_axis_label(column, table.rows[drawn.at][row])) for row in (0, -1))
+    first = clip(first, (room - indent) // 2)
+    last = clip(last, room - indent - width(first))
+    return [" " * indent + first + " " * (room - indent - width(first) - width(last)) + last]
+
+
+def _axis_label(column: Column, value: object) -> str:
+    """Return where a row is on the axis, for example ``step 12``."""
+    text = column.text(value)
+    return f"{column.label} {text}" if column.kind in ("count", "text") else text
+
+
+def _text_bars(table: Table, drawn: Chart, room: int) -> list[str]:
+    """Draw a bar a row, from zero, with its interval where it has one."""
+    series = drawn.series[0]
+    column, about = table.column(series.value), table.column(drawn.at)
+    share = next((one.key for one in table.columns if one.kind == "share" and not one.hidden), None)
+    known = table.rows.drop_nulls(series.value)
+    rows = known.head(_MOST_BARS)
+    if rows.is_empty() or max(values := [float(value) for value in rows[series.value].to_list()]) <= 0:
+        return []
+    names = [clip(sanitize(about.text(value)), _NAME) for value in rows[drawn.at].to_list()]
+    figures = [column.text(value) for value in values]
+    shares = (
+        [table.column(share).text(value) for value in rows[share].to_list()] if share else [""] * len(rows)
+    )
+    ends = [
+        [
+            float(high if high is not None else value)
+            for high, value in zip(rows[key].to_list(), values, strict=True)
+        ]
+        if key
+        else values
+        for key in (series.low, series.high)
+    ]
+    name, figure, part = (max(map(width, texts)) for texts in (names, figures, shares))
+    cells = room - 2 - name - figure - part - 2 * (3 if part else 2)
+    plot = _canvas(cells, len(rows))
+    # Half a cell is the finest a bar is drawn in; one below half a cell is still there.
+    top = max(*ends[1], *values)
+    plot.xlim(0, top)
+    plot.ylim(0.5, len(rows) + 0.5)
+    for row, (value, low, high) in zip(range(len(rows), 0, -1), zip(values, *ends, strict=True), strict=True):
+        plot.plot([0, value], [row, row], marker="sd")
+        if low < high:
+            plot.plot([low, high], [row, row], marker="─")
+            plot.plot([low, low], [row, row], marker="├")
+            plot.plot([high, high], [row, row], marker="┤")
+    title = sanitize(drawn.title)
+    if len(known) > len(rows):
+        title += f" · {len(rows)} of {len(known)}"
+    lines = [
+        f"  {label}{' ' * (name - width(label))}  {text:>{figure}}"
+        + (f"  {of:>{part}}" if part else "")
+        + f"  {bar}"
+        for label, text, of, bar in zip(names, figures, shares, _drawn(plot), strict=True)
+    ]
+    return [clip(title, room, "end"), *lines]
+
+
+def _canvas(cells: int, lines: int):  # type: ignore[no-untyped-def]
+    """Return plotext with an empty canvas: no frame, ticks or colours, of this size whatever the terminal's."""
+    import plotext
+
+    plotext.clear_figure()
+    plotext.limit_size(False, False)
+    plotext.theme("clear")
+    plotext.frame(False)
+    plotext.plot_size(cells, lines)
+    plotext.xticks([])
+    plotext.yticks([])
+    return plotext
+
+
+def _drawn(plot) -> list[str]:  # type: ignore[no-untyped-def]
+    """Return the lines of a canvas without escape codes."""
+    return [line.rstrip() for line in plot.uncolorize(plot.build()).rstrip("\n").split("\n")]
+
 
 #: Up to so many points are drawn as separate columns, more of them as a line.
 _COLUMNS = 64
@@ -26,7 +187,7 @@ _PARTS = range(2, 13)
 _WHOLE = (0.9, 1.005)
 
 
-def charts(table: Table) -> list[str]:
+def svg_charts(table: Table) -> list[str]:
     """Return the charts of a table as HTML; none where it is neither drawn nor parts of a whole."""
     if table.chart is not None and table.chart.form == "heat":
         return [heat(table, table.chart)]
@@ -73,7 +234,7 @@ def _series(table: Table, chart: Chart) -> str:
         (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, chart, a))
         for a, b in bounds
     ]
-    shape = _columns(points, top) if count <= _COLUMNS else _line(points, top)
+    shape = _columns(points, top) if count <= _COLUMNS else _svg_line(points, top)
     hits = "".join(
         f'<rect x="{i}" y="0" width="1" height="{_HEIGHT}" class="hit"><title>{_tip(p, kind, label)}</title></rect>'
         for i, (*p, label) in enumerate(points)
@@ -93,14 +254,9 @@ def _series(table: Table, chart: Chart) -> str:
 
 def _label(table: Table, chart: Chart, row: int) -> str:
     """Return the position of a row on the axis, for example ``step 12``."""
-    if not chart.at:
+    if not chart.at or (value := table.rows[chart.at][row]) is None:
         return ""
-    column = table.column(chart.at)
-    value = table.rows[chart.at][row]
-    if value is None:
-        return ""
-    text = sanitize(column.text(value))
-    return f"{sanitize(column.label)} {text}" if column.kind in ("count", "text") else text
+    return sanitize(_axis_label(table.column(chart.at), value))
 
 
 def _tip(point: Sequence[float], kind: Kind, label: str) -> str:
@@ -131,7 +287,7 @@ def _columns(points: Sequence[tuple[float, float, float, str]], top: float) -> s
     )
 
 
-def _line(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
+def _svg_line(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
     up = [f"{i + 0.5:g} {_y(high, top)}" for i, (_, _, high, _) in enumerate(points)]
     down = [f"{i + 0.5:g} {_y(low, top)}" for i, (low, *_) in enumerate(points)]
     mean = [f"{i + 0.5:g} {_y(middle, top)}" for i, (_, middle, _, _) in enumerate(points)]
@@ -302,7 +458,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
     )
     title = escape(sanitize(table.title))
     at = table.column(chart.at) if chart.at else None
-    ends = [_axis_label(table, at, row) for row in (0, count - 1)]
+    ends = [_pair_label(table, at, row) for row in (0, count - 1)]
     return [
         f'<figure class="series pair"><figcaption>{title}{cut}</figcaption><ul>{legend}</ul>'
         f'<div class="ticks" aria-hidden="true">{ticks}</div>'
@@ -312,7 +468,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
     ]
 
 
-def _axis_label(table: Table, at: Column | None, row: int) -> str:
+def _pair_label(table: Table, at: Column | None, row: int) -> str:
     """Return the position of a row on the axis, for example ``step 12``."""
     return (
         escape(f"{sanitize(at.label)} {sanitize(at.text(table.rows[at.key][row]))}") if at is not None else ""

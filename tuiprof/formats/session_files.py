@@ -1,8 +1,8 @@
-"""Reads what the session around a trace recorded of its steps while no profiler ran.
+"""Reads what a session recorded around a trace: source lines of host waits, and steps while no profiler ran.
 
-A session keeps its traces in ``traces/`` and the log of each process in ``log/``. A trace of PyTorch is named after the
-process that it is of, ``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the
-process has its path.
+The probe writes the source lines next to the trace. A session keeps its traces in ``traces/`` and the log of each
+process in ``log/``. A trace of PyTorch is named after the process that it is of,
+``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the process has its path.
 """
 
 from __future__ import annotations
@@ -14,12 +14,84 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
-import numpy as np
 
-from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
+# The name of a sidecar is needed where neither numpy nor Polars is loaded yet.
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
+
+
+_ENDINGS = (
+    *(".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json"),
+    *(".xplane.pb.gz", ".xplane.pb"),
+)
+
+
+#: Bytes of what the probe writes at most, by far.
+_LARGEST = 256 << 20
+
+
+#: What 64-bit columns hold, with room for sums: the file may be damaged.
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+
+
+class _Site(msgspec.Struct):
+    unix_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    tid: _Whole
+    what: str
+    frames: list[str]
+    dur_ns: _Whole | None = None
+
+
+def sidecar_name(trace: str) -> str:
+    """Return the name of the file next to a trace."""
+    stem = next(
+        (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
+    )
+    return f"{stem}.syncs.jsonl"
+
+
+def read_sync_sites(trace: Path) -> pl.DataFrame | None:
+    """Return the table of :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without
+    one.
+    """
+    try:
+        beside = trace.with_name(sidecar_name(trace.name))
+        if not beside.is_file() or beside.stat().st_size > _LARGEST:
+            return None  # not recorded
+        lines = beside.read_bytes().splitlines()
+    except OSError:
+        return None
+    import polars as pl
+
+    decode = msgspec.json.Decoder(_Site).decode
+    sites: list[_Site] = []
+    for line in lines:
+        try:
+            sites.append(decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # the last line of a probe that was killed
+    return pl.DataFrame(
+        {
+            "unix_ns": [site.unix_ns for site in sites],
+            "tid": [site.tid for site in sites],
+            "what": [site.what for site in sites],
+            "frames": [site.frames for site in sites],
+            "dur_ns": [site.dur_ns for site in sites],
+        },
+        schema={
+            "unix_ns": pl.Int64,
+            "tid": pl.Int64,
+            "what": pl.String,
+            "frames": pl.List(pl.String),
+            "dur_ns": pl.Int64,
+        },
+    ).sort("unix_ns")
+
 
 #: Fewer steps than this say little about the others.
 LEAST_STEPS: Final = 5
@@ -48,7 +120,6 @@ _UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 #: What 64-bit columns hold, with room for sums: a log may be damaged.
-_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
 
 
 class _Line(msgspec.Struct):
@@ -103,6 +174,10 @@ class _Meta(msgspec.Struct):
 
 def read_uncaptured(trace: Path) -> Uncaptured | None:
     """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them."""
+    import numpy as np
+
+    from tuiprof.model.steps import Uncaptured
+
     log = _log_of(trace.resolve())
     if log is None:
         return None
@@ -213,6 +288,8 @@ def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
 
     They have the phases of a steady step, and take clearly less.
     """
+    import numpy as np
+
     limit = _AHEAD * float(np.median([step.dur for step in steady]))
     phases = {frozenset(step.ph) for step in steady}
     ahead = [step.dur for step in first if 0 < step.dur < limit and frozenset(step.ph) in phases]
@@ -232,6 +309,8 @@ def _meta(meta: Path) -> _Meta:
 
 def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     """Return the lines at which the main thread was sampled, as the log has them last."""
+    from tuiprof.model.steps import SampledLine
+
     found = _last(log, b'{"t": "lines"', _Lines)
     if found is None or found.samples < _LEAST_SAMPLES:
         return ()
@@ -244,6 +323,8 @@ def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
 
 def _restarts(log: Path) -> WorkerRestarts | None:
     """Return how loaders started their workers again, as the log has it last."""
+    from tuiprof.model.steps import WorkerRestarts
+
     found = _last(log, b'{"t": "workers"', _Workers)
     if found is None or min(found.n, found.starts, found.ns) <= 0:
         return None
@@ -265,6 +346,8 @@ def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
 
 def _cores(log: Path) -> tuple[float | None, float | None]:
     """Return how many cores a run keeps busy, and how many are idle, in the median; None = not recorded."""
+    import numpy as np
+
     if not log.is_file():
         return None, None
     found: list[tuple[float, float]] = []

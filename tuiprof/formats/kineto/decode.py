@@ -10,19 +10,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import clock, communications, layout, tolerant
-from tuiprof.formats.kineto.columns import Books, Columns, Untimely, build, identity, memory_numbers, words
-from tuiprof.formats.kineto.events import (
-    MISSING,
+from tuiprof.formats.kineto import layout, tolerant
+from tuiprof.formats.kineto.columns import (
     AnyEvent,
+    Books,
+    Columns,
+    Identity,
+    Untimely,
+    build,
     decode_events,
     decode_exact_events,
     decode_instant,
     decode_loosely,
     decode_pieces,
+    identity,
+    memory_numbers,
+    words,
 )
-from tuiprof.formats.kineto.fastpath.arrays import Codes
-from tuiprof.formats.kineto.fastpath.lines import LineReader, Lines
+from tuiprof.formats.kineto.lines import LineReader, Lines
+from tuiprof.formats.kineto.numbers import MISSING, Codes, ns_from_text
 
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
@@ -42,6 +48,78 @@ _NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
 _INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
+_GROUP_KEY = b'"Process Group Name"'
+#: Maximum length of the arguments of one event, bytes.
+_LONGEST_ARGUMENTS = 1 << 16
+_Number = int | float | str | None
+
+
+class Communication(msgspec.Struct, array_like=True):
+    """The process group in the arguments of one event.
+
+    Attributes:
+        correlation: Links a kernel with its launch; None = an operator.
+        external_id: Its operator, or the one that launched it.
+        group: Name of the process group, unique among the groups of a rank.
+        description: What the framework calls it, as ``mesh_dp``.
+        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
+        size: Number of its ranks; None = not said.
+    """
+
+    correlation: int | None
+    external_id: int | None
+    group: str
+    description: str
+    ranks: str
+    size: int | None
+
+
+class _Arguments(msgspec.Struct):
+    group: int | str = msgspec.field(name="Process Group Name")
+    correlation: _Number = None
+    external_id: _Number = msgspec.field(name="External id", default=None)
+    description: str = msgspec.field(name="Process Group Description", default="")
+    ranks: str | list[int] = msgspec.field(name="Process Group Ranks", default="")
+    size: _Number = msgspec.field(name="Group size", default=None)
+
+
+_decode_arguments = msgspec.json.Decoder(_Arguments).decode
+
+
+def find_communications(data: bytes, end: int) -> list[Communication]:
+    """Return the process groups of the events in a text whose last complete event ends at ``end``.
+
+    PyTorch writes them into the arguments of collective kernels, which have a correlation, and of the operator
+    ``record_param_comms``, which has an external id. They are read from the text, independent of the decoder of events.
+    """
+    found = []
+    at = data.find(_GROUP_KEY, 0, end)
+    while at >= 0:
+        start = data.find(b"{", max(data.rfind(b'"args"', max(0, at - _LONGEST_ARGUMENTS), at), 0), at)
+        stop = data.find(b"}", at, at + _LONGEST_ARGUMENTS) + 1
+        try:
+            said = _decode_arguments(data[start:stop])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # not arguments as PyTorch writes them
+        else:
+            found.append(
+                Communication(
+                    _id_or_none(said.correlation),
+                    _id_or_none(said.external_id),
+                    str(said.group),
+                    said.description,
+                    said.ranks if isinstance(said.ranks, str) else str(said.ranks),
+                    _id_or_none(said.size),
+                )
+            )
+        at = data.find(_GROUP_KEY, at + len(_GROUP_KEY), end)
+    return found
+
+
+def _id_or_none(value: _Number) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+
+
 class Rare(msgspec.Struct):
     """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e)."""
 
@@ -49,8 +127,8 @@ class Rare(msgspec.Struct):
     phase: str
     name: str
     cat: str  # its category word
-    pid: int | str | None  # its process
-    tid: int | str | None  # its thread
+    pid: Identity  # its process
+    tid: Identity  # its thread
     ts: int | None  # its time in ns on the clock of the file; None = not said
     id: str  # what joins asynchronous events
     args: object  # its arguments as decoded
@@ -63,13 +141,13 @@ class Chunk(msgspec.Struct):
     phases: dict[str, int]  # their number by phase; the phase of an event without one is ``"?"``
     names: list[str]  # names by code
     cats: list[str]  # category words by code
-    lanes: list[tuple[int | str | None, int | str | None]]  # (process, thread) by code
+    lanes: list[tuple[Identity, Identity]]  # (process, thread) by code
     spans: Columns  # complete events (X)
     pairs: Columns  # begin and end events (B, E), in file order
     instants: Columns  # events without length
     rare: list[Rare]  # events that are decoded whole
     #: What its events say of process groups.
-    communications: list[communications.Communication] = msgspec.field(default_factory=list)
+    communications: list[Communication] = msgspec.field(default_factory=list)
     malformed: int = 0  # stretches without an event, and events without time
     repaired: int = 0  # events kept after a repair
     strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
@@ -89,7 +167,7 @@ class ChunkDecoder:
         chunk = self._strictly(data)
         if chunk is None:
             chunk = self._patiently(data)
-        chunk.communications = communications.find(data, chunk.rest)
+        chunk.communications = find_communications(data, chunk.rest)
         return chunk
 
     def _strictly(self, data: bytes) -> Chunk | None:
@@ -270,7 +348,7 @@ def _sound(columns: Columns) -> tuple[Columns, int, int]:
 def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
     """Decode events whole; their times all at once, because an array operation an event is slow."""
     whole = [decode_loosely(text) for text in texts]
-    times = clock.from_text([bytes(event.ts) for event in whole]).tolist()
+    times = ns_from_text([bytes(event.ts) for event in whole]).tolist()
     return [
         Rare(
             ordinal,
