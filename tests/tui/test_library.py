@@ -17,8 +17,7 @@ from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.meta import Scenario
+from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch_form import RunForm
@@ -28,7 +27,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.dates import age, ago, when
+from tuiprof.tui.widgets.spans import age, ago, when
 
 
 async def until_form(pilot: Pilot[int], kind: type[RunForm]) -> RunForm:

@@ -12,15 +12,13 @@ from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
-from tuiprof.session.live.replay import Live, load
+from tuiprof.session.live.replay import Live, read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.meta import Scenario
-from tuiprof.session.store.storage import Counts
-from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.navigator import Navigator
+from tuiprof.session.store.meta import Scenario, write_meta
+from tuiprof.session.store.output import Counts
+from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.panes import RunPanes
@@ -28,7 +26,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted
 
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None
 async def test_before_the_first_step_chart_and_head_say_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.run.activity.activity", lambda _: "torch is loaded")
+    monkeypatch.setattr("tuiprof.session.live.step_source.activity", lambda _: "torch is loaded")
     made = Synthetic(tmp_path, gpus=0)
     made.start()
     app = live(made.session.path)
@@ -405,7 +403,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     from tuiprof.tui.live import view as live_view
 
     made = recorded(tmp_path, 60)
-    fold = load(made.session)
+    fold = read_fold(made.session)
     rank = fold.lead
     assert rank is not None
     view = View(fold.now_ns, None, False)
@@ -433,7 +431,7 @@ async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) ->
 
 
 def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
-    fold = load(recorded(tmp_path, 31).session)
+    fold = read_fold(recorded(tmp_path, 31).session)
     assert fold.lead is not None
     steps, chart = fold.lead.steps, StripChart()
 

@@ -15,15 +15,12 @@ from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_
 from tuiprof.tui.answers.detail import Finding
 from tuiprof.tui.answers.view import MORE_IN, NextTable
 from tuiprof.tui.timeline.results import Answer
-from tuiprof.tui.widgets.filter_bar import FilterBar
-from tuiprof.tui.widgets.filter_expression import FilterError
+from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.lines import Row, row_width
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row, VerdictLine, row_width
 from tuiprof.tui.widgets.rows import TableState
+from tuiprof.tui.widgets.spans import wrap
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.verdict import VerdictLine
-from tuiprof.tui.widgets.wrap import wrap
 
 
 class Message(Painted, can_focus=True):

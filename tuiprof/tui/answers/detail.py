@@ -17,10 +17,9 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.answers.event_detail import EventDetail, Excerpt
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.readout import link_words
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 _LABEL = 16
 _MOST_FRAMES = 40

@@ -14,7 +14,7 @@ from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.detail import DetailPane, Finding
 from tuiprof.tui.answers.event_detail import EventDetail, describe, first_excerpt
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.results import row_in
 from tuiprof.tui.widgets.table import VirtualTable

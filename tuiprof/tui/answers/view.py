@@ -14,7 +14,7 @@ from tuiprof.model.units import format_count
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 _LABEL: Final = 13
 #: From this width on, long values are shown beside the fields.

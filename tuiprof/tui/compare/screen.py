@@ -19,7 +19,7 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.opening.loading_panel import LoadingPanel
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.comparison.sides import Side

@@ -9,8 +9,7 @@ from tuiprof.tui.compare.counterpart import counterpart, shift_between
 from tuiprof.tui.compare.view import matched_row
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row, fit
 
 
 class TimelinePair(Vertical):

@@ -36,10 +36,10 @@ from tuiprof.tui.live.panes import RunPanes
 from tuiprof.tui.live.verdict import Verdict
 from tuiprof.tui.live.view import alert_paragraphs
 from tuiprof.tui.terminal.guest import TerminalApp
-from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
     from tuiprof.session.store.summary import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
@@ -392,7 +392,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def _read_headline(self, path: Path) -> None:
         """Read a trace in another process, for what it says first."""
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         def show(headline: Headline) -> None:
             self._verdict.set_headline(path, headline)
@@ -417,7 +417,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_steps_form(self) -> None:
         """Ask what a step shall be, and ask the script to count these."""
-        from tuiprof.session.attaching.change_steps import change_request, request_change
+        from tuiprof.session.asking import change_request, request_change
         from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm
 
@@ -487,7 +487,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
-        from tuiprof.session.store.labels import read_labels
+        from tuiprof.session.store.meta import read_labels
         from tuiprof.tui.dialogs.reading import ReadingScreen
 
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
@@ -496,7 +496,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
-        from tuiprof.session.store.labels import add_note
+        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected

@@ -8,18 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import refusal
-from tuiprof.session.store.storage import lost_output
+from tuiprof.session.store.output import lost_output
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.overhead import Overhead
 from tuiprof.tui.live.view import alert_row, armed_row, capture_row, headline_row, over_row, step_row
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
-from tuiprof.tui.widgets.wrap import wrap_row
+from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
 #: So long a failed capture is shown.
 _FAILURE_NS: Final = 30_000_000_000

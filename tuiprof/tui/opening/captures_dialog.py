@@ -20,12 +20,11 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.opening.captures import Captures, Figures, figures
 from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row, fit
 
 #: Bytes of files that are read at most to say what they hold.
 _MOST_BYTES: Final = 1 << 30

@@ -12,7 +12,7 @@ from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 _BAR = 40
 

@@ -7,11 +7,11 @@ from typing import Final
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.findings import Shown, is_bad
 from tuiprof.tui.trace.view import Headline
-from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
-from tuiprof.tui.widgets.verdict import MARKS, Flowing
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.lines import Flowing, Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
 _BAR_CELLS: Final = 28
 #: Below this width there is no bar.

@@ -13,9 +13,9 @@ from tuiprof.model.trust import Trust
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
-from tuiprof.tui.widgets.verdict import MARKS
 
 
 class TraceHead(Lines):

@@ -21,7 +21,7 @@ from tuiprof.tui.opening.loading import Opening, Progress
 from tuiprof.tui.opening.loading_panel import LoadingPanel
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace

@@ -13,12 +13,13 @@ from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.readout import offset_text
 from tuiprof.tui.timeline.results import Results
 from tuiprof.tui.trace.findings import findings_of
-from tuiprof.tui.widgets.tab_bar import Tab
-from tuiprof.tui.widgets.verdict import MARKS, most_important
+from tuiprof.tui.widgets.bars import Tab
+from tuiprof.tui.widgets.lines import most_important
 
 #: Fact of an analysis: which share of a step is saved by all that it finds, together.
 _SAVES_SHARE = "saves_share"
