@@ -22,11 +22,9 @@ import numpy as np
 
 from tuiprof.advice.proof import KEY as PROOF
 from tuiprof.advice.proof import proof_table, prove
-from tuiprof.analyses.compare.change import StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric, step_pair
-from tuiprof.analyses.compare.script import script_change
-from tuiprof.analyses.compare.traces import compare as compare_traces
-from tuiprof.analyses.compare.words import changed_in_words
+from tuiprof.analyses.compare import changed_in_words
+from tuiprof.analyses.compare import compare as compare_traces
+from tuiprof.analyses.shared.changes import Metric, StepChange, script_change, step_change, step_pair
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -36,8 +34,8 @@ from tuiprof.ladder.state import Figures, LadderRun, Trial, find_ladder
 from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind, Table
-from tuiprof.session.live.crowding import crowded
-from tuiprof.session.live.summary import read_fold
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.sharing import crowded
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.run.source import texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
