@@ -23,7 +23,7 @@ import tuiprof
 from tuiprof.formats.kineto.layout import Stretch
 from tuiprof.formats.source import Source
 from tuiprof.system.memory import keep_freed
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores
 
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.decode import Chunk
@@ -132,7 +132,7 @@ class _Worker:
             pass_fds=(file, shared),
             bufsize=0,
             start_new_session=True,  # the reader handles Ctrl-C
-            # NumPy's idle threads would spin (see tuiprof.system.threads), also when a notebook starts the workers.
+            # NumPy's idle threads would spin (see tuiprof.system.own_process), also when a notebook starts the workers.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self.process.stdin is not None
