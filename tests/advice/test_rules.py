@@ -318,6 +318,9 @@ def test_group_norms_want_channels_first() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "TF32", 1.2 * 66.9 / 494.7),
         ("Tesla V100-SXM2-32GB", "torch.float16", 1.2 * 15.7 / 125),
+        ("NVIDIA L4", "TF32", 1.2 * 30.3 / 60),
+        ("NVIDIA A10G", "torch.bfloat16", 1.2 * 31.5 / 70),
+        ("AMD Instinct MI250X", "torch.bfloat16", 1.2 * 23.9 / 191.5),
         ("Some Chip", "TF32", 0.3),
     ],
 )
