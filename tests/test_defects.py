@@ -16,7 +16,7 @@ from tuiprof import advice, analyses, formats, plugins, report, telemetry
 from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
 from tuiprof.cli import main
-from tuiprof.cli.examination import examine
+from tuiprof.cli.machine import examine
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
