@@ -56,7 +56,7 @@ def open_(
     from tuiprof.blackbox.unpickle import is_pickle
     from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
-    from tuiprof.formats.conversion import refuse
+    from tuiprof.formats.neuron.captures import refuse
     from tuiprof.model.characters import shell_word
 
     if session is None and Path(target).is_file() and is_pickle(Path(target)):
