@@ -119,7 +119,8 @@ def session_answer(
 ) -> Answer:
     """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
     from tuiprof.model.report import Answer, Line
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     summary = summarise(session, fold)
@@ -178,18 +179,18 @@ def _step_ns(summary: Report) -> float | None:
 
 def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
     """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
-    from tuiprof.blackbox import allocator, failure
-    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.blackbox.dumps import snapshot_report
+    from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
     from tuiprof.errors import TraceError
     from tuiprof.model import Unavailable
 
     reports: list[Report | Unavailable] = []
-    ended = failure.failure_report(session, fold, session.status())
+    ended = failure_report(session, fold, session.status())
     if ended is not None:
         reports.append(ended)
-    for path in failure.snapshots(fold)[-1:]:
+    for path in snapshots(fold)[-1:]:
         try:
-            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+            reports.append(snapshot_report(session.path / path, title="Where memory ran out"))
         except TraceError as error:
             reports.append(Unavailable("allocator", error.message, error.remedy))
     stall = newest(fold)
@@ -211,7 +212,8 @@ def page(
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     if fmt == "json":
         found = (
@@ -324,6 +326,7 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
     from tuiprof.cli.targets import session_or_none, traces_at
     from tuiprof.errors import UsageProblem
     from tuiprof.ladder.fixing import VARIABLE, attempt
+    from tuiprof.model.characters import shell_word
     from tuiprof.model.units import format_ns, format_share
     from tuiprof.report.sanitize import sanitize
 
@@ -344,7 +347,9 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             if item.finding.switch:
                 variables += f" (only in the trials; in the script: {item.finding.instead})"
             saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
-            sys.stdout.write(f"{rule}{saves}\n  {variables}\n  tuiprof fix {target} --try {rule}\n")
+            sys.stdout.write(
+                f"{rule}{saves}\n  {variables}\n  tuiprof fix {shell_word(target)} --try {rule}\n"
+            )
         return 0
     if tried not in able:
         known = f"there are {', '.join(able)}" if able else "there are none"

@@ -15,7 +15,7 @@ from tuiprof.cli.targets import open_screen, say, session_of
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
-    from tuiprof.session.attaching.attach import Candidate
+    from tuiprof.session.attach import Candidate
     from tuiprof.session.store.folders import Session
 
 #: ``--pid`` without a number: choose from a list.
@@ -86,8 +86,8 @@ def attach(
 
 
 def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Path:
-    from tuiprof.session.attaching.attach import attach as enter
-    from tuiprof.session.attaching.attach import describe
+    from tuiprof.session.attach import attach as enter
+    from tuiprof.session.attach import describe
 
     session, answers = enter(list(dict.fromkeys(pids)), name=name, root=root, watch_nan=watch_nan)
     for answer in answers:
@@ -100,7 +100,7 @@ def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Pa
 def _chosen() -> int:
     """Let the user choose from the Python processes that have loaded a framework."""
     from tuiprof.errors import UsageProblem
-    from tuiprof.session.attaching.attach import candidates
+    from tuiprof.session.attach import candidates
 
     found = candidates()
     if not found:
@@ -131,7 +131,7 @@ def _line(one: Candidate) -> str:
 @click.pass_obj
 def detach(invocation: Invocation, session: str) -> int:
     """Detach from a process that `tuiprof attach --pid` attached to; it keeps running as before."""
-    from tuiprof.session.attaching.attach import detach as leave
+    from tuiprof.session.attach import detach as leave
 
     found = session_of(invocation, session)
     leave(found)
@@ -166,10 +166,9 @@ def collect(
     need rsync, and ssh must log in by key: there is no password prompt. Copies go into the sessions folder here,
     and stay when the host removes the originals.
     """
-    from tuiprof.session.collecting.collect import Collector
-    from tuiprof.session.collecting.remote import Remote
+    from tuiprof.session.collecting import Collector, Remote
     from tuiprof.session.store.folders import sessions_root
-    from tuiprof.system import hangup
+    from tuiprof.system.own_process import signals_kept
 
     root = sessions_root(invocation.sessions)
     with tempfile.TemporaryDirectory(prefix="tuiprof-", dir=_SOCKETS) as sockets:
@@ -183,7 +182,7 @@ def collect(
             asked.append(number)
             collector.stop()
 
-        with hangup.signals_kept(stop):
+        with signals_kept(stop):
             collector.run()
     nothing = [host for host, copies in collector.copies.items() if not copies]
     if nothing:
@@ -218,9 +217,9 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
 
 def _of_process(pid: int, children: bool) -> Report:
     from tuiprof.blackbox import Process, stacks_report
-    from tuiprof.session.attaching import spy
+    from tuiprof.session import ptrace
 
-    threads = spy.stacks_of(pid, children=children)
+    threads = ptrace.stacks_of(pid, children=children)
     processes = [Process(f"process {number}", found) for number, found in threads.items()]
     return stacks_report(processes, title=f"Stacks of process {pid}")
 
@@ -233,7 +232,7 @@ def _of_session(session: Session) -> Report:
     """
     from tuiprof.blackbox.session import asked, kept
     from tuiprof.errors import SessionError
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
 
     if session.status().state == "running":
         return asked(session)
@@ -265,8 +264,8 @@ def steps(
     before are withdrawn. The script keeps running, unchanged. MODULE is __main__ for the script itself.
     """
     from tuiprof.report.sanitize import sanitize
-    from tuiprof.session.attaching.change_steps import change_request, change_steps, said
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.asking import change_request, change_steps, said
+    from tuiprof.session.live.replay import read_fold
 
     found = session_of(invocation, session or "last")
     if not (at or function or by):

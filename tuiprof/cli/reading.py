@@ -167,8 +167,7 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
 
 def _snapshot_of(target: str) -> Report | None:
     """Return the report of an allocator's snapshot; None = the target is something else."""
-    from tuiprof.blackbox.allocator import snapshot_report
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle, snapshot_report
 
     path = Path(target)
     return snapshot_report(path) if path.is_file() and is_pickle(path) else None
@@ -199,8 +198,9 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import refusals
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     refused = refusals(fold)

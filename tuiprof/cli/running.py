@@ -16,7 +16,7 @@ import click
 
 from tuiprof.cli.options import Function, Invocation, complete_scenarios
 from tuiprof.cli.targets import open_screen, say
-from tuiprof.system import hangup
+from tuiprof.system import own_process
 
 if TYPE_CHECKING:
     from tuiprof.session.live.fold import Fold
@@ -162,7 +162,7 @@ def _watch_inline(session: Session) -> int | None:
         return 0
     from dataclasses import replace
 
-    from tuiprof.headline.trace import ask
+    from tuiprof.comparison.headline import ask
     from tuiprof.report import render_all
     from tuiprof.report.sanitize import for_log, sanitize
     from tuiprof.session.live.summary import summarise
@@ -214,7 +214,7 @@ def record(
     asked: list[int] = []
     # Around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends this process
     # just when it has been started.
-    with hangup.signals_kept(lambda number, frame: asked.append(number)):
+    with own_process.signals_kept(lambda number, frame: asked.append(number)):
         session = start(spec)
         status = _follow(session, asked, tee=tee, quiet=quiet)
     if not status.over:  # the terminal went away; the run goes on
@@ -266,8 +266,7 @@ def launch_spec(
     """
     from dataclasses import replace
 
-    from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
-    from tuiprof.session.run.step_option import step_environment
+    from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, step_environment
 
     if no_capture:
         if capture or stack or shapes or memory or capture_slower or capture_every:
@@ -408,8 +407,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
     """
     from tuiprof.session.live.replay import Live
     from tuiprof.session.run.control import stop_unless_over
-    from tuiprof.session.store.output import Tee
-    from tuiprof.session.store.storage import trouble
+    from tuiprof.session.store.output import Tee, trouble
 
     feed = Live(session)
     feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted

@@ -53,7 +53,7 @@ def open_(
         return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle
     from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
     from tuiprof.formats.neuron.captures import refuse
@@ -81,16 +81,19 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
         UsageProblem: It holds one rank.
     """
     from tuiprof.errors import UsageProblem
+    from tuiprof.model.characters import shell_word
 
     if session is not None and session.others:
         raise UsageProblem(
             f"the captures of {session.id} are in one folder per host, which the map cannot open together",
-            f"tuiprof report {session.id} stragglers heat -f html > job.html",
+            f"tuiprof report {shell_word(session.id)} stragglers heat -f html > job.html",
         )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run, several=True)
     if len(found) < 2:
-        raise UsageProblem(f"{target} contains the trace of a single rank", f"tuiprof open {target}")
+        raise UsageProblem(
+            f"{target} contains the trace of a single rank", f"tuiprof open {shell_word(target)}"
+        )
     folders = {file.path.parent for file in found.files}
     return folders.pop() if len(folders) == 1 else place
 
