@@ -21,8 +21,7 @@ from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
 from tuiprof.resources import shipped
-from tuiprof.telemetry import Absent, host
-from tuiprof.telemetry.hardware import find_hardware
+from tuiprof.telemetry import Absent, find_hardware, host
 
 SAMPLE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 PARTS = (

@@ -19,8 +19,7 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
-from tuiprof.telemetry import Device, backends
-from tuiprof.telemetry.hardware import Hardware, find_hardware
+from tuiprof.telemetry import Device, Hardware, backends, find_hardware
 
 if TYPE_CHECKING:
     import polars as pl

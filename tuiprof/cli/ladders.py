@@ -188,7 +188,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
-    from tuiprof.telemetry.hardware import find_hardware
+    from tuiprof.telemetry import find_hardware
 
     return found, find_hardware().all
 

@@ -276,9 +276,8 @@ def history(
     from tuiprof.fleet.gather import gather
     from tuiprof.fleet.task import File
     from tuiprof.formats import open_set
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, Summary, summary_of
     from tuiprof.session.store.hosts import runs
-    from tuiprof.session.store.summary import Summary, summary_of
 
     points: list[Point] = []
     problems: list[str] = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tuiprof.errors import SessionError
 from tuiprof.model.characters import shell_word
-from tuiprof.session.run.source import own_files
+from tuiprof.session.run.launch import own_files
 from tuiprof.system.files import explain
 
 if TYPE_CHECKING:

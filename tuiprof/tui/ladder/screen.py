@@ -143,7 +143,7 @@ class LadderShelf:
         from tuiprof.ladder.runner import plan
         from tuiprof.ladder.scenarios import find_ladder
         from tuiprof.session.run.interpreter import facts
-        from tuiprof.telemetry.hardware import find_hardware
+        from tuiprof.telemetry import find_hardware
 
         found = find_ladder(self._name, self._start.scenarios)
         known = facts(self._start.python)

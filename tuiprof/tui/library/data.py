@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, Summary
     from tuiprof.session.store.meta import Scenario
-    from tuiprof.session.store.summary import Summary
     from tuiprof.telemetry import Device
 
 #: So many of the newest sessions are listed; older ones open by their name.

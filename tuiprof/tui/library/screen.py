@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from textual.widgets import Input
 
-    from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.summary import Summary
+    from tuiprof.session.store.folders import Session, Summary
     from tuiprof.tui.library.launch_form import LaunchWish, RunWish
 
 #: Seconds between two readings of the folder of sessions: runs come and go.

@@ -12,7 +12,7 @@ from tuiprof.tui.library.view import session_name
 from tuiprof.tui.terminal.guest import TerminalApp
 
 if TYPE_CHECKING:
-    from tuiprof.session.store.summary import Summary
+    from tuiprof.session.store.folders import Summary
 
 
 class SessionActions:

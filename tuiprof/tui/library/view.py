@@ -19,8 +19,8 @@ from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spr
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
+    from tuiprof.session.store.folders import Summary
     from tuiprof.session.store.meta import Labels
-    from tuiprof.session.store.summary import Summary
 
 #: Endings that all traces share, left out of their names.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")

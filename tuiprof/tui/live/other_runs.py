@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import SessionError
-from tuiprof.session.store.folders import Session, list_sessions
-from tuiprof.session.store.summary import Summary
+from tuiprof.session.store.folders import Session, Summary, list_sessions
 
 #: Number of newest sessions to search for runs.
 _NEWEST: Final = 40
@@ -49,7 +48,7 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
         Name of the baseline variant and its median step time in ns; None = there is none, or this is one.
     """
     from tuiprof.ladder.scenarios import ladders
-    from tuiprof.session.store.summary import summary_of
+    from tuiprof.session.store.folders import summary_of
 
     scenario = session.meta.scenario
     if scenario is None:

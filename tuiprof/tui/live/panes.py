@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.step_source import counted, likely
-from tuiprof.session.store.summary import Summary
+from tuiprof.session.store.folders import Summary
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import DevicePanel
 from tuiprof.tui.live.figures import Figures

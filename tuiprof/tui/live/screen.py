@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.system.memory import return_freed
+from tuiprof.system.own_process import return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
@@ -40,7 +40,7 @@ from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
-    from tuiprof.session.store.summary import Summary
+    from tuiprof.session.store.folders import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
 

@@ -23,10 +23,9 @@ from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.sharing import device_of
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, Summary
 from tuiprof.session.store.meta import DeviceMeta, Labels, SessionMeta, TriggerRequest
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, headline
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.braille import Floats
