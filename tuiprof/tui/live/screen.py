@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.system.own_process import return_freed
+from tuiprof.system.own_process import map_arrays, return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
@@ -56,8 +56,8 @@ _PICTURE_S: Final = 0.5
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
-#: Interval of releasing memory left by frames, s.
-_RETURN_S: Final = 60.0
+#: Interval of releasing memory left by frames, s: what they leave in this time takes part in how much memory is kept.
+_RETURN_S: Final = 10.0
 #: Seconds between two searches for other runs.
 _RUNS_S: Final = 3.0
 #: Seconds after which the clocks of hosts are compared again, once all ranks have been found.
@@ -122,6 +122,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Begin to follow the session."""
+        map_arrays()
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
         self.set_interval(_RETURN_S, self._return_freed)
@@ -140,6 +141,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def draw_at_next_tick(self) -> None:
         """Draw though nothing is new: what happened under another screen, or what another size has room for."""
         self._shown = ()
+
+    @on(events.ScreenResume)
+    def _map_arrays(self) -> None:
+        """Map arrays again after a trace was open above this screen, which keeps what it frees."""
+        map_arrays()
 
     # -- drawing -----------------------------------------------------------------------------------------
 
@@ -582,4 +588,4 @@ def _fate(session: Session) -> str:
 
 def _attach_command(session: Session) -> str:
     known = session.path.parent == sessions_root()
-    return f"tuiprof attach {session.id if known else shell_word(str(session.path))}"
+    return f"tuiprof attach {shell_word(session.id if known else str(session.path))}"
