@@ -11,7 +11,7 @@ from tuiprof.session.live.tail import Batch
 from tuiprof.session.log.records import Memory, Telemetry, Uses
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.meta import DeviceMeta, SessionMeta
-from tuiprof.tui.live.view import device_views
+from tuiprof.tui.live.devices import device_views
 
 GPUS = [DeviceMeta(f"gpu{i}", "nvidia", "NVIDIA H200", None, {"uuid": f"GPU-{i}{i}"}) for i in range(4)]
 META = SessionMeta(1, "run", [], "/", 0, 0, devices=[DeviceMeta("host", "host", "CPU"), *GPUS])

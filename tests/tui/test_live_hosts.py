@@ -13,8 +13,9 @@ from tests.session.session_logs import append, line
 from tuiprof.session.live.hosts import host_states
 from tuiprof.session.live.replay import load
 from tuiprof.session.store.folders import run_of
+from tuiprof.tui.live.devices import device_views
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.view import device_views, devices_of, hosts_row
+from tuiprof.tui.live.view import devices_of, hosts_row
 
 #: So long ago the run began: the screen's clock is the wall clock.
 AGO_S = (time.time_ns() - START) / S - 10

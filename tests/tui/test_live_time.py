@@ -301,9 +301,9 @@ async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.session.store.viewing import viewings
-    from tuiprof.tui.live import overhead
+    from tuiprof.tui.live import moment
 
-    monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)
+    monkeypatch.setattr(moment, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:

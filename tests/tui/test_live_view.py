@@ -20,12 +20,10 @@ from tuiprof.session.log.records import Telemetry
 from tuiprof.session.run import control
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
-from tuiprof.tui.live.captures import RunCaptures
-from tuiprof.tui.live.figures import Figures
-from tuiprof.tui.live.moment import Moment
-from tuiprof.tui.live.overhead import Overhead
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.verdict import Verdict
+from tuiprof.tui.live.captures import RunCaptures, Verdict
+from tuiprof.tui.live.charts import StripChart
+from tuiprof.tui.live.devices import device_notes, device_views
+from tuiprof.tui.live.moment import Figures, Moment, Overhead
 from tuiprof.tui.live.view import View
 from tuiprof.tui.widgets.spans import Row, row_width
 
@@ -75,7 +73,7 @@ class Bottom:
 
 
 def test_nothing_here_needs_textual() -> None:
-    modules = ("moment", "captures", "figures", "overhead", "verdict", "view", "other_runs")
+    modules = ("moment", "captures", "view")
     code = f"import {', '.join(f'tuiprof.tui.live.{name}' for name in modules)}, sys; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -276,12 +274,12 @@ def test_of_many_ranks_the_straggler_and_the_one_shown_stay() -> None:
 def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:
     with_gpu = Synthetic(tmp_path / "a").session.meta
     without = Synthetic(tmp_path / "b", gpus=0).session.meta
-    assert live_view.device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
-    assert live_view.device_notes(with_gpu, known=False, over=True) == ["no readings"]
+    assert device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
+    assert device_notes(with_gpu, known=False, over=True) == ["no readings"]
     with_gpu.absent = {"neuron": "no driver"}
-    assert live_view.device_notes(with_gpu, known=True, over=False) == ["not found: Neuron"]
+    assert device_notes(with_gpu, known=True, over=False) == ["not found: Neuron"]
     without.absent = dict.fromkeys(("nvidia", "amd", "neuron", "tpu"), "no driver")
-    [one_line] = live_view.device_notes(without, known=True, over=False)
+    [one_line] = device_notes(without, known=True, over=False)
     assert one_line == "no NVIDIA GPU, AMD GPU, Neuron, TPU found: tuiprof doctor"
     assert len(one_line) < 58, "cut in half of a screen of 120 columns"
 
@@ -312,7 +310,7 @@ def test_after_the_end_devices_show_what_they_did_during_the_last_steps(tmp_path
     after_ns = max(rank.last_step_ns for rank in fold.ranks) + 10**9
     host.extend([Telemetry(after_ns, "host", {"tree_cpu": 0.0})], 0)
     views = {
-        over: live_view.device_views(fold, moment.session.meta.devices, moment.rank, over=over)[-1]
+        over: device_views(fold, moment.session.meta.devices, moment.rank, over=over)[-1]
         for over in (False, True)
     }
     assert views[False].latest["tree_cpu"] == 0.0

@@ -32,9 +32,8 @@ from tuiprof.session.store.status import Status
 from tuiprof.session.store.storage import trouble
 from tuiprof.system.hangup import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
-from tuiprof.tui.live.device_panel import one_line
-from tuiprof.tui.live.phase_bar import phase_line, phases_of
-from tuiprof.tui.live.view import View, alert_row, device_views, phases, stats_in_view, stats_row
+from tuiprof.tui.live.devices import device_views, one_line
+from tuiprof.tui.live.view import View, alert_row, phase_line, phases, phases_of, stats_in_view, stats_row
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
 

@@ -7,21 +7,75 @@ from typing import Final
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.step_source import counted, likely
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.live import view as live_view
-from tuiprof.tui.live.device_panel import DevicePanel
-from tuiprof.tui.live.figures import Figures
-from tuiprof.tui.live.moment import Moment
+from tuiprof.tui.live.captures import Verdict
+from tuiprof.tui.live.charts import StripChart, chart_data
+from tuiprof.tui.live.devices import DevicePanel, device_notes, device_views
+from tuiprof.tui.live.moment import Figures, Moment
 from tuiprof.tui.live.output_pane import OutputBox
-from tuiprof.tui.live.phase_bar import PhaseBar
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.verdict import Verdict
 from tuiprof.tui.live.view import View
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.lines import Heading, Painted
+from tuiprof.tui.widgets.lines import Heading, Lines, Painted, Row
+
+
+class PhaseBar(Lines):
+    """Phases of the mean step, all in one line or in one line each."""
+
+    def __init__(self, *, id: str | None = None, tall: bool = False) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.tall = tall
+        self._phases: list[live_view.Phase] = []
+        self._step_ns = 0.0
+        self._why_empty = ""
+
+    def show(self, means: dict[str, float], why_empty: str) -> None:
+        """Show new figures."""
+        before = len(self._phases)
+        self._step_ns = sum(means.values())
+        self._phases = live_view.phases_of(means)
+        self._why_empty = why_empty
+        if len(self._phases) != before:
+            self.lay_out_anew()
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the list or the one line."""
+        if not self._phases:
+            return [
+                [
+                    (
+                        f" {self._why_empty}"
+                        if self.tall
+                        else f" {live_view.PHASES_TITLE}   {self._why_empty}",
+                        "dim",
+                    )
+                ]
+            ]
+        return self._draw_list(width) if self.tall else [live_view.phase_line(self._phases, width)]
+
+    def _draw_list(self, width: int) -> list[Row]:
+        """One line a phase: name, time, share, bar."""
+        names = max(len(phase.name) for phase in self._phases)
+        names = min(max(names, 9), max(9, width // 3))
+        bar_width = width - names - 22
+        rows: list[Row] = []
+        for phase in self._phases:
+            share = phase.dur_ns / self._step_ns if self._step_ns else 0.0
+            row: Row = [
+                (" " + phase.name[:names].ljust(names), "text"),
+                (format_ns(phase.dur_ns).rjust(10), "strong"),
+                (format_share(min(share, 1.0)).rjust(8), "dim"),
+            ]
+            if bar_width >= 4:
+                row.append(("  " + glyphs.bar(share, bar_width), phase.role))
+            rows.append(row)
+        return rows
+
 
 #: Minimum interval of looking up a script's activity before its first step, which scans all processes.
 _ASK_AGAIN_NS: Final = 1_000_000_000
@@ -115,7 +169,7 @@ class RunPanes(Vertical):
         goes_on = moment.following or (replay is not None and not replay.over)
         still = goes_on or view.young
         edge_s = chart.edge(view.now_ns / 1e9, view.span_s, view.begin_ns / 1e9) if still else None
-        chart.show(live_view.chart_data(charted.steps, self._figures.stats, view, moment.selected, edge_s))
+        chart.show(chart_data(charted.steps, self._figures.stats, view, moment.selected, edge_s))
 
     def _draw_head(self, now_ns: int) -> None:
         """Draw the first line, and below it the moment shown as a part of the run."""
@@ -187,12 +241,10 @@ class RunPanes(Vertical):
         if moment.rank is not None and moment.rank.host:
             self.query_one("#device-head", Heading).show(f"devices of {moment.rank.host}")
         over = moment.status.over and (moment.replay is None or moment.replay.over)
-        devices = live_view.device_views(
-            moment.feed.fold, known, moment.rank, self._figures.others, over=over
-        )
+        devices = device_views(moment.feed.fold, known, moment.rank, self._figures.others, over=over)
         panel = self.query_one(DevicePanel)
         panel.compact = self.screen.has_class("-narrow") or self.screen.has_class("-short")
-        panel.show(devices, live_view.device_notes(meta, known=bool(devices), over=moment.status.over))
+        panel.show(devices, device_notes(meta, known=bool(devices), over=moment.status.over))
         # Stacked, one line per device is kept, even if little is left for the output.
         least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
         if least != self._least:  # even setting a style to its present value redraws the whole screen
