@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -25,6 +26,8 @@ from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.help import Tour
+
+_everywhere = partial(key, group="Everywhere")
 
 
 class Navigator:
@@ -144,50 +147,33 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
     DEFAULT_MODE = "first"
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
+        _everywhere(
             "question_mark,f1",
             "help",
             "help",
             "Show the keys and terms of this screen",
             id="app.help",
-            group="Everywhere",
             display="?",
         ),
-        key(
+        _everywhere(
             "ctrl+p",
             "command_palette",
             "commands",
             "Search commands, scenarios, sessions and traces",
             id="app.palette",
-            group="Everywhere",
             display="ctrl+p",
         ),
-        key(
-            "ctrl+o",
-            "jump",
-            "jump",
-            "Jump to a pane by its letter",
-            id="app.jump",
-            group="Everywhere",
-            show=False,
-        ),
-        key(
-            "ctrl+t",
-            "tour",
-            "tour",
-            "Take a five-step tour on recorded samples",
-            id="app.tour",
-            group="Everywhere",
-            show=False,
+        _everywhere("ctrl+o", "jump", "jump", "Jump to a pane by its letter", id="app.jump", show=False),
+        _everywhere(
+            "ctrl+t", "tour", "tour", "Take a five-step tour on recorded samples", id="app.tour", show=False
         ),
         *TERMINAL_KEYS,
-        key(
+        _everywhere(
             "ctrl+q,ctrl+c",
             "leave_all",
             "quit",
             "Quit tuiprof; runs continue",
             id="app.quit",
-            group="Everywhere",
             show=False,
             priority=True,
         ),

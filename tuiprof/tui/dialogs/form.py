@@ -262,12 +262,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 class TextForm(Form[str], inherit_bindings=False):
     """Answers what was typed in its one field, or None.
 
-    Args:
-        title: Title.
-        value: What the field holds at first.
-        placeholder: Said while nothing is typed.
-        hint: Said below the field.
-        problem: Returns the error in a text; empty = none.
+    ``hint`` stands below the field; ``problem`` returns the error in a text, empty = none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(

@@ -166,12 +166,7 @@ class LadderShelf:
 
 
 class LadderScreen(Screen[None], inherit_bindings=False):
-    """One ladder.
-
-    Args:
-        name: Its name.
-        folder: One that was measured; None = the newest of that name, else what could be measured.
-    """
+    """One ladder: as measured in a folder, else the newest of its name, else what could be measured."""
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
@@ -476,11 +471,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self.app.notify(f"written: {path.absolute()}", timeout=6)
 
     def action_measured(self, by: int) -> None:
-        """Show an older or a newer measurement.
-
-        Args:
-            by: 1 = older, −1 = newer.
-        """
+        """Show an older (1) or a newer (−1) measurement."""
         self._at += by
         self._view = None
         self.query_one("#rungs", Choices).show([])
@@ -490,6 +481,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         """Go back; the measurement continues."""
         if self._view is not None and self._view.running:
             self.app.notify(
-                f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last",
+                f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last"
             )
         self.app.go.back()

@@ -54,11 +54,7 @@ class Scale:
 
 
 def scale_of(ratios: Iterable[Ratio]) -> Scale | None:
-    """Return a scale that holds all intervals and 1; None = there is nothing to show.
-
-    Args:
-        ratios: Value, lower and upper end of each.
-    """
+    """Return a scale that holds all intervals and 1; None = there is nothing to show."""
     ends = [end for _, low, high in ratios for end in (low, high) if end > 0]
     if not ends:
         return None

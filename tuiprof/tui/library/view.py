@@ -402,9 +402,7 @@ def _variant_head(ladder: LadderItem, width: int) -> Row:
 
 def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
     name, published, here, change, syncs = _columns(ladder, width)
-    row: Row = [
-        (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
-    ]
+    row: Row = [(_cell(variant.name, name), "text" if variant.runnable is not False else "dim")]
     if published:
         row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
     if here:

@@ -79,11 +79,7 @@ class ChartData:
 
 
 def chart_data(
-    steps: StepSeries,
-    stats: StepStats,
-    view: View,
-    selected: int | None = None,
-    edge_s: float | None = None,
+    steps: StepSeries, stats: StepStats, view: View, selected: int | None = None, edge_s: float | None = None
 ) -> ChartData:
     """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
     if view.window_s is None and len(steps) > _MOST_STEPS:
@@ -201,11 +197,8 @@ def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
 def joined(rows: Ints) -> tuple[Ints, Ints]:
     """Return the dots from top to bottom that a line needs in each column to be joined to the one before.
 
-    Args:
-        rows: Row of the line in each column; -1 = no line there.
-
-    Returns:
-        Top and bottom row of each column, both included; top above bottom (empty) where there is no line.
+    ``rows`` is the row of the line in each column, -1 where there is none. Both rows returned are included; where
+    there is no line the top lies below the bottom.
     """
     top, bottom = rows.copy(), rows.copy()
     both = (rows[1:] >= 0) & (rows[:-1] >= 0)
@@ -233,21 +226,12 @@ def cells(top: Ints, bottom: Ints, height: int) -> Codes:
 
 
 def text_of(bits: Codes) -> str:
-    """Return one line of cells as text, blanks as blanks.
-
-    Args:
-        bits: Bits of each cell, shape ``(width,)``.
-    """
+    """Return one line of cells, given by their bits, as text; blanks as blanks."""
     return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
 
 
 def nice_step(span: float, most: int) -> float:
-    """Return a round step (1, 2 or 5 times a power of ten) that divides a span into at most ``most`` parts.
-
-    Args:
-        span: Length to divide, above 0.
-        most: Parts at most, at least 1.
-    """
+    """Return a round step (1, 2 or 5 times a power of ten) that divides a span above 0 into at most ``most`` parts."""
     raw = span / max(1, most)
     power = 10.0 ** math.floor(math.log10(raw))
     return next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)

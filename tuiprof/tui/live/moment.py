@@ -80,10 +80,8 @@ class Moment:
     def take_up(self, session: Session, *, keep_rank: bool = False) -> None:
         """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
 
-        Args:
-            session: The run with all hosts known so far.
-            keep_rank: Show the same rank as before, though another host may come first now. A rank that was chosen is
-                kept anyway.
+        ``keep_rank`` shows the same rank as before, though another host may come first now. A rank that was chosen is
+        kept anyway.
         """
         shown = self.rank.name if self.rank is not None and (keep_rank or self.rank_name) else ""
         path = next((log.path for log in self.session.logs() if log.writer == shown), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -20,6 +21,8 @@ from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.lines import Heading, Lines, Row
 
+_output = partial(key, group="Output")
+
 #: Lines kept in memory; the files have all.
 _KEEP_LINES: Final = 2000
 
@@ -32,47 +35,17 @@ class OutputPane(Lines, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "scroll(-1)", "up", "One line up", id="output.up", group="Output", show=False),
-        key("down,j", "scroll(1)", "down", "One line down", id="output.down", group="Output", show=False),
-        key("pageup", "page(-1)", "page up", "One page up", id="output.page_up", group="Output", show=False),
-        key(
-            "pagedown",
-            "page(1)",
-            "page down",
-            "One page down",
-            id="output.page_down",
-            group="Output",
-            show=False,
+        _output("up,k", "scroll(-1)", "up", "One line up", id="output.up", show=False),
+        _output("down,j", "scroll(1)", "down", "One line down", id="output.down", show=False),
+        _output("pageup", "page(-1)", "page up", "One page up", id="output.page_up", show=False),
+        _output("pagedown", "page(1)", "page down", "One page down", id="output.page_down", show=False),
+        _output("home,g", "top", "start", "Go to the first line", id="output.home", show=False),
+        _output("end,G", "follow", "follow", "Follow the newest line", id="output.end", show=False),
+        _output("n", "match(1)", "next match", "Go to the next match", id="output.next"),
+        _output(
+            "N", "match(-1)", "previous match", "Go to the previous match", id="output.before", show=False
         ),
-        key("home,g", "top", "start", "Go to the first line", id="output.home", group="Output", show=False),
-        key(
-            "end,G", "follow", "follow", "Follow the newest line", id="output.end", group="Output", show=False
-        ),
-        key(
-            "n",
-            "match(1)",
-            "next match",
-            "Go to the next match",
-            id="output.next",
-            group="Output",
-        ),
-        key(
-            "N",
-            "match(-1)",
-            "previous match",
-            "Go to the previous match",
-            id="output.before",
-            group="Output",
-            show=False,
-        ),
-        key(
-            "escape",
-            "search_end",
-            "end search",
-            "End the search",
-            id="output.unsearch",
-            group="Output",
-        ),
+        _output("escape", "search_end", "end search", "End the search", id="output.unsearch"),
     ]
 
     class Moved(Message):

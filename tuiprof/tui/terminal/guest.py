@@ -147,11 +147,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             self.notify(str(error), title="that failed", severity="error", timeout=10)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy text that has no effect where it is pasted.
-
-        Args:
-            text: One line; tabs part cells.
-        """
+        """Copy one line of text that has no effect where it is pasted; tabs part cells."""
         super().copy_to_clipboard("\t".join(map(sanitize, text.split("\t"))))
 
     def on_mount(self) -> None:

@@ -389,11 +389,7 @@ class FilterBar(Vertical):
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:
-        """Show the error below its character; without an error, suggestions.
-
-        Args:
-            error: What is wrong; None = nothing.
-        """
+        """Show the error below its character; without an error, suggestions."""
         if error is None:
             names = " · ".join(self._columns)
             row: Row = [(f" > < = != ~ and or not ( )   columns: {names}", "dim")]

@@ -148,10 +148,7 @@ class FrameRows:
         self._sorted(column)
 
     def filter(self, text: str) -> None:
-        """Keep the rows that a filter describes.
-
-        Args:
-            text: A text to look for, or an expression; empty = all.
+        """Keep the rows that a filter describes: a text to look for, or an expression; empty = all.
 
         Raises:
             FilterError: It is not a valid filter; the rows are unchanged.

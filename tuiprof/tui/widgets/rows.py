@@ -181,11 +181,7 @@ class ListRows:
         self.filter(self._needle)
 
     def filter(self, text: str) -> None:
-        """Keep the rows in which any cell contains a text.
-
-        Args:
-            text: What to look for, ignoring case; empty = all rows.
-        """
+        """Keep the rows in which any cell contains a text, ignoring case; empty = all rows."""
         self._needle = text
         needle = text.casefold()
         self._view = [

@@ -81,17 +81,8 @@ class Choice:
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
     """Break a text at line breaks and blanks, and inside a word only if it is longer than a line.
 
-    Such a word is broken behind a part of its name or path where it can be.
-
-    A number is not parted from its unit.
-
-    Args:
-        text: One line or more, safe for a terminal.
-        width: Cells.
-        most: Largest number of lines, the last then ends in an ellipsis; 0 = all.
-
-    Returns:
-        At least one line.
+    Such a word is broken behind a part of its name or path where it can be. A number is not parted from its unit. Of
+    more than ``most`` lines the last ends in an ellipsis; 0 = all. There is at least one line.
     """
     width = max(width, 1)
     lines = [part for line in bind_units(text).split("\n") for part in _wrap_line(line, width)]

@@ -204,11 +204,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def refilter(self, text: str) -> None:
-        """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
-
-        Args:
-            text: What to look for; empty = all rows.
-        """
+        """Keep only rows that contain a text (empty = all); the cursor stays on its row where that is still in view."""
         source = self.current
         self.rows.filter(text)
         self._return_to(source)
@@ -426,11 +422,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- moving --------------------------------------------------------------------------------------------
 
     def move_to(self, position: int) -> None:
-        """Put the cursor on a row and bring it into view.
-
-        Args:
-            position: Position in view; beyond the ends = the end.
-        """
+        """Put the cursor on a row and bring it into view; beyond the ends means the end."""
         position = max(0, min(position, len(self.rows) - 1))
         if position != self.cursor and len(self.rows):
             self.cursor = position
