@@ -22,8 +22,7 @@ from tuiprof.session.store.storage import Counts
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.charts import StripChart, chart_data
-from tuiprof.tui.live.output_pane import OutputBox, OutputPane
-from tuiprof.tui.live.panes import RunPanes
+from tuiprof.tui.live.panes import OutputBox, OutputPane, RunPanes
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, stats_in_view
 from tuiprof.tui.start import Start

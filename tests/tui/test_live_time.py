@@ -19,7 +19,7 @@ from tuiprof.session.store.labels import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.forms import parse_slow
-from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.panes import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
 from tuiprof.tui.start import Start

@@ -18,7 +18,7 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread, when, wrap
+from tuiprof.tui.widgets.spans import Choice, Row, fit, merge, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, Trial
@@ -82,13 +82,7 @@ def forest_row(scale: Scale, ratio: Ratio | None, role: str, width: int) -> Row:
         for column in range(low, high + 1):
             cells[column] = (glyphs.RULE, role)
         cells[value] = (glyphs.OUTLIER, role)
-    row: Row = []
-    for text, kind in cells:
-        if row and row[-1][1] == kind:
-            row[-1] = (row[-1][0] + text, kind)
-        else:
-            row.append((text, kind))
-    return row
+    return merge(cells)
 
 
 _ROLES = {

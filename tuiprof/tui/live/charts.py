@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -82,25 +83,28 @@ def chart_data(
     steps: StepSeries, stats: StepStats, view: View, selected: int | None = None, edge_s: float | None = None
 ) -> ChartData:
     """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
+    chart = partial(
+        ChartData,
+        now_s=view.now_ns / 1e9,
+        window_s=view.span_s,
+        edge_s=edge_s,
+        median_ms=None if math.isnan(stats.median_ns) else stats.median_ns / 1e6,
+        live=view.live,
+        selected=_selected(steps, selected),
+    )
     if view.window_s is None and len(steps) > _MOST_STEPS:
         overview = steps.overview
         known = slice(
             None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
         )
         ends = overview.t_end_ns[known] / 1e9
-        return ChartData(
+        return chart(
             starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1])[: len(ends)],
             ends_s=ends,
             low_ms=overview.minimum[known] / 1e6,
             high_ms=overview.maximum[known] / 1e6,
-            now_s=view.now_ns / 1e9,
-            window_s=view.span_s,
-            edge_s=edge_s,
-            median_ms=None if math.isnan(stats.median_ns) else stats.median_ns / 1e6,
             limit_ms=stats.outlier_above_ns / 1e6,
             marks=_longest(steps),
-            live=view.live,
-            selected=_selected(steps, selected),
         )
     rows = view.rows(steps)
     ends = steps.rows["t_ns"][rows] / 1e9
@@ -118,20 +122,14 @@ def chart_data(
         (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
         for first, last in zip(edges[::2], edges[1::2], strict=True)
     )
-    return ChartData(
+    return chart(
         starts_s=ends - dur_ms / 1e3,
         ends_s=ends,
         low_ms=dur_ms,
         high_ms=dur_ms,
-        now_s=view.now_ns / 1e9,
-        window_s=view.span_s,
-        edge_s=edge_s,
-        median_ms=None if math.isnan(stats.median_ns) else stats.median_ns / 1e6,
         limit_ms=steps.outliers_above_ns(rows) / 1e6,
         marks=marks,
         captured_s=spans,
-        live=view.live,
-        selected=_selected(steps, selected),
     )
 
 

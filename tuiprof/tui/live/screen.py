@@ -28,8 +28,7 @@ from tuiprof.system.memory import return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures, Verdict
 from tuiprof.tui.live.moment import Figures, Moment, OtherRuns, Overhead, baseline_of, read_stacks
-from tuiprof.tui.live.output_pane import OutputBox
-from tuiprof.tui.live.panes import RunPanes
+from tuiprof.tui.live.panes import OutputBox, RunPanes
 from tuiprof.tui.live.view import alert_paragraphs
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key

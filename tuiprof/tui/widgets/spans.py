@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -57,6 +58,13 @@ def join(parts: list[Row], separator: Span) -> Row:
         if part:
             out.extend([separator, *part] if out else part)
     return out
+
+
+def merge(row: Row) -> Row:
+    """Return a row with neighbours of one role joined, so that a line is few spans."""
+    return [
+        ("".join(text for text, _ in spans), role) for role, spans in groupby(row, key=lambda span: span[1])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
