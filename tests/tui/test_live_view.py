@@ -8,16 +8,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import Synthetic, recorded
 
 from tuiprof.headline.trace import Headline
 from tuiprof.session.live.alerts import Alert
+from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.stats import NO_STATS
 from tuiprof.session.live.straggler import Lane
-from tuiprof.session.log.records import Telemetry
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.log.records import Memory, Telemetry, Uses
 from tuiprof.session.run import control
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.meta import DeviceMeta, SessionMeta
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import RunCaptures, Verdict
@@ -315,3 +320,35 @@ def test_after_the_end_devices_show_what_they_did_during_the_last_steps(tmp_path
     }
     assert views[False].latest["tree_cpu"] == 0.0
     assert views[True].latest["tree_cpu"] > 1.0
+
+
+GPUS = [DeviceMeta(f"gpu{i}", "nvidia", "NVIDIA H200", None, {"uuid": f"GPU-{i}{i}"}) for i in range(4)]
+META = SessionMeta(1, "run", [], "/", 0, 0, devices=[DeviceMeta("host", "host", "CPU"), *GPUS])
+
+
+def allocated(others: str, *records: Any) -> dict[str, int]:
+    """Return the allocated bytes shown, by device."""
+    fold = Fold(Clock(META))
+    readings = [Telemetry(1, device.key, {"util": 0.5}) for device in META.devices]
+    fold.feed([Batch("recorder", readings), Batch("rank0", [*records])])
+    views = device_views(fold, META.devices, fold.lead, frozenset(f"gpu{number}" for number in others))
+    assert [view.key for view in views if view.foreign] == [f"gpu{number}" for number in others]
+    assert views[-1].foreign or views[-1].key == "host"
+    return {view.key: view.allocator[0] for view in views if view.allocator}
+
+
+@pytest.mark.parametrize(
+    ("others", "told", "keys"),
+    [
+        ("012", [Uses(1, 0, "33")], {"gpu3": 100}),
+        ("012", [], {"gpu3": 100}),  # one device, one index
+        ("", [], {"gpu0": 100}),  # counted as the monitor does, as far as is known
+        ("01", [], {}),  # either
+        ("", [Uses(1, 0, "22")], {"gpu2": 100}),
+        ("", [Uses(1, 0, "of another machine")], {}),
+    ],
+)
+def test_allocator_figures_stand_beside_the_device_they_are_of(
+    others: str, told: list[Uses], keys: dict[str, int]
+) -> None:
+    assert allocated(others, Memory(1, 0, 100, 200, 300), *told) == keys
