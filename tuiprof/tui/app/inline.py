@@ -199,11 +199,7 @@ def _quiet_keys() -> Iterator[None]:
 
 
 def watch(session: Session) -> str:
-    """Show a run until it is over or the user leaves.
-
-    Returns:
-        ``over``, ``left`` (it continues), or ``dashboard`` (the user wants the full screen).
-    """
+    """Show a run until it is ``over``, the user ``left`` it (it continues), or wants the full ``dashboard``."""
     asked: list[int] = []
 
     # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.

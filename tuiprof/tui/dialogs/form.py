@@ -313,11 +313,7 @@ class PathForm(Form[Path], inherit_bindings=False):
 
 
 def _existing(text: str) -> Path:
-    """Return the path of a file or session.
-
-    Raises:
-        ValueError: It cannot be opened; says why.
-    """
+    """Return the path of a file or session, or raise ValueError with the reason."""
     path = typed_path(text)
     if not text:
         raise ValueError("type a path; tab completes it")

@@ -115,11 +115,7 @@ def _capture_fields() -> tuple[Text, Tick]:
 
 
 def _argv(text: str) -> tuple[str, ...]:
-    """Return a command line in parts, as a shell splits it.
-
-    Raises:
-        ValueError: It is empty, or a quotation is not closed.
-    """
+    """Return a command line in parts, as a shell splits it, or raise ValueError."""
     try:
         argv = tuple(shlex.split(text))
     except ValueError as error:
@@ -130,11 +126,7 @@ def _argv(text: str) -> tuple[str, ...]:
 
 
 def _directory(text: str) -> Path:
-    """Return a directory that exists.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return a directory that exists, or raise ValueError."""
     path = typed_path(text or ".")
     if not path.is_dir():
         raise ValueError(f"there is no directory {path}")
@@ -142,11 +134,7 @@ def _directory(text: str) -> Path:
 
 
 def _capture(text: str) -> str:
-    """Check what to capture.
-
-    Raises:
-        ValueError: It is neither empty, nor ``N``, nor ``N@STEP``.
-    """
+    """Return ``N``, ``N@STEP`` or nothing, or raise ValueError."""
     from tuiprof.session.run.launch import parse_capture
 
     try:

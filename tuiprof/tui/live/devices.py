@@ -263,7 +263,8 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
         row = [*row, *separator, *part]
     room = width - row_width(row) - 3
     if room >= 8:
-        row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "history")])
+        main = next(iter(_headline(device)), "util")
+        row.extend([("  ", "text"), (_spark(device, main, min(room, 40)), "history")])
     return row
 
 
@@ -425,11 +426,6 @@ def _headline(device: DeviceView) -> list[str]:
     """Return the figures to show first; idle loaders are part of the loaders' figure."""
     skip = {"loaders_idle"} if device.latest.get("loaders") else {"loaders_idle", "loaders"}
     return [key for key in headline(device.kind, device.latest) if key not in skip]
-
-
-def _main_key(device: DeviceView) -> str:
-    """Return the figure with the history to draw for the device."""
-    return next(iter(_headline(device)), "util")
 
 
 def _value(device: DeviceView, key: str) -> str:

@@ -255,8 +255,7 @@ class Moment:
     def select(self, by: int, *, outliers: bool = False) -> bool:
         """Select the step (or outlier) after or before the one selected, else before the right edge.
 
-        Returns:
-            False where steps are kept, but none (or no outlier) in that direction.
+        Returns False where steps are kept, but none (or no outlier) in that direction.
         """
         rank = self.rank
         if rank is None or not len(rank.steps.rows):
@@ -401,10 +400,9 @@ class OtherRuns:
 
 
 def baseline_of(session: Session) -> tuple[str, float] | None:
-    """Return the baseline to compare a run with: the newest finished one of its ladder and preset.
+    """Return name and median step time (ns) of the baseline of a run: the newest finished one of its ladder and preset.
 
-    Returns:
-        Name of the baseline variant and its median step time in ns; None = there is none, or this is one.
+    None = there is none, or this is one.
     """
     from tuiprof.ladder.scenarios import ladders
     from tuiprof.session.store.summary import summary_of

@@ -161,11 +161,7 @@ class OutputPane(Lines, can_focus=True):
     # -- searching ---------------------------------------------------------------------------------------
 
     def search(self, text: str) -> int:
-        """Mark a text, and go to the last line that holds it.
-
-        Returns:
-            How many of the lines in memory hold it.
-        """
+        """Mark a text, go to the last line that holds it, and return how many of the lines in memory do."""
         self._sought, self._match = text, len(self._lines)
         found = self._matches()
         if found:

@@ -122,10 +122,7 @@ Node = Contains | Comparison | Not | Both
 
 
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
-    """Read a filter.
-
-    Returns:
-        What it means; None = all rows.
+    """Return what a filter means; None = all rows.
 
     Raises:
         FilterError: It is not a valid filter.
