@@ -246,7 +246,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         )
 
     def on_mount(self) -> None:
-        """Tell what of the configuration could not be used."""
+        """Report what of the configuration could not be used."""
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
             self.notify(problem, title="configuration", severity="warning", timeout=12)
@@ -274,7 +274,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         ]
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        """Say which keys of the configuration collide."""
+        """Report which keys of the configuration collide."""
         ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
         text = f"[keys] takes the key of: {ids}"
         if text not in self._problems:
@@ -339,7 +339,7 @@ def run_app(start: Start) -> int:
     if start.path is not None and start.view in ("live", "replay"):
         from tuiprof.session.store.folders import Session
 
-        Session(start.path)  # a session that cannot be read is said on a clean terminal
+        Session(start.path)  # a session that cannot be read is reported on a clean terminal
     app = TuiprofApp(start)
     gc.freeze()  # scanning what was imported is half of every full collection, in which no key is answered
     code = app.run()

@@ -35,7 +35,7 @@ def dialog(title: str, classes: str = "dialog") -> Vertical:
 
 
 class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
-    """Asks, says in ``lines`` what will happen, and answers True only to ``y``."""
+    """Asks a question with its consequences (``lines``), and answers True only to ``y``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("y", "answer(True)", "yes", "Yes", id="confirm.yes", group="Question"),

@@ -103,7 +103,7 @@ def paragraph(text: str, role: str, width: int) -> list[Row]:
 
 
 def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> list[Paragraph]:
-    """Say what an analysis asks, what it found, by which rules, and what each figure and column means."""
+    """Return the question of an analysis, its findings, its rules, and the meaning of each figure and column."""
     out: list[Paragraph] = [(sanitize(question), "dim"), ("", "text")] if question else []
     if answer is None:
         return [*out, ("analysing …", "dim")]
@@ -186,7 +186,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Say which file it is, and go to the place."""
+        """Show the name of the file, and scroll to the line."""
         name, folder = sanitize(self._path.name), sanitize(str(self._path.parent))
         self.query_one("#head", Painted).paint(
             lambda width, _: [spread([(f" {name}", "title")], [(f"{folder} ", "dim")], width)]

@@ -326,7 +326,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     # -- what the keys do --------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now."""
+        """Return whether a key works now."""
         view = self._view
         running = view is not None and view.running
         if action in ("run", "new"):
@@ -345,7 +345,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         return True
 
     def action_run(self) -> None:
-        """Go on with what was stopped; else ask how to measure, and measure."""
+        """Resume what was stopped; else ask how to measure, and measure."""
         view = self._view
         if view is not None and view.folder is not None and view.done < view.total:
             self._resume(view.folder)

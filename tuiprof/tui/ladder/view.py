@@ -359,7 +359,7 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
         ):
             continue
         cells = _interval_cells(view) if column[0] == "interval" else column[2]
-        # A drawn interval says more than the spread and the number of launches.
+        # A drawn interval is more telling than the spread and the number of launches.
         if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
             kept.append((column[0], column[1], cells))
             room -= cells

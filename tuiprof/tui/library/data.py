@@ -63,7 +63,7 @@ class Library:
         return path if path.is_file() else None
 
     def read_example(self, cancelled: Callable[[], bool]) -> None:
-        """Read what the example says first; takes seconds unless it was read before."""
+        """Read the main finding of the example; takes seconds unless it was read before."""
         from tuiprof.headline.trace import ask
 
         if self.example is not None and not self._example:

@@ -155,7 +155,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Answers the interpreter that was chosen, or None."""
 
     class Answered(Message):
-        """An interpreter has said what it has, or why it cannot be used."""
+        """An interpreter answered: its version and packages, or why it cannot be used."""
 
         def __init__(self, path: Path, answer: Facts | str) -> None:
             super().__init__()
@@ -217,7 +217,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
                     if not satisfies(answer.version, f">={_OLDEST}"):
                         answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
                 except TuiprofError as error:
-                    answer = error.message.removeprefix(f"{one.path} ")  # the path is said below the list
+                    answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
             if not worker.is_cancelled:
                 self.post_message(self.Answered(one.path, answer))
 
@@ -246,7 +246,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Answer with it, unless it has said that it cannot be used."""
+        """Answer with it, unless it cannot be used."""
         answer = self._answers.get(Path(event.key))
         if isinstance(answer, str):
             self.app.notify(answer, title="it cannot be used", severity="warning")

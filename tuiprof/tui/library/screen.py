@@ -76,7 +76,7 @@ class LibraryPanes(Vertical):
         self._show_table(shown=True, beside_story=True)
 
     def show_variant(self, ladder: LadderItem, python: str) -> None:
-        """Say below the table what the variant under the cursor changes, and what it lacks."""
+        """Show below the table what the variant under the cursor changes, and what it lacks."""
         variant = ladder.variant(self.variants.current)
         self.query_one("#note", Painted).paint(
             lambda width, _: view.about_variant(ladder, variant, width, python)
@@ -252,7 +252,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="example")
     def _read_example(self) -> None:
-        """Read what the example says first; it takes seconds the first time."""
+        """Read the main finding of the example; it takes seconds the first time."""
         worker = get_current_worker()
         self.library.read_example(lambda: worker.is_cancelled)
         if not worker.is_cancelled:
@@ -327,7 +327,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.panes.show_variant(ladder, self.shelf.python)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work on what the cursor is on; a slash typed into a field is text."""
+        """Return whether a key works on the item under the cursor; a slash typed into a field is text."""
         if action == "filter":
             return self.focused is None or self.focused.id != "filter"
         kind = self.current.partition(":")[0] if self.is_mounted else ""

@@ -141,7 +141,7 @@ class Shelf:
         captured: Traces of sessions, the newest first, by the session's id.
         python: The interpreter that scripts run in; empty = not known yet.
         prefix: Its environment.
-        example: What the example trace says first; empty = not read yet.
+        example: Main finding of the example trace; empty = not read yet.
     """
 
     ladders: tuple[LadderItem, ...] = ()
@@ -417,7 +417,7 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
         row.append((f"  {glyphs.DONE}", "good"))
     else:
         row.append((f"  {glyphs.FAILED} ", "warn"))
-        # A word cut in two says nothing; the note below the table says it all.
+        # A truncated reason is useless here; the note below the table has all of it.
         if width - row_width(row) >= 16:
             row.append((sanitize(variant.why), "dim"))
     return row
@@ -536,7 +536,7 @@ def about_open(width: int) -> list[Row]:
 
 
 def about_example(shelf: Shelf, width: int) -> list[Row]:
-    """Return what the example is, and what it says first."""
+    """Return what the example is, and its main finding."""
     text = "Four steps of a ResNet-18 with five metrics, captured on an H200. No GPU is needed to look at it."
     rows: list[Row] = [[("Look at an example", "title")], *_wrapped(text, width, "text")]
     if shelf.example:

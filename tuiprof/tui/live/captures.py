@@ -285,5 +285,5 @@ class Verdict:
         return found if found is not None and found.line else None
 
     def set_headline(self, path: Path, headline: Headline) -> None:
-        """Say this of a trace from now on."""
+        """Use this headline of a trace from now on."""
         self._headlines[path] = headline

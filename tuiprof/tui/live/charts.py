@@ -291,7 +291,7 @@ class StripChart(Lines):
         self.redraw()
 
     def explain(self, lines: list[str]) -> None:
-        """Say why there is nothing to draw, and what to do."""
+        """Show why there is nothing to draw, and what to do."""
         self._empty = lines
         self.redraw()
 
@@ -428,7 +428,7 @@ class StripChart(Lines):
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
     def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
-        """Return the y axis: a round number where its line is; where it does not begin at 0 is said below it."""
+        """Return the y axis: round numbers at their lines; a lower end other than 0 is named below it."""
         step = nice_step(high - low, max(2, height // 2))
         texts = [""] * height
         value = np.floor(high / step + 1e-6) * step

@@ -367,7 +367,7 @@ def _processes(device: DeviceView, width: int) -> Row | None:
 
 
 def _silent(device: DeviceView, key: str) -> bool:
-    """Return whether a figure says nothing while it is 0: errors that did not happen, swap not used."""
+    """Return whether a figure is left out while it is 0: errors that did not happen, swap not used."""
     return device.latest[key] == 0 and key in {
         "ecc_corrected",
         "ecc_uncorrected",
@@ -454,7 +454,7 @@ def _spark(device: DeviceView, key: str, width: int) -> str:
 
 
 def _calm(key: str, word: str) -> bool:
-    """Return whether a reading in words says that all is well."""
+    """Return whether a reading in words is normal."""
     return key == "throttle" and word in ("", "none", "idle")
 
 

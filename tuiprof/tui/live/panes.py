@@ -105,7 +105,7 @@ class OutputPane(Lines, can_focus=True):
         self.close()
 
     def poll(self) -> bool:
-        """Take up what was printed since; return whether there was anything."""
+        """Read what was printed since; return whether there was anything."""
         before = (len(self._lines), self._unfinished)
         unfinished = []
         for (reader, role), until in zip(self._readers, self._until or (None, None), strict=True):
@@ -287,11 +287,11 @@ class OutputBox(Vertical):
             self._polled_s = now_s
 
     def on_output_pane_moved(self) -> None:
-        """Say where in the output the pane is."""
+        """Update the position in the heading."""
         self.show_position()
 
     def show_position(self) -> None:
-        """Say in the heading which part of the output is shown."""
+        """Show in the heading which part of the output is visible."""
         remark = self.pane.position
         if not remark and self._untimed:
             remark = "the whole output: this session recorded no times for it"

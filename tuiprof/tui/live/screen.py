@@ -194,7 +194,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
-        self._labels: dict[str, str] = {}  # of keys whose label says what they do now
+        self._labels: dict[str, str] = {}  # of keys whose label depends on the state
         self._hosts_at_s = 0.0  # monotonic s of the next search for hosts
 
     @property
@@ -295,7 +295,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now; the others are not shown."""
+        """Return whether a key works now; the others are not shown."""
         moment, captures = self.moment, self.captures
         match action:
             case "search":
@@ -472,7 +472,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.go.trace(path, step=step)
 
     def _read_headline(self, path: Path) -> None:
-        """Read a trace in another process, for what it says first."""
+        """Read the main finding of a trace in another process."""
         from tuiprof.headline.trace import ask
 
         def show(headline: Headline) -> None:
@@ -496,7 +496,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._read("stacks", lambda _: read_stacks(self.session, fold, running=running), show)
 
     def action_steps_form(self) -> None:
-        """Ask what a step shall be, and ask the script to count these."""
+        """Ask what a step is, and request that the script counts these."""
         from tuiprof.session.attaching.change_steps import change_request, request_change
         from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm

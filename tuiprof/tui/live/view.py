@@ -44,7 +44,7 @@ _MOST_PHASES = 7
 MOST_LANES = 8
 #: Width of a host's name on a separate line.
 _HOST_WIDTH = 16
-#: Before this moment of a run most of what its recorder took is its start, which says nothing of the run.
+#: Before this moment of a run most of the recorder's cost is that of its start, not of the run.
 _SETTLED_NS = 10_000_000_000
 _STATES = {
     "running": (glyphs.RUNNING, "good"),
@@ -269,7 +269,7 @@ def phase_line(phases: list[Phase], width: int) -> Row:
     parts: list[Row] = [[(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in phases]
     room = width - row_width(title) - row_width(join(parts, separator)) - 1
     if room < 0:
-        # One unit for all, said once, is shorter.
+        # One unit for all, named once, is shorter.
         largest = max(phase.dur_ns for phase in phases)
         unit_ns, unit = next(
             ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
@@ -405,7 +405,7 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     if row_width(left) + row_width(state) + 3 > width:
         left = [(" ", "text"), *name]
     while row_width(left) + row_width(state) + 3 > width and len(state) > 3:
-        # Words behind the clock first, then the word that the sign in front says already.
+        # Words behind the clock first, then the word that repeats the sign in front.
         state = state[:-1] if len(state) > 4 else [state[0], *state[2:]]
     room = width - row_width(left) - row_width(state)
     if room < 3:
@@ -467,14 +467,14 @@ def capture_row(capture: CaptureState) -> Row:
 
 
 def headline_row(headline: Headline, *, fresh: bool) -> Row:
-    """Return what the newest trace says first."""
+    """Return the main finding of the newest trace."""
     role = headline.level if headline.level in ("good", "warn", "bad") else "info"
     row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
     return [*row, (" — enter opens it", "dim")] if fresh else row
 
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
-    """Return how the run ended, with the last thing it said on standard error."""
+    """Return how the run ended, with the last line of standard error."""
     glyph, role = _STATES[status.state]
     said = {
         "finished": f"finished after {format_ns(now_ns)}",

@@ -57,7 +57,7 @@ class KeyBar(Lines):
         self._bindings_changed(self.screen)
 
     def _bindings_changed(self, _screen: Screen[Any]) -> None:
-        """Take up the keys that work now."""
+        """Read the keys that work now."""
         if self.is_attached and self.screen.is_active:
             self._keys = [
                 _Key(
@@ -129,7 +129,7 @@ class Tab:
 
     Attributes:
         name: What it is called in code.
-        title: What it says; safe for a terminal.
+        title: Its text; safe for a terminal.
         mark: One sign after the title; may be empty.
         role: Role of the sign.
         number: The figure that ranks it, such as ``5 %``; empty = none.

@@ -372,7 +372,7 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[Column]) -> None:
-        """Ask for a filter of rows with these columns."""
+        """Open the input for rows with these columns."""
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
@@ -382,7 +382,7 @@ class FilterBar(Vertical):
         self.explain(None)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the input."""
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:

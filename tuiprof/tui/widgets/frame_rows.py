@@ -89,7 +89,7 @@ class FrameRows:
         return sanitize(self.columns[column].text(value))
 
     def faint(self, position: int) -> bool:
-        """Say whether a row is grey."""
+        """Return whether a row is grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
 
     @cached_property

@@ -103,11 +103,11 @@ class Lines(Widget):
         return len(self.draw(width, 0))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Answer the layout."""
+        """Return the height for the layout."""
         return self.height_for(width)
 
     def lay_out_anew(self) -> None:
-        """Have the layout ask for the height again, also while a layout is under way.
+        """Request a layout that asks for the height again, also while a layout is under way.
 
         Textual keeps the answer until the widget's styles or its count of requests change, and a request made during
         a layout is not counted: the answer of that layout would stay.

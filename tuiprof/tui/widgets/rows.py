@@ -61,7 +61,7 @@ class Rows(Protocol):
         """Return what a cell shows: one line, safe for a terminal."""
 
     def faint(self, position: int) -> bool:
-        """Say whether a row matters little, and is grey."""
+        """Return whether a row matters little, and is grey."""
 
     @property
     def ranked(self) -> tuple[int, bool] | None:

@@ -13,7 +13,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.tui.terminal import glyphs
 
-#: Text and its role, which says what colour of the theme it takes.
+#: Text and its role, which selects its colour of the theme.
 Span = tuple[str, str]
 Row = list[Span]
 #: Draws a line for a width in cells.
@@ -147,7 +147,7 @@ def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
 
 
 def when(unix_ns: int, now: datetime | None = None) -> str:
-    """Return a time as a person says it: today's clock, else the day."""
+    """Return a short date: the time of day if it is today, else the day."""
     if not unix_ns:
         return glyphs.NONE
     then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()

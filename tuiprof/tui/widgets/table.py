@@ -410,7 +410,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.post_message(self.Ordered(rows, column, descending))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong while sorting."""
+        """Report what went wrong while sorting."""
         tell_worker_error(self, event)
 
     def on_virtual_table_ordered(self, message: Ordered) -> None:
