@@ -327,6 +327,13 @@ def test_what_the_profiler_does_is_listed_apart() -> None:
     assert report(inside.trace()).fact("syncs") == 1
 
 
+@pytest.mark.parametrize("file", ["syncs", "sites", "frameworks/syncs", "frameworks/torch_hooks"])
+def test_a_wait_inside_a_wrapper_of_the_probe_is_the_scripts(file: str) -> None:
+    for name, count in ((f"{file}.py(88): copy", 1), ("frameworks/torch_capture.py(9): stop", 0)):
+        made = item_step().add("python_function", f"tuiprof/probe/{name}", 9, 99)
+        assert report(made.trace()).fact("syncs") == count
+
+
 def test_a_synchronise_that_every_step_makes_is_the_users() -> None:
     made = Made()
     for number in range(3):

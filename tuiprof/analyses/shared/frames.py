@@ -18,11 +18,12 @@ FRAMEWORK = re.compile(
     r"|(^|/)tuiprof/probe/|^<"
 )
 
-#: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` and ``sites.py`` are not: they
-#: contain the synchronization requested by the script. JAX's tracer omits folders, so functions are recognized by name
-#: there.
+#: Frames that only the profiler itself runs. The probe's wrappers are not: they contain what the script requested. They
+#: lie in ``syncs.py`` and the hooks, in earlier recordings also in ``sites.py``. JAX's tracer omits folders, so
+#: functions are recognized by name there.
 PROFILER = re.compile(
-    r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!(?:jax_)?syncs\.py|sites\.py)"
+    r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)"
+    r"|(^|/)tuiprof/probe/(?!(?:frameworks/)?(?:\w+_hooks|(?:jax_)?syncs|sites)\.py)"
     r"|\btuiprof_waits_for_devices\b"
 )
 
@@ -32,6 +33,7 @@ _JAX_FRAME = re.compile(
     r"|xla_bridge)\.py\(\d+\): "
     r"|(?:core|dispatch|stages)\.py\(\d+\): (?:__call__|_?true_bind|apply_primitive|bind(?:_with_trace)?|call"
     r"|process_primitive)$"
+    r"|syncs\.py\(\d+\): call$"
     r"|array\.py\(\d+\): (?:__\w+__|_value|_check_if_deleted|block_until_ready|item|tolist)$"
     r"|api\.py\(\d+\): (?:block_until_ready|_?device_get|_?device_put)$"
     r"|profiler\.py\(\d+\): wrapper$)"

@@ -17,14 +17,12 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from time import monotonic_ns
 
-from .counted import counted
-
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
-GIVEN = 10  # of .steps, which is not loaded before the script has come to its first step
+GIVEN = 10  # of steps.py, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT = "__tuiprof_as_script__"
 
@@ -134,7 +132,7 @@ class _Given:
         hook = self._hook
         try:
             if hook is None:
-                from ..runtime import RUNTIME
+                from .runtime import RUNTIME
 
                 name = "--step-function" if self._function else "--step-at"
                 hook = self._hook = RUNTIME.hook(name), RUNTIME.steps, RUNTIME.changed
@@ -147,7 +145,7 @@ class _Given:
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""
-        from ..runtime import RUNTIME
+        from .runtime import RUNTIME
 
         RUNTIME.note("bad", text)
         sys.stderr.write(f"tuiprof: {text}\n")
@@ -214,6 +212,44 @@ def _command() -> list[str]:
             return [os.fsdecode(part) for part in file.read().split(b"\0")]
     except OSError:
         return []
+
+
+# -- counted functions ------------------------------------------------------------------------------------
+
+
+def counted(function: Any, end: Callable[[], None]) -> Any:
+    """Return a wrapper of a function that calls ``end`` each time it has returned."""
+    return _wrapped(function, end) if isinstance(function, type(_wrapped)) else _Counted(function, end)
+
+
+class _Counted:
+    """Wraps a callable that is not a Python function, such as a jitted one, and counts its calls."""
+
+    def __init__(self, function: Any, end: Callable[[], None]) -> None:
+        self.__wrapped__ = function
+        self._tuiprof_end = end
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        result = self.__wrapped__(*args, **kwargs)
+        self._tuiprof_end()
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the callable's own attribute."""
+        return getattr(self.__wrapped__, name)
+
+
+def _wrapped(function: Any, end: Callable[[], None]) -> Any:
+    from functools import wraps
+
+    @wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        end()
+        return result
+
+    return counted
 
 
 # -- inserted code ---------------------------------------------------------------------------------------

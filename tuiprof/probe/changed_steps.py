@@ -16,12 +16,12 @@ from time import monotonic_ns
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Callable
 
-from ..steps import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
-from .counted import counted
+from .given_steps import counted
 from .loop_steps import free_tool
+from .steps import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
 
 if TYPE_CHECKING:
-    from ..runtime import Runtime
+    from .runtime import Runtime
 
 #: Sources that can be requested by name.
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}

@@ -1,23 +1,115 @@
-"""Detects NaN and infinite loss and gradients without waiting for the device (``--watch-nan``).
+"""PyTorch's part of the black box: failed allocations on a GPU, and NaN and infinite loss and gradients.
 
-Before an optimizer step, the norms of all gradients are stored in one small tensor on the device, after the loss of
-the last backward pass. On a GPU it is copied asynchronously to pinned memory, followed by an event; once the event has
-completed, at one of the next steps, the host reads it. So the host learns about a step one or more steps later.
-Gradients are read, never written. On the CPU there is nothing to wait for.
+*Out of memory.* The allocator calls the observer after it has given up (its cache freed, the driver asked again) and
+before it raises ``torch.OutOfMemoryError``, so the snapshot shows what held the memory at that moment. The script is
+not affected: exception, handlers and exit status stay the same. A script that catches the error and retries with less
+memory continues; the first and the last failure are kept.
+
+*NaN* (``--watch-nan``), without waiting for the device. Before an optimizer step, the norms of all gradients are stored
+in one small tensor on the device, after the loss of the last backward pass. On a GPU it is copied asynchronously to
+pinned memory, followed by an event; once the event has completed, at one of the next steps, the host reads it. So the
+host learns about a step one or more steps later. Gradients are read, never written. On the CPU there is nothing to wait
+for.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import os
+import pickle
 import sys
 from collections import deque
+from time import monotonic_ns
 from typing import Any
 
-from ..guest.exceptions import leave_out
+from ..isolation import leave_out, raised_by_signal_handler, write_file
+from . import syncs
 
+FOLDER = "memory"  # in the session
+_AGAIN_NS = 1_000_000_000  # minimum interval between snapshots …
+_AT_ONCE = 2  # … after this many
+_MOST_RECORDS = 100
 _MOST_PENDING = 64  # maximum number of pending checks; beyond it steps are not checked
 _MOST_NAMED = 3  # maximum number of gradients named per step
+
+
+class OutOfMemoryWatch:
+    """Watches for failed allocations once the script initializes CUDA.
+
+    Args:
+        runtime: The probe.
+        torch: The module.
+        history: Record the stack of every allocation; costs some microseconds each.
+    """
+
+    def __init__(self, runtime: Any, torch: Any, *, history: bool) -> None:
+        self._runtime = runtime
+        self._torch = torch
+        self._history = history
+        self._count = 0
+        self._records = 0
+        self._kept: list[str] = []
+        self._taken_ns = 0
+        later = getattr(torch.cuda, "_lazy_call", None)
+        if later is not None and torch.backends.cuda.is_built():
+            later(self._begin)  # never initializes CUDA itself: the script may fork first
+
+    def _begin(self) -> None:
+        """Attach to the allocator (while CUDA is being initialised, or at once)."""
+        try:
+            # It cannot be taken back: once the probe has left a process it does nothing (see _failed).
+            self._torch._C._cuda_attach_out_of_memory_observer(self._failed)
+            if self._history and not self._torch._C._cuda_isHistoryEnabled():
+                self._torch.cuda.memory._record_memory_history(
+                    "all", context="all", stacks="python", max_entries=syncs.MOST_ENTRIES
+                )
+                syncs.kept_for_black_box = True
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            self._runtime.note("warn", f"no snapshot will be written if memory runs out: {error!r}")
+
+    def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
+        """Write a snapshot of the memory; called by the allocator, which raises afterwards."""
+        try:
+            if self._runtime.has_left or self._records >= _MOST_RECORDS:
+                return
+            self._records += 1
+            path, why = self._snapshot()
+            fields = {
+                "n": self._runtime.steps.n,
+                "dev": int(device),
+                "wanted": int(wanted),
+                "free": int(free),
+            }
+            self._runtime.black_box.write("oom", **fields, path=path, why=why)
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+
+    def _snapshot(self) -> tuple[str, str]:
+        """Write a snapshot; return its path in the session, or why there is none."""
+        now = monotonic_ns()
+        if self._count >= _AT_ONCE and now - self._taken_ns < _AGAIN_NS:
+            return "", "another snapshot was written less than a second before"
+        self._count += 1
+        path = f"{FOLDER}/oom-{os.getpid()}-{self._count}.pickle"
+        session = self._runtime.session
+        try:
+            data = pickle.dumps(self._torch.cuda.memory._snapshot(), protocol=4)
+            os.makedirs(os.path.join(session, FOLDER), exist_ok=True)
+            write_file(os.path.join(session, path), data)
+            self._kept.append(path)
+            if len(self._kept) > 2:
+                os.unlink(os.path.join(session, self._kept.pop(1)))
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            return "", f"{type(error).__name__}: {error}"[:300]
+        finally:
+            self._taken_ns = monotonic_ns()
+        return path, ""
 
 
 class _Check:
@@ -140,7 +232,7 @@ class NanWatch:
         return names
 
 
-def watch(runtime: Any, torch: Any) -> None:
+def watch_for_nan(runtime: Any, torch: Any) -> None:
     """Begin to check."""
     module = sys.modules.get("torch.optim.optimizer")  # torch.optim hides it
     register = getattr(module, "register_optimizer_step_pre_hook", None)

@@ -1,4 +1,4 @@
-"""Samples the script ten times per second: its lines and loops.
+"""Where the script is: its frames, lines and loops, sampled ten times per second.
 
 The main thread is sampled, and once there are steps the thread that makes them.
 
@@ -10,28 +10,30 @@ calls that wait or compute outside Python, and any line after 5 ms.
 from __future__ import annotations
 
 import dis
+import os
 import sys
 import threading
 import time
 from collections import Counter, deque
 from types import CodeType, FrameType
 
-from .script_frames import is_probe, is_script
-
 #: Number of samples whose loops are kept: two seconds.
 RECENT = 20
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_known: dict[str, bool] = {}
+_with_packages: dict[str, bool] = {}
 _MOST_LINES = 2_000
 _TOP = 20
 _MOST_FRAMES = 200
-#: Functions that wait for another thread or process. What these call (a model's layers, a function that is being
-#: traced) is part of a step.
+#: Packages; what they call (a model's layers, a function that is being traced) is part of a step.
 _FRAMEWORKS = frozenset(
     (
         *("torch", "torch_xla", "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed"),
         *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
     )
 )
-#: Functions that trace or compile, which is not part of a step.
+#: Modules that trace or compile, which is not part of a step.
 _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
 #: Activities by the module of a frame below the script's; the one next to the script decides.
 _DOING = (
@@ -49,9 +51,72 @@ _DOING = (
 )
 #: Activities by function, for tensor methods written in Python.
 _TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
-#: Functions that call the script's data set and collate function.
+#: Calls the script's data set and collate function.
 _LOADER = "torch.utils.data"
+#: Modules that wait for another thread or process.
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
+
+#: Code of the script, the offset of the running call, and whether the script itself called it.
+Site = tuple[CodeType, int, bool]
+#: Where a second call is relative to a first one: in the same loop, or unknown; in a loop around the
+#: first one's; in an adjacent loop, both inside one that does not iterate over epochs; in an unrelated loop.
+TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
+
+
+def is_script(filename: str) -> bool:
+    """Whether a code object's file belongs to the script."""
+    known = _known.get(filename)
+    if known is None:
+        known = _known[filename] = _is_script(filename)
+    return known
+
+
+def is_probe(filename: str) -> bool:
+    """Whether a code object's file belongs to the probe."""
+    return filename.startswith(_PROBE)
+
+
+def _is_script(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    if filename == getattr(sys.modules.get("__main__"), "__file__", None):
+        return True  # also one that runs as ``python -m package.train``
+    path = os.path.abspath(filename)
+    parts = path.split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    return not path.startswith((_STDLIB, _PROBE)) and not any(
+        isinstance(folder, str)
+        and folder
+        and path.startswith(os.path.join(folder, ""))
+        and _holds_packages(folder)
+        for folder in sys.path
+    )
+
+
+def _holds_packages(folder: str) -> bool:
+    """Whether pip installs into a folder: ``pip install --target FOLDER``, as on clusters."""
+    known = _with_packages.get(folder)
+    if known is None:
+        try:
+            known = any(name.endswith(".dist-info") for name in os.listdir(folder))
+        except OSError:
+            known = False
+        _with_packages[folder] = known
+    return known
+
+
+def script_line(frame: FrameType | None) -> str:
+    """Return ``file:line`` of the innermost frame of the script; empty = there is none.
+
+    Args:
+        frame: The innermost frame to look at.
+    """
+    while frame is not None:
+        if is_script(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 class Loop:
@@ -233,3 +298,58 @@ def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
             if "epoch" in str(stored.argval).lower():  # one name, or two of one instruction
                 found.add(instruction.offset)
     return found
+
+
+def script_sites(frame: FrameType | None) -> list[Site]:
+    """Return where each frame of the script is, outermost first."""
+    found: list[Site] = []
+    while frame is not None:
+        caller = frame.f_back
+        if is_script(frame.f_code.co_filename):
+            by_script = caller is not None and is_script(caller.f_code.co_filename)
+            found.append((frame.f_code, frame.f_lasti, by_script))
+        frame = caller
+    return found[::-1]
+
+
+def relation(first: list[Site], second: list[Site]) -> int:
+    """Return where the second call is relative to the first one.
+
+    A call made once per epoch, around the loop over batches, counts as together with calls in that loop, as does a
+    call made once by a module.
+    """
+    inner, outer = _loops(first), _loops(second)
+    if not outer and second and second[-1][0].co_name == "<module>":
+        return TOGETHER  # a single call
+    if _left(first, second):
+        return ELSEWHERE
+    shared = 0
+    while shared < min(len(inner), len(outer)) and _same(inner[shared], outer[shared]):
+        shared += 1
+    if shared == len(outer):
+        around = 0 < shared < len(inner) and not goes_over_epochs(outer[-1], inner[shared])
+        return AROUND if around else TOGETHER
+    if shared == len(inner) > 0:
+        return TOGETHER
+    return BESIDE if shared and not goes_over_epochs(inner[shared - 1], inner[shared]) else ELSEWHERE
+
+
+def _left(first: list[Site], second: list[Site]) -> bool:
+    """Whether the script, in code that it runs once, has gone on to the second call."""
+    once = False  # from the code of a module on, which runs once
+    for one, other in zip(first, second):
+        (code, at, by_script), (_, other_at, _) = one, other
+        once = code is other[0] and (code.co_name == "<module>" or (once and by_script))
+        once = once and not _loops([one]) and not _loops([other])
+        if once and at != other_at:
+            return True
+    return False
+
+
+def _same(one: Loop, other: Loop) -> bool:
+    return one.code is other.code and one.head == other.head
+
+
+def _loops(sites: list[Site]) -> list[Loop]:
+    """Return the loops around a call, outermost first."""
+    return [loop for code, at, _ in sites for loop in loops_of(code) if loop.head <= at <= loop.end]
