@@ -77,7 +77,6 @@ class Text:
     """A line to type.
 
     Attributes:
-        name: Name of its value.
         label: Text above it; empty = none.
         value: What it holds at first.
         placeholder: Shown while it is empty.
@@ -189,7 +188,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
     """Returns the values of its fields, or None. A form consists of its keys, a list of fields and their result.
 
     Args:
-        title: Title.
         fields: From top to bottom.
         answer: Makes the answer of the fields' values, given by name; called only when nothing is wrong with them.
         hint: Shown below the fields while they are filled in; None = what is wrong with them. On enter that is

@@ -35,12 +35,7 @@ Ratio = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A logarithmic scale.
-
-    Attributes:
-        low: The smallest ratio on it.
-        high: The largest.
-    """
+    """A logarithmic scale from the smallest to the largest ratio."""
 
     low: float
     high: float
@@ -119,9 +114,7 @@ class RungRow:
     """One rung.
 
     Attributes:
-        name: Its variant.
         against: The variant it builds on, else its baseline; empty = it is the first.
-        word: The verdict.
         published: The publication's figures.
         step_ns: Step time; None = not measured.
         step_interval: Its interval in words.
@@ -166,7 +159,6 @@ class LadderView:
     Attributes:
         meta: What is kept of it; of one that was not begun, the plan.
         folder: Its folder; None = it was not begun.
-        rows: The rungs.
         verdict: One sentence.
         level: Its level.
         done: Trials that are over.

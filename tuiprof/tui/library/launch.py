@@ -73,7 +73,6 @@ class RunWish:
     """The user's choice of what to run.
 
     Attributes:
-        argv: The command.
         cwd: Where to run it.
         capture: As of :class:`LaunchWish`.
         stack: Record Python stacks while capturing.

@@ -43,7 +43,6 @@ class VariantItem:
     """One variant of a ladder, as listed.
 
     Attributes:
-        name: Its name.
         note: What it changes.
         published: The publication's figure, as text; empty = none.
         here_ns: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
@@ -74,15 +73,12 @@ class LadderItem:
     """One ladder, as listed.
 
     Attributes:
-        name: Its name.
         title: What it is about, in a line.
         story: What it shows, in some sentences.
         baseline: Name of the variant the others are compared with.
         source: Hardware and software of the published figures.
         needs: Packages it needs.
         presets: Names of its presets.
-        variants: Its variants.
-        script: The file.
     """
 
     name: str

@@ -32,7 +32,6 @@ class DeviceView:
         name: Product name; untrusted.
         memory_bytes: Total memory; None = unknown.
         details: What is fixed (``cores``, ``power_limit_w``, …).
-        latest: The last figures.
         words: The last readings that are words (``throttle``).
         history: Past values of the figures that are drawn as history, oldest first.
         allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.

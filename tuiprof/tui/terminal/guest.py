@@ -97,7 +97,6 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     Attributes:
         terminal: What the terminal can show.
-        start: The initial request.
         go: The way to other screens.
         farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """

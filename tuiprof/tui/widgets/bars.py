@@ -174,13 +174,9 @@ class TabBar(Lines):
         self._places: list[tuple[int, int, str]] = []
 
     def show(self, tabs: list[Tab], current: str, remark: str, more: tuple[str, int] | None = None) -> None:
-        """Show tabs.
+        """Show tabs in order, with text at the right end that is safe for a terminal.
 
-        Args:
-            tabs: The tabs in order.
-            current: Name of the one that is open.
-            remark: Text at the right end; safe for a terminal.
-            more: The key that lists other tabs, and how many those are; None = there are none.
+        ``more`` is the key that lists other tabs, and how many those are; None = there are none.
         """
         self._tabs, self._current, self._remark = tabs, current, remark
         self._more = []

@@ -40,7 +40,6 @@ class Choices(Lines, can_focus=True):
         """The cursor is on another choice.
 
         Attributes:
-            choices: The list.
             key: What the cursor is on; empty = nothing.
         """
 

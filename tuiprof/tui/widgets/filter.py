@@ -91,7 +91,6 @@ class Comparison:
     """A column against a value.
 
     Attributes:
-        column: The column.
         operator: How they are compared; never ``!=`` or ``!~``, which are :class:`Not`.
         value: A figure in the unit of the column, or a text.
         regex: Whether the text is a regular expression.

@@ -37,7 +37,6 @@ class FrameRows:
     """Rows of a data frame; the source of a row is its index in the frame.
 
     Args:
-        frame: The data.
         columns: All its columns; hidden ones are left out, unless they are chosen.
         chosen: Keys of the columns to show, in order; None = those that are not hidden.
         faint: Key of a column of Booleans: rows that are grey; empty = none is.

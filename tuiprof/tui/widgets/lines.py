@@ -39,7 +39,6 @@ class Look:
     Attributes:
         variable: Theme variable that gives the colour.
         strength: 1 = the colour itself, less = mixed with the background.
-        bold: Whether it is bold.
         background: Theme variable that gives the background; empty = the widget's.
     """
 

@@ -27,7 +27,6 @@ class Heading:
     """The head of one column.
 
     Attributes:
-        label: Its heading.
         right: Whether its values are right-aligned, as numbers are.
         help: Its definition in one sentence.
         elide: Where a text that is too long is cut.
@@ -111,7 +110,6 @@ class ListRows:
     """Rows of a short list: texts, and what to sort them by.
 
     Args:
-        headings: The columns.
         texts: One sequence of cell texts a row; untrusted, they are made safe here.
         keys: One sequence of sort keys a row (numbers sort as numbers); None = sort by the texts.
     """

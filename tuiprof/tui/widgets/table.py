@@ -108,7 +108,6 @@ class VirtualTable(ScrollView, can_focus=True):
         """The cursor came to another row.
 
         Attributes:
-            table: The table.
             source: The row, as its rows name it.
         """
 
