@@ -380,7 +380,7 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.tui.live import view as live_view
+    from tuiprof.tui.live import charts
 
     made = recorded(tmp_path, 60)
     fold = load(made.session)
@@ -389,7 +389,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     view = View(fold.now_ns, None, False)
     stats = stats_in_view(rank.steps, view)
     whole = chart_data(rank.steps, stats, view)
-    monkeypatch.setattr(live_view, "_MOST_STEPS", 100)
+    monkeypatch.setattr(charts, "_MOST_STEPS", 100)
     short = chart_data(rank.steps, stats, view)
     assert len(whole.ends_s) == len(rank.steps)
     assert float(short.high_ms.max()) == pytest.approx(float(whole.high_ms.max()))
