@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
-from tuiprof.analyses.syncs import emptied as _emptied
-from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
 from tuiprof.model.trust import ReadStats
@@ -404,8 +403,8 @@ def test_starved_time_is_idle_time_charged_once(
     order = np.argsort(ends, kind="stable")
     starts, ends = starts[order], ends[order]
     none = np.full(len(starts), -1)
-    result = _emptied.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
-    late = _emptied.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
+    result = _wait_table.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
+    late = _wait_table.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
     assert (result.ns >= 0).all()
     assert (late >= 0).all()
     assert result.ns.sum() == total(*union(result.starts, result.ends))

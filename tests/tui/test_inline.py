@@ -12,7 +12,7 @@ import pytest
 from synthetic import Synthetic
 from terminals import InTerminal, in_terminal
 
-from tuiprof.report.terminal import Terminal
+from tuiprof.report import Terminal
 from tuiprof.session.live.replay import load
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.run.launch import wait

@@ -17,7 +17,7 @@ from tuiprof.tui.timeline.readout import instant_words, offset_text
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.whatif.instants import Losses
+from tuiprof.whatif.replay import Losses
 
 
 class TimelineApp(App[None]):

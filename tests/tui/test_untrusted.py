@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.widgets import Label
 
 from tests.hostile import CORPUS, WORST, obeyed, run_of
-from tuiprof.report.terminal import Terminal
+from tuiprof.report import Terminal
 from tuiprof.session.live.replay import load
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.inline import Strip, strip_rows

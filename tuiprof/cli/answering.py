@@ -22,7 +22,7 @@ from tuiprof.cli.common import (
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Table, Trace, Unavailable
-    from tuiprof.model.answer import Answer
+    from tuiprof.model.report import Answer
     from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
@@ -118,7 +118,7 @@ def session_answer(
     session: Session, rank: int | None = None, run: str | None = None, step: int | None = None
 ) -> Answer:
     """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
-    from tuiprof.model.answer import Answer, Line
+    from tuiprof.model.report import Answer, Line
     from tuiprof.session.live.summary import read_fold, summarise
 
     fold = read_fold(session)

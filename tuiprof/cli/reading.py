@@ -71,7 +71,7 @@ def open_(
     from tuiprof.blackbox.unpickle import is_pickle
     from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
-    from tuiprof.formats.conversion import refuse
+    from tuiprof.formats.neuron.captures import refuse
     from tuiprof.model.characters import shell_word
 
     if session is None and Path(target).is_file() and is_pickle(Path(target)):
@@ -240,8 +240,7 @@ def _html_page(
     trace: Trace, step: int | None, reports: list[Report | Unavailable], trust: str, style: Style
 ) -> str:
     """Return a page that opens with what to change first, and the timeline."""
-    from tuiprof.advice.answer import answer
-    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.advice.answer import answer, picture
     from tuiprof.report.html import document
 
     window = step_window(trace, step) if step is not None else None

@@ -43,7 +43,7 @@ class Neuron:
     """
 
     def __init__(self, monitor: str) -> None:
-        from tuiprof.formats.neuron.report import (
+        from tuiprof.formats.neuron.monitor import (
             Reports,  # with it come the readers of profiles: only where needed
         )
 

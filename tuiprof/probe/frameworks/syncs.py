@@ -42,7 +42,7 @@ kept_for_black_box = False
 _PROTOTYPE = "Synchronization debug mode is a prototype"  # said once when it is switched on
 _MESSAGE = re.compile(r"called a synchronizing|" + _PROTOTYPE)
 _FILTER = ("always", _MESSAGE, Warning, None, 0)
-#: Public calls that wait; ``tuiprof/analyses/shared/waits/xla.py`` knows these names.
+#: Public calls that wait; ``tuiprof/analyses/shared/waits.py`` knows these names.
 AWAITS = ("jax.Array.block_until_ready", "jax.block_until_ready")
 #: Name of the mark and of the field with the thread's id; ``tuiprof/formats/xplane/words.py`` knows them.
 THREAD_MARK, THREAD_ID = "tuiprof.thread", "tuiprof_tid"

@@ -19,8 +19,8 @@ from typing import Final, TextIO
 
 from tuiprof.errors import SessionError
 from tuiprof.model.characters import shell_word
-from tuiprof.report.ascii import to_ascii
-from tuiprof.report.terminal import Terminal, this_terminal
+from tuiprof.report import Terminal, this_terminal
+from tuiprof.report.sanitize import to_ascii
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.ownership import of_others

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tuiprof.advice.proof import KEY as PROOF
-from tuiprof.analyses.compare.figures import STEP_PAIR
+from tuiprof.analyses.shared.changes import STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace

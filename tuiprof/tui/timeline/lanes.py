@@ -20,7 +20,7 @@ from tuiprof.tui.timeline.lane_extras import (
     outermost,
     python_levels,
 )
-from tuiprof.whatif.instants import Losses
+from tuiprof.whatif.replay import Losses
 
 LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]
 _STEP_NAME = r"^ProfilerStep#\d+$"

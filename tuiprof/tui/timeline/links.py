@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model.intervals import Window
 from tuiprof.model.trace import Trace
 

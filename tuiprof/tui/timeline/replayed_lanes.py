@@ -10,9 +10,8 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import Trace
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, MovedBars
-from tuiprof.whatif.calibration import Calibrated
-from tuiprof.whatif.edit import Edit
-from tuiprof.whatif.instants import Instants, instants
+from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import Calibrated, Instants, instants
 
 #: Priority of lanes if there is no room: device before host before ranges.
 _DEVICE, _CALLS, _RANGES = 0, 2, 4

@@ -23,7 +23,7 @@ from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.results import Results, later_by, moved
 from tuiprof.tui.timeline.search import Search
-from tuiprof.whatif.instants import Losses
+from tuiprof.whatif.replay import Losses
 
 #: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
 _AT_ONCE = 300_000
