@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from synthetic import Synthetic, recorded
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.stats import NO_STATS
-from tuiprof.session.live.straggler import Lane
+from tuiprof.session.live.hosts import Lane
+from tuiprof.session.live.series import NO_STATS
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import Memory, Telemetry, Uses
+from tuiprof.session.log import Memory, Telemetry, Uses
 from tuiprof.session.run import control
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import DeviceMeta, SessionMeta
+from tuiprof.session.store.meta import Clock, DeviceMeta, SessionMeta
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import RunCaptures, Verdict

@@ -502,7 +502,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_tags(self) -> None:
         """Change the tags of the session."""
-        from tuiprof.session.store.labels import parse_tags, read_labels, set_tags
+        from tuiprof.session.store.meta import parse_tags, read_labels, set_tags
         from tuiprof.tui.dialogs.form import TextForm
 
         if (session := self.session) is None:
@@ -529,7 +529,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_note(self) -> None:
         """Write a note on the session."""
-        from tuiprof.session.store.labels import add_note
+        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         if (session := self.session) is None:

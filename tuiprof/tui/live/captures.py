@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.fold import CaptureState
 from tuiprof.session.live.hosts import common_step
 from tuiprof.session.live.replay import Live
@@ -16,7 +16,7 @@ from tuiprof.session.live.step_source import refusal
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
-from tuiprof.session.store.storage import lost_output
+from tuiprof.session.store.output import lost_output
 from tuiprof.tui.live.moment import Figures, Moment, Overhead
 from tuiprof.tui.live.view import (
     alert_row,

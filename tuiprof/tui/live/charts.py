@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.model.units import format_ns
-from tuiprof.session.live.stats import StepStats
+from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.writer_state import StepSeries
 from tuiprof.tui.live.view import View, clock
 from tuiprof.tui.terminal import glyphs

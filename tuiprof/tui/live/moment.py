@@ -19,14 +19,14 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import Alert, alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, HostWatch
-from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Feed, Live, Replay
-from tuiprof.session.live.stats import NO_STATS, StepStats
+from tuiprof.session.live.series import NO_STATS, StepStats
+from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session, list_sessions
-from tuiprof.session.store.storage import trouble
+from tuiprof.session.store.meta import store_viewing
+from tuiprof.session.store.output import trouble
 from tuiprof.session.store.summary import Summary
-from tuiprof.session.store.viewing import store_viewing
 from tuiprof.system import process
 from tuiprof.tui.live.view import (
     WINDOWS_S,

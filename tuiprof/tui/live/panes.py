@@ -17,9 +17,9 @@ from textual.widgets import Input
 
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.step_source import counted, likely
-from tuiprof.session.live.straggler import lanes
 from tuiprof.session.store.output import OutputReader
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.live import view as live_view
@@ -438,7 +438,7 @@ class RunPanes(Vertical):
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or it has made one."""
-        from tuiprof.session.run.activity import activity
+        from tuiprof.session.live.step_source import activity
 
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):

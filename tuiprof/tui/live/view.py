@@ -17,23 +17,21 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, Fold, NoteLine
-from tuiprof.session.live.hosts import HostState
+from tuiprof.session.live.hosts import HostState, Lane
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.stats import StepStats
-from tuiprof.session.live.straggler import Lane
+from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import DeviceMeta, Session
-from tuiprof.session.store.labels import Labels
-from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, fit, join, row_width, spread
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
-    from tuiprof.model import Report
+    from tuiprof.comparison.headline import Headline
+    from tuiprof.model.report import Report
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
@@ -661,7 +659,7 @@ def alert_paragraphs(
         out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
     if not alerts:
         out += [("no alerts by these rules", "text"), ("", "text")]
-        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
+        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES.items()]
     if labels.tags:
         out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
     if labels.notes:

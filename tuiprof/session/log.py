@@ -1,16 +1,26 @@
-"""The lines of a session log. Every writer appends JSON objects, one per line, to its own file.
+"""The lines of a session log, and how they are appended and read. Every writer appends JSON objects to its own file.
 
-``at`` is the writer's monotonic clock in ns; the ``head`` line pairs it with Unix time, so a wall clock that
-jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
+``at`` is the time of a record by the writer's monotonic clock, ns; the ``head`` line pairs it with Unix time, so a wall
+clock that jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
 same lines by hand (it has only the standard library); a test decodes what it writes with these types.
 A reader ignores fields and line types that it does not know.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import math
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
+
+from tuiprof.system.files import UNDECODABLE, explain, open_regular
 
 SCHEMA_VERSION: Final = 1
 
@@ -80,7 +90,6 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     """The source of steps, from here on.
 
     Attributes:
-        at: Monotonic ns.
         what: In words, e.g. ``"optimizer steps"``.
         where: The line of the script, ``file:line``; empty = unknown.
         withdrawn: Number of earlier steps of this writer that were not steps; it counts from 0 again.
@@ -100,7 +109,6 @@ class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
     """The loop whose iterations are probably the steps, if no source is known and they cannot be counted.
 
     Attributes:
-        at: Monotonic ns.
         where: The script's line, ``file:line``.
     """
 
@@ -112,7 +120,6 @@ class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly.
 
     Attributes:
-        at: Monotonic ns.
         samples: Number of samples in which the script ran.
         top: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
             activity.
@@ -131,7 +138,6 @@ class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
     """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids.
 
     Attributes:
-        at: Monotonic ns.
         n: Number of the running step.
         workers: Number of workers started.
         starts: Number of such restarts in this process.
@@ -165,7 +171,6 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
     """The framework allocator's view of one device, bytes.
 
     Attributes:
-        at: Monotonic ns.
         dev: Device index.
         alloc: Allocated now.
         reserved: Reserved from the driver now.
@@ -183,7 +188,6 @@ class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
     """The accelerator of a device index of this process, written once it holds memory there.
 
     Attributes:
-        at: Monotonic ns.
         dev: Device index, as the framework counts.
         uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown.
         pci: Its PCI address, ``0000:1b:00``; empty = unknown.
@@ -199,7 +203,6 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
     """Cost of the probe, measured by itself.
 
     Attributes:
-        at: Monotonic ns.
         steps: Number of steps included in ``ns``: all except captured ones.
         ns: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other
             hooks as well.
@@ -216,7 +219,6 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     """State of a capture request.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request.
         state: ``armed``, ``started``, ``written`` or ``failed``.
         first: First step captured; None = not yet known.
@@ -242,7 +244,6 @@ class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
     """Steps take longer since a capture; written repeatedly, for readers of only the end of a log.
 
     Attributes:
-        at: Monotonic ns.
         first: First step captured.
         last: Last step captured.
         before: Median step time before, ns.
@@ -269,7 +270,6 @@ class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
     """How much the script had printed, by the recorder, which relates its output to time.
 
     Attributes:
-        at: Monotonic ns.
         out: Bytes of ``stdout.log``.
         err: Bytes of ``stderr.log``.
     """
@@ -307,7 +307,6 @@ class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
     """The stacks of all threads of a process at one moment.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
         threads: Its threads, the main one first.
         n: Number of the step that was running.
@@ -325,7 +324,6 @@ class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
     """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id.
 
     Attributes:
-        at: Monotonic ns.
         id: Name of the request.
         path: The dump, relative to the session directory.
     """
@@ -339,7 +337,6 @@ class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
     """A NaN or infinite value of the training, written the first time.
 
     Attributes:
-        at: Monotonic ns.
         n: The step.
         what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
         value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished.
@@ -355,7 +352,6 @@ class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
     """A failed allocation on a device; the script may have caught the error and continued.
 
     Attributes:
-        at: Monotonic ns.
         n: Number of the step that was running.
         dev: Device index.
         wanted: Requested bytes.
@@ -377,7 +373,6 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     """Last line of a writer that ended in order.
 
     Attributes:
-        at: Monotonic ns.
         code: Exit status of the script (recorder) or of this process (probe); None = unknown.
         signal: Signal that ended it; None = none.
         why: ``exit``, ``stopped`` (by the user) or an error.
@@ -413,3 +408,118 @@ Record = (
     | OutOfMemory
     | End
 )
+
+
+#: Lines kept in memory while the disk is full: 20 minutes of one device. Beyond that, the oldest are dropped.
+MOST_WAITING: Final = 4096
+#: Prefixes of lines that are not readings.
+_WORDS: Final = tuple(b'{"t":"%s"' % kind for kind in (b"head", b"note", b"end"))
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LogWriter:
+    """One append-only log file; safe for several threads.
+
+    While the disk is full, lines wait in memory and are written, in order, once there is space again, with a note,
+    including the number of dropped lines if it took too long. A partially written line is completed first, so no line
+    is torn.
+
+    Raises:
+        SessionError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._encoder = msgspec.json.Encoder()
+        self._waiting: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._lost = 0
+        self._stuck_since: int | None = None
+        self._why = ""
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise explain(error, path, "write") from error
+
+    @property
+    def waiting(self) -> int:
+        """Lines not yet on disk."""
+        return len(self._waiting)
+
+    def write(self, record: Record) -> bool:
+        """Append a record; return whether everything so far is on disk."""
+        with self._lock:
+            self._waiting.append(self._encoder.encode(record) + b"\n")
+            if len(self._waiting) > MOST_WAITING:
+                del self._waiting[1]  # the first may be half written
+                self._lost += 1
+            return self._flush()
+
+    def give_up_readings(self) -> None:
+        """Drop waiting readings, so that the last lines fit into little space."""
+        with self._lock:
+            first, others = list(self._waiting)[:1], list(self._waiting)[1:]  # the first may be half written
+            kept = [line for line in others if line.startswith(_WORDS)]
+            self._lost += len(others) - len(kept)
+            self._waiting = deque((*first, *kept))
+
+    def flush(self) -> bool:
+        """Try to write waiting lines; return whether everything is on disk."""
+        with self._lock:
+            return self._flush()
+
+    def close(self) -> None:
+        """Close the file; lines still waiting are lost."""
+        os.close(self._file)
+
+    def _flush(self) -> bool:
+        while self._waiting:
+            line = self._waiting[0]
+            try:
+                written = os.write(self._file, line)
+            except OSError as error:
+                if self._stuck_since is None:
+                    self._stuck_since = time.monotonic_ns()
+                    self._why = "the disk is full" if error.errno in _FULL else str(error.strerror or error)
+                return False
+            if written < len(line):
+                self._waiting[0] = line[written:]
+            else:
+                self._waiting.popleft()
+            if not self._waiting and self._stuck_since is not None:
+                self._waiting.append(self._encoder.encode(self._told()) + b"\n")
+        return True
+
+    def _told(self) -> Note:
+        """Return and clear the note about waiting lines."""
+        now = time.monotonic_ns()
+        waited_s = math.ceil((now - (self._stuck_since or now)) / 1e9)
+        lost = f"; {self._lost} readings were dropped" if self._lost else "; nothing was lost"
+        note = Note(now, "warn", f"the recorder could not write for {waited_s} s: {self._why}{lost}")
+        self._stuck_since, self._lost = None, 0
+        return note
+
+
+decoder: Final = msgspec.json.Decoder(Record)
+
+
+def decode(block: bytes) -> list[Record]:
+    """Return the records in a piece of a log; lines that cannot be read are left out."""
+    try:
+        records: list[Record] = decoder.decode_lines(block)
+    except UNDECODABLE:
+        records = []
+        for line in block.split(b"\n"):
+            with contextlib.suppress(*UNDECODABLE):  # a partial or foreign line
+                records.append(decoder.decode(line))
+    return records
+
+
+def first_head(path: Path) -> Head | None:
+    """Return the head record of a log; None = none yet, or the first line is another record."""
+    try:
+        with open_regular(path) as file:
+            record = decoder.decode(file.readline(1 << 16))
+    except (OSError, *UNDECODABLE):
+        return None
+    return record if isinstance(record, Head) else None

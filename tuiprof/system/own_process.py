@@ -1,4 +1,4 @@
-"""Ending with the terminal, the server or the process that tuiprof serves, and going on under ``nohup``.
+"""Processes that tuiprof starts for itself: their command, their threads, and how they end with what they serve.
 
 SIGHUP announces that a terminal is gone, but it may be ignored; nothing announces that a parent was killed. Either
 way the other end of a descriptor is closed, and ``poll`` reports that without reading from it.
@@ -10,10 +10,54 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Final
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of tuiprof in this interpreter.
+
+    The working directory, which may be anybody's, is no place to import from (``-P``).
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_environment() -> dict[str, str]:
+    """Return the environment for it: tuiprof may run from a checkout that is not installed."""
+    path = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+#: Threads of Polars at most: reading and analysing 119 MB takes no less time with more, and no more with two.
+_POLARS: Final = 8
+
+
+def cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def bound_threads() -> None:
+    """Limit the threads of NumPy and Polars, unless the user set a number; before either is imported.
+
+    Both start one for every core, and a training run on the same machine needs the cores. OpenBLAS, which comes with
+    NumPy, lets each of its own turn for some 0.06 to 0.1 s at the import before it sleeps, which is seconds of
+    processor time on a machine with 64 cores, and nothing here multiplies matrices. Polars wakes all of its own for
+    queries that keep one of them busy for a fraction of a millisecond.
+
+    For processes that are tuiprof's alone: in a notebook both belong to others, too. The libraries read the
+    variables from the environment of the C library, and only there are they set: ``os.environ``, which the scripts
+    that tuiprof launches are given, stays what the user made it.
+    """
+    few = {"OPENBLAS_NUM_THREADS": 1, "POLARS_MAX_THREADS": min(_POLARS, cores())}
+    for name, count in few.items():
+        if name not in os.environ:
+            os.putenv(name, str(count))
+
 
 #: So long a process that has to end may take to end in order.
 GRACE_S: Final = 2.0

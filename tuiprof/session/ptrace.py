@@ -1,11 +1,14 @@
-"""Makes a running Python process execute one of our files, once.
+"""Access to a running Python process from outside: whether ptrace is permitted, its stacks, and running a file in it.
 
-Python 3.14 and newer supports this (``sys.remote_exec``), at a safe point. For older versions hypno injects the code:
-it borrows one thread of the process with ptrace, makes it load a small library, and releases it. A thread stopped
-inside an allocation could deadlock there, and one that waits for the GIL may get it at any moment. So only threads are
-borrowed that have been waiting in the kernel for a while without a timeout, as threads of pools and of the GPU driver
-usually do. If there is none, a thread that sleeps or waits for files with a timeout is used. It only runs one line,
-which starts another thread.
+Python 3.14 and newer supports running a file (``sys.remote_exec``), at a safe point. For older versions hypno injects
+the code: it borrows one thread of the process with ptrace, makes it load a small library, and releases it. A thread
+stopped inside an allocation could deadlock there, and one that waits for the GIL may get it at any moment. So only
+threads are borrowed that have been waiting in the kernel for a while without a timeout, as threads of pools and of the
+GPU driver usually do. If there is none, a thread that sleeps or waits for files with a timeout is used. It runs only
+one line, which starts another thread.
+
+Stacks are read by py-spy: it reads the memory of any CPython of the last fifteen years without running anything in it,
+on Linux, macOS and Windows.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -23,15 +27,83 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import SessionError
-from tuiprof.session.attaching import ptrace
+from tuiprof.session.log import Thread, Whole
 from tuiprof.system.files import read_small_json
 
-INSTALL: Final = "pip install 'tuiprof[attach]'"
+_PROC: Final = Path("/proc")
+_YAMA: Final = _PROC / "sys/kernel/yama/ptrace_scope"
+_CAP_SYS_PTRACE: Final = 1 << 19
+
+
+def forbidden(pid: int) -> tuple[str, str] | None:
+    """Return why ptrace on a process is known to be forbidden, and the remedy; None = no reason is known.
+
+    A container may forbid it with its seccomp filter, which can only be found by trying.
+    """
+    try:
+        owner = (_PROC / str(pid)).stat().st_uid
+        real = _uids(pid)
+    except OSError:
+        return f"there is no process {pid}", "see the processes: ps aux, or tuiprof attach --pid"
+    if pid == os.getpid():
+        return "that is tuiprof itself", "give the training process"
+    if _has_capability():
+        return None
+    if owner != os.geteuid() or real != {os.geteuid()}:
+        return (
+            f"process {pid} belongs to another user",
+            f"run tuiprof as that user or with sudo (the process runs as user {owner})",
+        )
+    scope = _scope()
+    if scope == 1:
+        return (
+            f"this system allows ptrace on a process's own children only, and {pid} is not one (ptrace_scope is 1)",
+            "use sudo, or allow it until the next boot: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope",
+        )
+    if scope is not None and scope >= 2:
+        return (
+            f"this system allows ptrace to administrators only (ptrace_scope is {scope})",
+            "use sudo" if scope == 2 else "only a reboot can change it; start the script with tuiprof run",
+        )
+    return None
+
+
+def refused() -> tuple[str, str]:
+    """Return the message and remedy if the system refused ptrace for an unknown reason."""
+    return (
+        "the system does not allow ptrace",
+        "in a container, start it with --cap-add SYS_PTRACE; elsewhere use sudo",
+    )
+
+
+def _uids(pid: int) -> set[int]:
+    for line in (_PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith("Uid:"):
+            return {int(word) for word in line.split()[1:]}
+    return set()
+
+
+def _scope() -> int | None:
+    try:
+        return int(_YAMA.read_text())
+    except (OSError, ValueError):  # another system, or a kernel without Yama
+        return None
+
+
+def _has_capability() -> bool:
+    """Whether this process has CAP_SYS_PTRACE, as root outside of containers has."""
+    try:
+        lines = (_PROC / "self/status").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.startswith("CapEff:") and int(line.split()[1], 16) & _CAP_SYS_PTRACE for line in lines)
+
+
+INSTALL_HYPNO: Final = "pip install 'tuiprof[attach]'"
 #: The file that the process executes.
-PAYLOAD: Final = Path(__file__).resolve().parents[2] / "probe" / "enter.py"
+PAYLOAD: Final = Path(__file__).resolve().parents[1] / "probe" / "enter.py"
 OLDEST: Final = (3, 9)
 _REMOTE_EXEC: Final = (3, 14)
-_PROC: Final = Path("/proc")
 _LIBRARY: Final = re.compile(r"(?:libpython|/python)(\d)\.(\d+)")
 #: System calls in which a thread waits without holding locks: the number, the timeout argument, and its value for no
 #: timeout. Futexes count only without a timeout: with one, a thread waits for the GIL.
@@ -116,11 +188,11 @@ def check(pid: int) -> tuple[int, int]:
     """
     if sys.platform != "linux":
         raise SessionError("attaching to a running process requires Linux", "start it with tuiprof run")
-    refusal = ptrace.forbidden(pid)
+    refusal = forbidden(pid)
     if refusal is not None:
         raise SessionError(*refusal)
     if not _readable(pid):
-        raise SessionError(*ptrace.refused())
+        raise SessionError(*refused())
     version = python_of(pid)
     if version is None:
         raise SessionError(
@@ -139,7 +211,7 @@ def check(pid: int) -> tuple[int, int]:
     if version < _REMOTE_EXEC:
         if importlib.util.find_spec("hypno") is None:
             raise SessionError(
-                f"attaching to a process of Python {version[0]}.{version[1]} requires hypno", INSTALL
+                f"attaching to a process of Python {version[0]}.{version[1]} requires hypno", INSTALL_HYPNO
             )
         if platform.machine() not in _NO_LIMIT:
             raise SessionError(
@@ -199,7 +271,7 @@ def _remote_exec(pid: int, control: Path, code: str) -> None:
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         if "Permission" in (said[-1] if said else ""):
-            raise SessionError(*ptrace.refused())
+            raise SessionError(*refused())
         raise SessionError(
             f"sys.remote_exec failed for process {pid}: {said[-1] if said else 'no reason given'}"
         )
@@ -220,7 +292,7 @@ def _inject(pid: int, code: str) -> None:
         api.inject_py(pid, code)
     except PyInjectorError as error:
         if "ermission" in str(error) or "not permitted" in str(error):
-            raise SessionError(*ptrace.refused()) from error
+            raise SessionError(*refused()) from error
         raise SessionError(f"cannot attach to process {pid}: {str(error).splitlines()[0]}") from error
     finally:
         api.inject = inject
@@ -274,7 +346,7 @@ def _state(pid: int, thread: int) -> str | None:
         call = (folder / "syscall").read_text().strip()
         switches = [line for line in (folder / "status").read_text().splitlines() if "ctxt_switches" in line]
     except PermissionError as error:
-        raise SessionError(*ptrace.refused()) from error
+        raise SessionError(*refused()) from error
     except OSError:
         return None
     return " ".join([call, *switches]) if call[:1].isdigit() else None
@@ -305,3 +377,80 @@ def _command(pid: int) -> str:
         )
     except OSError:
         return "it has ended"
+
+
+INSTALL_PY_SPY: Final = "pip install 'tuiprof[stacks]'"
+_TIMEOUT_S: Final = 30.0
+_REFUSED: Final = ("permission denied", "operation not permitted", "eperm")
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: Whole = 0
+
+
+class _Thread(msgspec.Struct):
+    pid: Whole
+    thread_id: Whole
+    frames: list[_Frame]
+    thread_name: str | None = None
+    os_thread_id: Whole | None = None
+
+
+def py_spy() -> str | None:
+    """Return the path of py-spy; None = it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def stacks_of(pid: int, *, children: bool = False) -> dict[int, list[Thread]]:
+    """Return the threads of a process, by process number.
+
+    Raises:
+        SessionError: py-spy is not installed, ptrace is not allowed, or it is no Python process.
+    """
+    refusal = forbidden(pid)
+    if refusal is not None:
+        raise SessionError(*refusal)
+    spy = py_spy()
+    if spy is None:
+        raise SessionError(
+            f"reading the stacks of process {pid}, which has no probe, requires py-spy", INSTALL_PY_SPY
+        )
+    command = [spy, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    try:
+        done = subprocess.run(
+            [*command, *(["--subprocesses"] if children else [])],
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SessionError(f"py-spy did not answer for process {pid}", "try again") from error
+    except OSError as error:
+        raise SessionError(f"{spy} could not be started: {error}", INSTALL_PY_SPY) from error
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode != 0:
+        if any(words in said.lower() for words in _REFUSED):
+            raise SessionError(*refused())
+        last = next((line.strip() for line in said.splitlines() if line.strip()), "no output")
+        raise SessionError(
+            f"py-spy cannot read process {pid}: {last.removeprefix('Error: ')}",
+            "check that it is a Python process",
+        )
+    try:
+        found = msgspec.json.decode(done.stdout, type=list[_Thread])
+    except msgspec.DecodeError as error:
+        raise SessionError(
+            f"py-spy's answer cannot be read: {error}", f"update it: {INSTALL_PY_SPY} --upgrade"
+        ) from error
+    out: dict[int, list[Thread]] = {}
+    for thread in found:
+        frames = [(frame.filename, frame.line, frame.name) for frame in thread.frames]
+        number = thread.os_thread_id or 0
+        main = thread.thread_name == "MainThread" or number == thread.pid
+        out.setdefault(thread.pid, []).append(Thread(frames, number, thread.thread_name or "", main))
+    for threads in out.values():
+        threads.sort(key=lambda thread: not thread.main)
+    return out

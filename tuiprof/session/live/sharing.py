@@ -1,6 +1,6 @@
-"""Determines which of a machine's accelerators the run uses.
+"""What a run shares of the machine with other programs: which accelerators are its own, and whether the cores are busy.
 
-In order of reliability; 1 and 2 are combined, as each may see only a part:
+Accelerators, in order of reliability; 1 and 2 are combined, as each may see only a part:
 
 1. A process of the run reported the identity of its framework's device (UUID, PCI address), once it held memory there.
 2. The driver lists a process of the run on the device. In a container it may list none, or with process ids of the
@@ -13,12 +13,15 @@ Otherwise nothing is known, and every device counts as the run's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
-from tuiprof.session.live.fold import Fold
-from tuiprof.session.log.records import Uses
-from tuiprof.session.store.folders import DeviceMeta, Session
+from tuiprof.model.units import format_share
+from tuiprof.session.live.fold import CORE, Fold
+from tuiprof.session.log import Uses
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta
 
 #: Of a device's readings: memory that processes of the run hold there. Given where the driver lists one.
 _HELD = "tree_mem_used_bytes"
@@ -68,3 +71,33 @@ def _others(fold: Fold, devices: list[DeviceMeta], told: list[Uses]) -> set[str]
     if used:
         return keys - used
     return {device.key for device in devices if device.visible is False}
+
+
+#: A machine is crowded when its cores are in use for this share of the time …
+BUSY_SHARE: Final = 0.9
+#: … and other programs have this share of them.
+OTHERS_SHARE: Final = 0.2
+_LEAST_READINGS: Final = 4
+
+
+def crowded(fold: Fold) -> str:
+    """Return a warning if other programs used cores that the run could have used.
+
+    Returns:
+        A sentence with the shares; empty if there were idle cores, or if it is unknown.
+    """
+    host = fold.devices.get("host")
+    cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
+    if host is None or not cores:
+        return ""
+    busy, own = host.overview.get("util"), host.overview.get("tree_cpu")
+    if busy is None or own is None or min(busy.total, own.total) < _LEAST_READINGS:
+        return ""
+    used = busy.overall_mean
+    others = used - own.overall_mean / cores
+    if used < BUSY_SHARE or others < OTHERS_SHARE:
+        return ""
+    return (
+        f"other programs kept the machine busy: {format_share(used)} of its CPU time was used, {format_share(others)} "
+        "by other programs, so step times are longer and vary more than on an idle machine"
+    )

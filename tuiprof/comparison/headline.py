@@ -22,9 +22,13 @@ import msgspec
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
 from tuiprof.system.files import write_atomic
-from tuiprof.system.hangup import exit_with_parent, lifeline
-from tuiprof.system.modules import module_command, module_environment
-from tuiprof.system.threads import bound_threads
+from tuiprof.system.own_process import (
+    bound_threads,
+    exit_with_parent,
+    lifeline,
+    module_command,
+    module_environment,
+)
 
 if TYPE_CHECKING:
     from tuiprof.advice import Priced
@@ -159,7 +163,7 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Headline:
         with (
             lifeline() as stdin,
             subprocess.Popen(
-                module_command("tuiprof.headline.trace", os.path.abspath(path)),
+                module_command("tuiprof.comparison.headline", os.path.abspath(path)),
                 env=module_environment(),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
