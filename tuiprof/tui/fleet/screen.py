@@ -179,9 +179,7 @@ class FleetScreen(Screen[None]):
         """In a thread: read all ranks in processes."""
         try:
             from tuiprof.fleet.fleet import Fleet
-            from tuiprof.fleet.gather import gather
-            from tuiprof.fleet.processes import Processes, affordable
-            from tuiprof.fleet.task import File
+            from tuiprof.fleet.gather import File, Processes, affordable, gather
             from tuiprof.formats import Cancelled, open_set
 
             found = open_set(self._place).files
