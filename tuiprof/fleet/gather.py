@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from tuiprof import __version__
-from tuiprof.system.hangup import on_hang_up
+from tuiprof.system.own_process import on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -226,7 +226,7 @@ def entry_of(path: Path) -> Path | None:
     folder = cache_folder()
     if folder is None or path.is_dir():
         return None
-    from tuiprof.formats.sidecar import sidecar_name
+    from tuiprof.formats.session_files import sidecar_name
 
     digest = hashlib.blake2b(f"{__version__} {_LAYOUT}".encode(), digest_size=16)
     with path.open("rb") as file:
@@ -321,7 +321,7 @@ def affordable(largest_bytes: int) -> int:
         largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
     """
     from tuiprof.system.memory import available_bytes
-    from tuiprof.system.threads import cores
+    from tuiprof.system.own_process import cores
 
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))

@@ -48,7 +48,7 @@ from tuiprof.session.run.source import own_files
 from tuiprof.session.store.folders import RecorderLock
 from tuiprof.system import process
 from tuiprof.system.files import explain, is_own, read_end, read_small_json, write_inside
-from tuiprof.system.modules import module_command, module_environment
+from tuiprof.system.own_process import module_command, module_environment
 
 if TYPE_CHECKING:
     from pathlib import PurePath
