@@ -13,8 +13,8 @@ from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.answers.answer_tables import AnswerTables
 from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.answers.detail import Finding
+from tuiprof.tui.answers.results import Answer
 from tuiprof.tui.answers.view import MORE_IN, NextTable
-from tuiprof.tui.timeline.results import Answer
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.filter_expression import FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows

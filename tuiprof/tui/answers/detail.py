@@ -16,7 +16,7 @@ from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.answers.event_detail import EventDetail, Excerpt
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.timeline.readout import link_words
+from tuiprof.tui.timeline.view import link_words
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.rows import fit_text

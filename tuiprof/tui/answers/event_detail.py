@@ -11,7 +11,7 @@ import numpy as np
 
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns
-from tuiprof.tui.timeline.links import Link, links_of
+from tuiprof.tui.timeline.state import Link, links_of
 
 _RAW_LIMIT = 32_768
 _SOURCE_LIMIT = 4_000_000

@@ -14,9 +14,9 @@ from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.detail import DetailPane, Finding
 from tuiprof.tui.answers.event_detail import EventDetail, describe, first_excerpt
+from tuiprof.tui.answers.results import EVENTS
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.results import row_in
+from tuiprof.tui.timeline.state import row_in
 from tuiprof.tui.widgets.table import VirtualTable
 
 #: Delay after which the detail pane follows the cursor.

@@ -12,8 +12,8 @@ from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.timeline.lane_cells import short_name
 from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.view import short_name
 from tuiprof.tui.widgets.lines import Row, fit
 from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.wrap import wrap

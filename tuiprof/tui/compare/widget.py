@@ -22,9 +22,8 @@ from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.paragraphs import answer_paragraphs
 from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.timeline.keys import KEYS as TRACE_KEYS
-from tuiprof.tui.timeline.search_line import SearchLine
-from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.timeline.navigation import KEYS as TRACE_KEYS
+from tuiprof.tui.timeline.timeline import SearchLine, Timeline
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.tab_bar import TabBar
 from tuiprof.tui.widgets.table import VirtualTable

@@ -12,10 +12,9 @@ from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.answers.results import EVENTS, Results
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.readout import offset_text
-from tuiprof.tui.timeline.results import Results
+from tuiprof.tui.timeline.view import offset_text
 from tuiprof.tui.trace.findings import findings_of
 from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.verdict import MARKS, most_important

@@ -16,6 +16,7 @@ from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
+from tuiprof.tui.answers.results import EVENTS
 from tuiprof.tui.dialogs.columns import ColumnsScreen
 from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
@@ -23,14 +24,10 @@ from tuiprof.tui.dialogs.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.keys import KEYS
 from tuiprof.tui.timeline.lanes import Lanes, Lost
-from tuiprof.tui.timeline.results import later_by, moved
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.search_line import SearchLine
-from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.navigation import KEYS
+from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
+from tuiprof.tui.timeline.timeline import SearchLine, Timeline
 from tuiprof.tui.trace.finding import FindingHead
 from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
 from tuiprof.tui.trace.head import TraceHead

@@ -17,12 +17,11 @@ from tuiprof.model.intervals import Window
 from tuiprof.model.report import Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
+from tuiprof.tui.answers.results import Results
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.timeline import lane_sketch, replayed_lanes
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.results import Results, later_by, moved
-from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.state import Search, later_by, moved
 from tuiprof.whatif.instants import Losses
 
 #: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
@@ -64,7 +63,7 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
 
 def survey_if_small(trace: Trace) -> Survey | None:
     """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails."""
-    if len(trace) > min(_AT_ONCE, lane_sketch.WORTH_IT - 1):
+    if len(trace) > min(_AT_ONCE, lane_builder.SKETCH_FROM - 1):
         return None
     try:
         return survey(trace)
@@ -170,7 +169,7 @@ class TraceWork:
         if isinstance(step, str) or isinstance(edit, str):
             found: Lanes | str = str(edit)
         else:
-            found = replayed_lanes.build(trace, step, edit)
+            found = lane_builder.build_replayed(trace, step, edit)
         if not worker.is_cancelled:
             self._view.post_message(self.Replayed(window, finding, found))
 
@@ -203,8 +202,8 @@ class TraceWork:
         """In a thread."""
         worker, results = get_current_worker(), self.results
         if self.trust is None:
-            if len(results.trace) >= lane_sketch.WORTH_IT:
-                self._view.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
+            if len(results.trace) >= lane_builder.SKETCH_FROM:
+                self._view.post_message(self.Sketched(lane_builder.sketch(results.trace)))
             found_trust = results.trace.trust
             step_period_ns(results.trace)  # remembered, for the head
             found = Survey(results, lane_builder.build(results.trace), found_trust)
