@@ -12,9 +12,8 @@ from trace_app import app_of, settle
 from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
-from tuiprof.tui.trace.finding import FindingHead, finding_rows
-from tuiprof.tui.trace.findings import Shown
-from tuiprof.tui.trace.view import tab_of_rule
+from tuiprof.tui.trace.head import FindingHead, finding_rows
+from tuiprof.tui.trace.view import Shown, tab_of_rule
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FOUND = Shown(

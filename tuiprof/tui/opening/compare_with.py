@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
+from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.form import TextForm
-from tuiprof.tui.opening.compare_targets import beside, sessions_with_traces
 from tuiprof.tui.terminal.guest import TerminalApp
+
+_MOST_FILES, _MOST_SESSIONS = 12, 12
+
+
+def beside(path: Path) -> list[Path]:
+    """Return the trace files in the folder of a trace, without itself.
+
+    Those whose names begin with the same word come first, in each case the newest first.
+    """
+    from tuiprof.formats.directory import is_trace_name
+
+    try:
+        entries = [
+            entry
+            for entry in os.scandir(path.parent)
+            if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
+        ]
+        word = _first_word(path.name)
+        entries.sort(key=lambda entry: (_first_word(entry.name) != word, -entry.stat().st_mtime))
+    except OSError:  # the folder is gone or may not be read: nothing to offer
+        return []
+    return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_.]", name, maxsplit=1)[0]
+
+
+def sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
+    """Return name and directory of the newest sessions that have a trace.
+
+    Args:
+        root: Folder of sessions; None = the default one.
+    """
+    from tuiprof.session.store.folders import Session, session_dirs, sessions_root
+
+    found: list[tuple[str, Path]] = []
+    for path in session_dirs(sessions_root(root)):
+        try:
+            session = Session(path)
+            if session.traces():
+                found.append((f"{session.title}  {path.name}", path))
+        except TuiprofError:  # one that cannot be read cannot be compared
+            continue
+        if len(found) == _MOST_SESSIONS:
+            break
+    return found
 
 
 def compare_with_another(app: TerminalApp, path: Path) -> None:

@@ -17,8 +17,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import Opening, Progress
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -289,7 +288,7 @@ class TraceScreen(Screen[None]):
 
     def action_captures(self) -> None:
         """List the traces that belong with this one, and show another in its place."""
-        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+        from tuiprof.tui.opening.captures import CapturesScreen
 
         if self._captures is not None:
             view = self._view

@@ -28,14 +28,16 @@ from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
 from tuiprof.tui.timeline.timeline import SearchLine, Timeline
-from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
-from tuiprof.tui.trace.head import TraceHead
+from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import (
     LEAST_SHARE,
     Headline,
+    Shown,
+    findings_of,
     headline,
+    is_bad,
     question_of,
+    step_times_of,
     tab_of_rule,
     tab_to_open,
     tabs_of,
