@@ -19,8 +19,8 @@ from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
 from tuiprof.tui.dialogs.reading import ReadingScreen
-from tuiprof.tui.opening.compare_with import beside
 from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import beside
 
 STEPS = 5
 

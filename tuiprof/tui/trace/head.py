@@ -1,8 +1,6 @@
-"""The head of a trace: what it is, how much of it was read, and how far it can be trusted."""
+"""The head of a trace: what it is, how much of it was read, how far it can be trusted, and what to change first."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from rich.cells import cell_len
 from textual import events
@@ -12,11 +10,10 @@ from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
-from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.trace.view import Headline, Shown, is_bad, reading_text, trace_facts
+from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
 from tuiprof.tui.widgets.verdict import MARKS, Flowing
 from tuiprof.tui.widgets.wrap import wrap
@@ -163,64 +160,6 @@ def _shorter_lines(line: str) -> list[str]:
     return [line, clause + bracket + more, clause]
 
 
-_BAR_CELLS: Final = 28
-#: Below this width there is no bar.
-_WITH_BAR: Final = 100
-
-
-def finding_rows(found: Shown, number: int, count: int, width: int, height: int) -> list[Row]:
-    """Return the lines of a finding."""
-    level: Level = "bad" if is_bad(found) else "warn"
-    others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
-    first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
-    lines = [spread(first, others, width)]
-    room = max(width - 10, 8)
-
-    def line(text: str, label: str, keys: Row, most: int) -> None:
-        space = room - (row_width(keys) + 2 if keys else 0)
-        for i, part in enumerate(wrap(sanitize(text), space, most)):
-            row: Row = [
-                ("▌  ", level),
-                ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
-                (part, "text" if label else "strong"),
-            ]
-            lines.append(spread(row, keys if not i else [], width))
-
-    show: Row = [("o", "key"), (" show ", "dim")] if found.event is not None else []
-    copy: Row = [("C", "key"), (" copy ", "dim")]
-    prove: Row = [("P", "key"), (" prove ", "dim")] if found.prove else []
-    if height < 4:  # no room for labels: what, and what to write
-        texts = (found.what, f"fix: {found.fix}")[: height - 1]
-        return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
-    # What was found gets the spare line before the fix does.
-    spare = height - (4 if found.where else 3)
-    line(found.what, "", [], 2 if spare > 0 else 1)
-    spare -= len(lines) - 2
-    if found.where:
-        line(found.where, "where", show, 1)
-    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
-    return lines[:height]
-
-
-def _saves(found: Shown, level: str, width: int) -> Row:
-    if found.saves_ns is None:
-        return [("savings unknown", level)]
-    row: Row = [
-        (
-            f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
-            level,
-        )
-    ]
-    if width >= _WITH_BAR and found.share is not None:
-        filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)
-        row += [("  ", "text"), ("█" * filled, level), ("░" * (_BAR_CELLS - filled), "faint")]
-    whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
-    row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
-    if found.low_ns is not None and found.high_ns is not None:
-        row.append((f"  ({format_ns_span(found.low_ns, found.high_ns)})", "dim"))
-    return row
-
-
 class FindingHead(Flowing):
     """The main finding in full; until it is known, the most important verdict."""
 
@@ -229,7 +168,7 @@ class FindingHead(Flowing):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._headline = Headline("")
-        self._finding: tuple[Shown, int, int] | None = None
+        self._finding: tuple[Finding, int, int] | None = None
         self._lines = 6
 
     def show_headline(self, headline: Headline) -> None:
@@ -237,7 +176,7 @@ class FindingHead(Flowing):
         self._headline, self._finding = headline, None
         self._fit_height()
 
-    def show_finding(self, found: Shown, number: int, count: int) -> None:
+    def show_finding(self, found: Finding, number: int, count: int) -> None:
         """Show a finding, and which of how many it is."""
         self._finding = (found, number, count)
         self._fit_height()

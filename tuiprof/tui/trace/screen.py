@@ -5,6 +5,8 @@ What cannot be read is said, and what to do.
 
 from __future__ import annotations
 
+import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from tuiprof.tui.opening.captures import Captures, Figures
     from tuiprof.tui.trace.widget import TraceView
     from tuiprof.tui.trace.work import Survey
+
+#: Number of files and of sessions that are offered for a comparison.
+_MOST_FILES, _MOST_SESSIONS = 12, 12
 
 
 class TraceScreen(Screen[None]):
@@ -268,11 +273,32 @@ class TraceScreen(Screen[None]):
 
     def on_trace_view_compare_wanted(self) -> None:
         """Ask what to compare the trace with."""
-        from tuiprof.tui.opening.compare_with import compare_with_another
+        from tuiprof.tui.dialogs.dialog import PickScreen
+        from tuiprof.tui.dialogs.form import TextForm
 
         view = self._view
-        if view is not None and view.trace.info.path is not None:
-            compare_with_another(self.app, view.trace.info.path)
+        path = view.trace.info.path if view is not None else None
+        if path is None:
+            return
+        files = beside(path)
+        sessions = _sessions_with_traces(self.app.start.sessions)
+        targets = [*files, *(session for _, session in sessions)]
+        names = [*(file.name for file in files), *(name for name, _ in sessions), "type another …"]
+
+        def compare(other: str | None) -> None:
+            if other:
+                self.app.go.compare(other, str(path))
+
+        def picked(index: int | None) -> None:
+            if index is None:
+                return
+            if index < len(targets):
+                compare(str(targets[index]))
+            else:
+                hint = "a trace file, a session (path, name or last) or LADDER:VARIANT"
+                self.app.push_screen(TextForm("compare with", placeholder=hint), compare)
+
+        self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
     def on_trace_screen_gathered(self, message: Gathered) -> None:
         """Tell which other traces there are."""
@@ -324,3 +350,44 @@ def _import_view() -> None:
     from tuiprof import analyses
 
     analyses.available()
+
+
+def beside(path: Path) -> list[Path]:
+    """Return the trace files in the folder of a trace, without itself.
+
+    Those whose names begin with the same word come first, in each case the newest first.
+    """
+    from tuiprof.formats.directory import is_trace_name
+
+    try:
+        entries = [
+            entry
+            for entry in os.scandir(path.parent)
+            if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
+        ]
+        word = _first_word(path.name)
+        entries.sort(key=lambda entry: (_first_word(entry.name) != word, -entry.stat().st_mtime))
+    except OSError:  # the folder is gone or may not be read: nothing to offer
+        return []
+    return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_.]", name, maxsplit=1)[0]
+
+
+def _sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
+    """Return name and directory of the newest sessions that have a trace; ``root`` None = the default folder."""
+    from tuiprof.session.store.folders import Session, session_dirs, sessions_root
+
+    found: list[tuple[str, Path]] = []
+    for path in session_dirs(sessions_root(root)):
+        try:
+            session = Session(path)
+            if session.traces():
+                found.append((f"{session.title}  {path.name}", path))
+        except TuiprofError:  # one that cannot be read cannot be compared
+            continue
+        if len(found) == _MOST_SESSIONS:
+            break
+    return found

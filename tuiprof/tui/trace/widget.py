@@ -31,8 +31,8 @@ from tuiprof.tui.timeline.timeline import SearchLine, Timeline
 from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import (
     LEAST_SHARE,
+    Finding,
     Headline,
-    Shown,
     findings_of,
     headline,
     is_bad,
@@ -268,12 +268,12 @@ class TraceView(Vertical):
         self.refresh_bindings()
 
     @property
-    def findings(self) -> list[Shown]:
+    def findings(self) -> list[Finding]:
         """Findings of the advice in this window, as far as computed."""
         return findings_of(self.work.results.get("advice", self.window))
 
     @property
-    def finding(self) -> Shown | None:
+    def finding(self) -> Finding | None:
         """The finding that the head shows; None = it shows a verdict."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None
