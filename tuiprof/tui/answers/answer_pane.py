@@ -14,6 +14,7 @@ from typing import Final
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.getters import query_one
 from textual.widgets import Input
 
 from tuiprof.config import config_path
@@ -115,6 +116,9 @@ class AnswerTables(Vertical):
     }
     """
 
+    table = query_one(VirtualTable)
+    below = query_one(Below)
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.advice: Report | None = None
@@ -125,16 +129,6 @@ class AnswerTables(Vertical):
         """The table above."""
         yield VirtualTable(id="answer-table")
         yield Below(id="answer-prose")
-
-    @property
-    def table(self) -> VirtualTable:
-        """The table."""
-        return self.query_one(VirtualTable)
-
-    @property
-    def below(self) -> Below:
-        """The widget below it."""
-        return self.query_one(Below)
 
     def begin(self, table: Table, following: Sequence[NextTable]) -> None:
         """Show what belongs to the table that was just loaded."""
@@ -206,6 +200,9 @@ class AnswerPane(Vertical):
     }
     """
 
+    tables = query_one(AnswerTables)
+    _bar = query_one(FilterBar)
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.tab = ""
@@ -222,11 +219,6 @@ class AnswerPane(Vertical):
         yield Message(id="answer-message")
         yield Painted(id="answer-note")
         yield FilterBar(id="answer-filter")
-
-    @property
-    def tables(self) -> AnswerTables:
-        """The table widget, and the widgets below it."""
-        return self.query_one(AnswerTables)
 
     @property
     def table(self) -> VirtualTable:
@@ -434,10 +426,6 @@ class AnswerPane(Vertical):
         return RowDetail(table.title, cells)
 
     # -- filter --------------------------------------------------------------------------------------------
-
-    @property
-    def _bar(self) -> FilterBar:
-        return self.query_one(FilterBar)
 
     def open_filter(self) -> None:
         """Ask for a filter."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.getters import query_one
 from textual.message import Message
 from textual.timer import Timer
 from textual.worker import Worker, get_current_worker
@@ -70,6 +72,7 @@ class DetailPane(VerticalScroll):
         _key("copy", "y", "copy", "copy raw", "Copy the raw event", False),
     ]
 
+    @dataclass(eq=False)
     class Jump(Message):
         """Another event is wanted.
 
@@ -77,9 +80,7 @@ class DetailPane(VerticalScroll):
             row: Its row in the event table.
         """
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
+        row: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -156,6 +157,7 @@ class DetailPane(VerticalScroll):
 class Evidence(Horizontal):
     """Couples the tables with the detail pane; details are gathered in a worker."""
 
+    @dataclass(eq=False)
     class EventShown(Message):
         """The detail pane shows another event.
 
@@ -163,17 +165,15 @@ class Evidence(Horizontal):
             row: Its row in the event table.
         """
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
+        row: int
 
+    @dataclass(eq=False)
     class ElsewhereWanted(Message):
         """A row was opened that another analysis explains."""
 
-        def __init__(self, title: str) -> None:
-            super().__init__()
-            self.title = title
+        title: str
 
+    @dataclass(eq=False)
     class Described(Message):
         """Details are gathered.
 
@@ -183,11 +183,12 @@ class Evidence(Horizontal):
             focus: Whether the pane was opened by the user, rather than following the cursor.
         """
 
-        def __init__(self, table_row: RowDetail | None, event: EventDetail | None, focus: bool) -> None:
-            super().__init__()
-            self.table_row = table_row
-            self.event = event
-            self.focus = focus
+        table_row: RowDetail | None
+        event: EventDetail | None
+        focus: bool
+
+    pane = query_one(AnswerPane)
+    detail = query_one(DetailPane)
 
     def __init__(self, trace: Trace, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -198,16 +199,6 @@ class Evidence(Horizontal):
         """Table left, detail right."""
         yield AnswerPane(id="answer")
         yield DetailPane(id="detail")
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The answer pane."""
-        return self.query_one(AnswerPane)
-
-    @property
-    def detail(self) -> DetailPane:
-        """The detail pane."""
-        return self.query_one(DetailPane)
 
     @property
     def detail_open(self) -> bool:

@@ -9,6 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.getters import query_one
 from textual.message import Message
 
 from tuiprof.comparison.sides import both_step_times
@@ -199,6 +200,9 @@ class CompareView(Vertical):
     class Swapped(Message):
         """Before and after are to change places."""
 
+    pair = query_one(TimelinePair)
+    pane = query_one(AnswerPane)
+
     def __init__(self, found: Comparison) -> None:
         super().__init__()
         self.found = found
@@ -234,16 +238,6 @@ class CompareView(Vertical):
         self.query_one(StepPair).show(before, after, source)
         self._show_table()
         self.pane.take_focus()
-
-    @property
-    def pair(self) -> TimelinePair:
-        """Both timelines."""
-        return self.query_one(TimelinePair)
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The table."""
-        return self.query_one(AnswerPane)
 
     def on_resize(self, event: events.Resize) -> None:
         """Give each part the lines there are for it."""

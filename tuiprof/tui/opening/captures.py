@@ -178,6 +178,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         ),
     ]
 
+    @dataclass(eq=False)
     class Read(Message):
         """The content of a trace is known.
 
@@ -186,10 +187,8 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             found: It; None = it cannot be read.
         """
 
-        def __init__(self, path: Path, found: Figures | None) -> None:
-            super().__init__()
-            self.path = path
-            self.found = found
+        path: Path
+        found: Figures | None
 
     def __init__(
         self,

@@ -120,12 +120,11 @@ class LoadingPanel(Lines, can_focus=True):
 
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 
+    @dataclass(eq=False)
     class Moved(Message):
         """Progress of opening, posted by a worker to the screen."""
 
-        def __init__(self, progress: Progress) -> None:
-            super().__init__()
-            self.progress = progress
+        progress: Progress
 
         def can_replace(self, message: Message) -> bool:
             """Only the latest counts."""

@@ -105,17 +105,17 @@ class Timeline(Widget, can_focus=True):
         _key("slash", "search", "search", "search the names of all events", show=True),
     ]
 
+    @dataclass(eq=False)
     class Moved(Message):
         """Range or cursor of a timeline changed."""
 
-        def __init__(self, timeline: Timeline) -> None:
-            super().__init__()
-            self.timeline = timeline
+        timeline: Timeline
 
         def can_replace(self, message: Message) -> bool:
             """Only the latest of one timeline counts."""
             return isinstance(message, Timeline.Moved) and message.timeline is self.timeline
 
+    @dataclass(eq=False)
     class Chose(Message):
         """An event was chosen.
 
@@ -124,11 +124,10 @@ class Timeline(Widget, can_focus=True):
             row: Its row in the event table; None = deselected.
         """
 
-        def __init__(self, timeline: Timeline, row: int | None) -> None:
-            super().__init__()
-            self.timeline = timeline
-            self.row = row
+        timeline: Timeline
+        row: int | None
 
+    @dataclass(eq=False)
     class Opened(Message):
         """An event was opened.
 
@@ -136,10 +135,9 @@ class Timeline(Widget, can_focus=True):
             row: Its row in the event table.
         """
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
+        row: int
 
+    @dataclass(eq=False)
     class Followed(Message):
         """The timeline went to the other end of a link.
 
@@ -147,16 +145,13 @@ class Timeline(Widget, can_focus=True):
             row: Row of the event there.
         """
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
+        row: int
 
+    @dataclass(eq=False)
     class SearchWanted(Message):
         """A text to search for is to be asked for."""
 
-        def __init__(self, timeline: Timeline) -> None:
-            super().__init__()
-            self.timeline = timeline
+        timeline: Timeline
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

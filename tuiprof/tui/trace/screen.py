@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -84,6 +85,7 @@ class TraceScreen(Screen[None]):
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
     ]
 
+    @dataclass(eq=False)
     class Opened(Message):
         """A trace can be shown, and the modules that show it are imported.
 
@@ -95,35 +97,24 @@ class TraceScreen(Screen[None]):
             part: How far in the file that is; None = it is the whole trace.
         """
 
-        def __init__(
-            self,
-            path: Path | None,
-            trace: Trace,
-            view: type[TraceView],
-            found: Survey | None,
-            part: Progress | None = None,
-        ) -> None:
-            super().__init__()
-            self.path = path
-            self.trace = trace
-            self.view = view
-            self.found = found
-            self.part = part
+        path: Path | None
+        trace: Trace
+        view: type[TraceView]
+        found: Survey | None
+        part: Progress | None = None
 
+    @dataclass(eq=False)
     class Failed(Message):
         """The trace cannot be opened."""
 
-        def __init__(self, path: Path | None, error: TuiprofError) -> None:
-            super().__init__()
-            self.path = path
-            self.error = error
+        path: Path | None
+        error: TuiprofError
 
+    @dataclass(eq=False)
     class Gathered(Message):
         """It is known which traces belong together."""
 
-        def __init__(self, captures: Captures) -> None:
-            super().__init__()
-            self.captures = captures
+        captures: Captures
 
     def __init__(
         self,

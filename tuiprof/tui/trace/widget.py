@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.getters import query_one
 from textual.message import Message
 from textual.worker import Worker
 
@@ -76,6 +77,11 @@ class TraceView(Vertical):
     class CompareWanted(Message):
         """The trace is to be compared with another."""
 
+    head = query_one(TraceHead)
+    timeline = query_one(Timeline)
+    pane = query_one(AnswerPane)
+    evidence = query_one(Evidence)
+
     def __init__(
         self,
         trace: Trace,
@@ -131,26 +137,6 @@ class TraceView(Vertical):
     def current(self) -> str:
         """Name of the tab that is open."""
         return self.work.current
-
-    @property
-    def head(self) -> TraceHead:
-        """The head."""
-        return self.query_one(TraceHead)
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline."""
-        return self.query_one(Timeline)
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The answer pane."""
-        return self.query_one(AnswerPane)
-
-    @property
-    def evidence(self) -> Evidence:
-        """Answer and detail."""
-        return self.query_one(Evidence)
 
     def on_key(self) -> None:
         """Whoever works in a tab, keeps it."""

@@ -81,13 +81,13 @@ class TraceWork:
         trust: Trust line of the trace; None = not computed.
     """
 
+    @dataclass(eq=False)
     class Sketched(Message):
         """The timeline of a large trace can be sketched: lanes of a sample of its events."""
 
-        def __init__(self, lanes: Lanes) -> None:
-            super().__init__()
-            self.lanes = lanes
+        lanes: Lanes
 
+    @dataclass(eq=False)
     class Surveyed(Message):
         """A trace can be shown.
 
@@ -97,19 +97,17 @@ class TraceWork:
             search: The search of the previous trace, applied to this one.
         """
 
-        def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
-            super().__init__()
-            self.survey = survey
-            self.part = part
-            self.search = search
+        survey: Survey
+        part: Progress | None
+        search: Search | None = None
 
+    @dataclass(eq=False)
     class Answered(Message):
         """An analysis of a window is done; its answer is in the results."""
 
-        def __init__(self, window: Window) -> None:
-            super().__init__()
-            self.window = window
+        window: Window
 
+    @dataclass(eq=False)
     class Located(Message):
         """It is known where a finding loses what it saves.
 
@@ -119,12 +117,11 @@ class TraceWork:
             losses: Where; a text = why that is unknown.
         """
 
-        def __init__(self, window: Window, finding: int, losses: Losses | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.losses = losses
+        window: Window
+        finding: int
+        losses: Losses | str
 
+    @dataclass(eq=False)
     class Replayed(Message):
         """A step was replayed with the fix of a finding.
 
@@ -134,11 +131,9 @@ class TraceWork:
             lanes: The step as it is and with the fix; a text = why it cannot be replayed.
         """
 
-        def __init__(self, window: Window, finding: int, lanes: Lanes | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.lanes = lanes
+        window: Window
+        finding: int
+        lanes: Lanes | str
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
