@@ -15,7 +15,7 @@ from analyses.test_ranks import rank_trace, together
 from tuiprof import advice, analyses, plugins
 from tuiprof.advice import AdviceRule, Evidence, Finding, advise
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.syncs import WAIT_LOCATIONS
+from tuiprof.analyses.sync_events import WAIT_LOCATIONS
 from tuiprof.model import Column, Fact, Report, RowsOf, Table, Trace, Unavailable, Verdict, Window
 
 Find = Callable[[Trace, Evidence], Iterable[Finding]]

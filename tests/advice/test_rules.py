@@ -13,7 +13,7 @@ import pytest
 from analyses.made import BACKWARD, MAIN, Made, site
 
 from tuiprof.advice import advise
-from tuiprof.advice.shared.finding import Evidence
+from tuiprof.advice.finding import Evidence
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls

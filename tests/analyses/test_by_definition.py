@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tuiprof.analyses import available, run
 from tuiprof.analyses.kernels import self_times
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.syncs import emptied as _emptied
+from tuiprof.analyses.shared.wait_table import emptied
 from tuiprof.model import Report, Trace, Window
 
 MOMENT, LENGTH, THREAD = (
@@ -109,7 +109,7 @@ def test_starved_time_is_charged_once_and_to_the_wait_that_began_last(trace: Tra
     plain = ByDefinition(trace)
     waits = _waits.find(trace, Window())
     spans = list(zip(waits.starts.tolist(), waits.ends.tolist(), strict=True))
-    found = _emptied.emptied(trace, trace.ints("track")[waits.last], waits.copy, waits.starts, waits.ends)
+    found = emptied(trace, trace.ints("track")[waits.last], waits.copy, waits.starts, waits.ends)
     for device in plain.devices:
         mine = [i for i, one in enumerate(found.device.tolist()) if one == device]
         expected = charge(plain.empty([spans[i] for i in mine], device))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuiprof.analyses.compare.change import StepChange, step_change
+from tuiprof.analyses.shared.changes import StepChange, step_change
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 

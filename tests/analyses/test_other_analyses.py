@@ -7,7 +7,7 @@ from analyses.made import BACKWARD, Made
 
 from tests import real_traces
 from tuiprof.analyses import available, run
-from tuiprof.analyses.compare.traces import compare
+from tuiprof.analyses.compare import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
-from tuiprof.analyses.syncs import emptied as _emptied
-from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
 from tuiprof.model.trust import ReadStats
@@ -327,6 +326,13 @@ def test_what_the_profiler_does_is_listed_apart() -> None:
     assert report(inside.trace()).fact("syncs") == 1
 
 
+@pytest.mark.parametrize("file", ["syncs", "sites", "frameworks/syncs", "frameworks/torch_hooks"])
+def test_a_wait_inside_a_wrapper_of_the_probe_is_the_scripts(file: str) -> None:
+    for name, count in ((f"{file}.py(88): copy", 1), ("frameworks/torch_capture.py(9): stop", 0)):
+        made = item_step().add("python_function", f"tuiprof/probe/{name}", 9, 99)
+        assert report(made.trace()).fact("syncs") == count
+
+
 def test_a_synchronise_that_every_step_makes_is_the_users() -> None:
     made = Made()
     for number in range(3):
@@ -397,8 +403,8 @@ def test_starved_time_is_idle_time_charged_once(
     order = np.argsort(ends, kind="stable")
     starts, ends = starts[order], ends[order]
     none = np.full(len(starts), -1)
-    result = _emptied.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
-    late = _emptied.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
+    result = _wait_table.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
+    late = _wait_table.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
     assert (result.ns >= 0).all()
     assert (late >= 0).all()
     assert result.ns.sum() == total(*union(result.starts, result.ends))

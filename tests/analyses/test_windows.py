@@ -6,7 +6,7 @@ import pytest
 from analyses.made import BACKWARD, Made
 
 from tuiprof.analyses import run
-from tuiprof.analyses.compare.traces import compare
+from tuiprof.analyses.compare import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
 
 

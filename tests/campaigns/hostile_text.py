@@ -38,7 +38,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.snapshot import Shot, take, text_of
 from tuiprof.tui.start import Start
-from tuiprof.tui.terminal import filters
+from tuiprof.tui.terminal import output
 
 PROMISE = "Text that others chose is shown by every output, and obeyed by none."
 
@@ -280,10 +280,10 @@ class _Drawn:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._apply = filters.TextAlone.apply
+        self._apply = output.TextAlone.apply
 
     def __enter__(self) -> _Drawn:
-        def look(this: filters.TextAlone, segments: list[Segment], background: Any) -> list[Segment]:
+        def look(this: output.TextAlone, segments: list[Segment], background: Any) -> list[Segment]:
             for segment in segments:
                 if bad := [] if segment.control else obeyed(segment.text):
                     self.problems.append(f"a widget draws {bad[:3]} in {segment.text.strip()[:40]!r}")
@@ -292,11 +292,11 @@ class _Drawn:
                     self.problems.append(f"a name became a link: {segment.text.strip()[:40]!r}")
             return self._apply(this, segments, background)
 
-        filters.TextAlone.apply = look  # type: ignore[method-assign]
+        output.TextAlone.apply = look  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        filters.TextAlone.apply = self._apply  # type: ignore[method-assign]
+        output.TextAlone.apply = self._apply  # type: ignore[method-assign]
 
 
 @contextlib.asynccontextmanager

@@ -14,12 +14,11 @@ import pytest
 from tests.tui.on_screen import screen_text, until
 from tuiprof.fleet import cache
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.fleet.screen import FleetScreen
+from tuiprof.tui.fleet.screen import FleetScreen, RankMap
 from tuiprof.tui.fleet.view import HeatMap
-from tuiprof.tui.fleet.widget import RankMap
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.screen import TraceScreen
-from tuiprof.tui.widgets.verdict import MARKS
 
 
 def heat_map(late: np.ndarray) -> HeatMap:

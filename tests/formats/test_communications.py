@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests import real_traces
-from tuiprof.analyses.shared.collectives import rows_of
-from tuiprof.analyses.shared.process_groups import UNKNOWN, of_rows
+from tuiprof.analyses.shared.collectives import UNKNOWN, of_rows, rows_of
 from tuiprof.formats import cache, open_trace
 from tuiprof.formats.kineto import communications
 

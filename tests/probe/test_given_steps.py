@@ -113,8 +113,7 @@ def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: P
 
 
 def test_what_is_given_is_known_by_one_number() -> None:
-    from tuiprof.probe import steps
-    from tuiprof.probe.finding import given_steps
+    from tuiprof.probe import given_steps, steps
 
     assert given_steps.GIVEN == steps.GIVEN
     assert len(steps.SOURCES) == steps.CLOSED

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tuiprof.probe.frameworks.jit_hooks import install, updates
-from tuiprof.probe.marks import END, SOURCE
+from tuiprof.probe.assembly import END, SOURCE
+from tuiprof.probe.frameworks.jax_hooks import install_jitted as install
+from tuiprof.probe.frameworks.jax_hooks import updates
 from tuiprof.probe.steps import Steps
 
 

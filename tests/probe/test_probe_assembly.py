@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.assembly import INTERRUPTED_NS, Assembly
-from tuiprof.probe.marks import BACKWARD, BEGIN, DATA, END, EVALUATION, STEPPED
-from tuiprof.probe.phases import phases_of
+from tuiprof.probe.assembly import (
+    BACKWARD,
+    BEGIN,
+    DATA,
+    END,
+    EVALUATION,
+    INTERRUPTED_NS,
+    STEPPED,
+    Assembly,
+    phases_of,
+)
 from tuiprof.session.log import records
 
 HERE, ELSEWHERE = 1, 2  # the thread that steps, and another

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.probe.frameworks.cupti import Cupti
-from tuiprof.probe.guest.c_environ import visible_to_c
+from tuiprof.probe.frameworks.torch_capture import Cupti, visible_to_c
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUPTI is taken down on Linux only")
 NAME = "TEARDOWN_CUPTI"
@@ -97,7 +96,7 @@ def test_the_next_profile_finds_it_as_it_was() -> None:
 
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuiprof.probe.frameworks.cupti._WAIT_S", 0.05)
+    monkeypatch.setattr("tuiprof.probe.frameworks.torch_capture._WAIT_S", 0.05)
     kineto = Kineto(called_back=False)
     assert not Cupti(kineto.torch).taken_down_after(kineto.stop)
     assert getenv(NAME) is None

@@ -12,7 +12,7 @@ import pytest
 from probe_runs import Run
 
 from tuiprof.probe.frameworks.torch_device import TorchDevice
-from tuiprof.probe.lines import line
+from tuiprof.probe.log import line
 from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
 from tuiprof.session.log.records import Record, Uses
 

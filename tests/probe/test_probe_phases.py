@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tuiprof.probe.marks import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
-from tuiprof.probe.phases import phases_of
+from tuiprof.probe.assembly import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, phases_of
 
 
 def test_a_plain_step() -> None:

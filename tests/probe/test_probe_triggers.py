@@ -11,8 +11,7 @@ import pytest
 from forked import ForkedPython
 from probe_runs import Run, new_session, run_script
 
-from tuiprof.probe.requests import Requests
-from tuiprof.probe.triggers import Trigger, Triggers
+from tuiprof.probe.requests import Requests, Trigger, Triggers
 from tuiprof.session.log import records
 
 # Steps of 5 ms; those named in the arguments take half a second.

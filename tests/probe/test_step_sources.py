@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.finding.loop_steps import LoopSteps, _Trial, likely
-from tuiprof.probe.finding.sampler import RECENT, Loop, goes_over_epochs, loops_of
-from tuiprof.probe.finding.script_frames import is_script
+from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
+from tuiprof.probe.script import RECENT, Loop, goes_over_epochs, is_script, loops_of
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")

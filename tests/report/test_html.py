@@ -177,8 +177,7 @@ def test_tables_sort_by_a_click_in_a_browser(tmp_path: Path, sample: list[Report
 def test_a_page_of_a_trace_opens_with_what_to_change_and_the_timeline(
     sample: list[Report | Unavailable],
 ) -> None:
-    from tuiprof.advice.answer import answer
-    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.advice.answer import answer, picture
     from tuiprof.formats import open_trace
     from tuiprof.report.html import document
     from tuiprof.resources import shipped

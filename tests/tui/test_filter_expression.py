@@ -9,8 +9,7 @@ from tuiprof import analyses
 from tuiprof.formats import open_trace
 from tuiprof.model import Column, Report
 from tuiprof.resources import shipped
-from tuiprof.tui.widgets.filter_bar import example
-from tuiprof.tui.widgets.filter_expression import FilterError, find_columns, parse
+from tuiprof.tui.widgets.filter import FilterError, example, find_columns, parse
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
 COLUMNS = (

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tuiprof.tui.widgets.forest import Ratio, Scale, axis_row, forest_row, scale_of
+from tuiprof.tui.ladder.view import Ratio, Scale, axis_row, forest_row, scale_of
 from tuiprof.tui.widgets.lines import Row, row_width
 
 WIDTH = 61

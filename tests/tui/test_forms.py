@@ -12,7 +12,7 @@ from on_screen import screen_text, until
 from tuiprof.session.run.control import trigger_requests
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
-from tuiprof.tui.ladder.form import LadderForm, LadderWish
+from tuiprof.tui.ladder.screen import LadderForm, LadderWish
 from tuiprof.tui.library.launch_form import LaunchForm, LaunchWish
 from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureWish
 from tuiprof.tui.start import Start

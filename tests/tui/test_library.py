@@ -28,7 +28,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.dates import age, ago, when
+from tuiprof.tui.widgets.spans import age, ago, when
 
 
 async def until_form(pilot: Pilot[int], kind: type[RunForm]) -> RunForm:

@@ -15,8 +15,7 @@ from tiny_library import choose, ended, sidebar, tiny_start
 from tests.session.host_parts import part
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
-from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.navigator import Navigator
+from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen

@@ -13,10 +13,9 @@ from textual.geometry import Region, Size
 from tuiprof.tui.live.device_panel import DevicePanel
 from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.live.view import DeviceView
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
-from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.tab_bar import Tab, TabBar
-from tuiprof.tui.widgets.wrap import wrap, wrap_row
+from tuiprof.tui.widgets.bars import Tab, TabBar
+from tuiprof.tui.widgets.lines import Lines, Painted, Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import wrap, wrap_row
 
 
 class Words(Lines):

@@ -19,8 +19,7 @@ from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import write_meta
 from tuiprof.session.store.meta import Scenario
 from tuiprof.session.store.storage import Counts
-from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.navigator import Navigator
+from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.panes import RunPanes
@@ -28,7 +27,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted
 
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:

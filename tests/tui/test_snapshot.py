@@ -15,7 +15,7 @@ from tests import real_traces
 from tuiprof.cli import main
 from tuiprof.errors import TuiprofError
 from tuiprof.resources import shipped
-from tuiprof.tui.terminal.raster import to_png
+from tuiprof.tui.app.snapshot import to_png
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 SMALL = real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz")

@@ -14,7 +14,7 @@ from rich.style import Style
 from synthetic import Synthetic
 from textual.strip import Strip
 
-from tuiprof.tui.terminal.squeeze import Shown, squeeze
+from tuiprof.tui.terminal.output import Shown, squeeze
 
 COLOURS = st.none() | st.sampled_from(
     ["red", "bright_blue", "#6ea8fe", "#0f1216", "color(99)", "default"]

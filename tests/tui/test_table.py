@@ -12,9 +12,9 @@ from textual.app import App, ComposeResult
 
 from tuiprof.model import Column
 from tuiprof.tui.widgets import frame_rows
+from tuiprof.tui.widgets.bars import ScrollLine
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.rows import Heading, ListRows, column_widths
-from tuiprof.tui.widgets.scroll_line import ScrollLine
 from tuiprof.tui.widgets.table import VirtualTable
 
 COLUMNS = (

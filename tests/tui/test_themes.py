@@ -14,7 +14,7 @@ from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import width
 from tuiprof.report.terminal import Terminal, detect
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.ladder.form import LadderForm
+from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes

@@ -16,7 +16,7 @@ from tuiprof.tui.timeline.state import Viewport
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.view import instant_words, offset_text, paint, short_name
 from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.whatif.instants import Losses
+from tuiprof.whatif.replay import Losses
 
 
 class TimelineApp(App[None]):

@@ -13,9 +13,10 @@ from terminals import in_terminal
 from textual import events
 
 from tuiprof.model import Trace
-from tuiprof.tui.app import tour
+from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.jump import JumpScreen, panes_of
+from tuiprof.tui.app.help import TourCard, is_first_start
+from tuiprof.tui.app.palette import JumpScreen, panes_of
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.opening.loading import Opening
@@ -30,7 +31,7 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: 
 
     async def on_the_card(*texts: str) -> None:
         await until_shown(pilot, *texts)
-        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+        await until(pilot, lambda: isinstance(app.focused, TourCard))
 
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, "Run my script")
@@ -53,7 +54,7 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: 
         await on_the_card("5 of 5", "Advice")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        assert not app.screen.query(tour.TourCard)
+        assert not app.screen.query(TourCard)
 
 
 async def test_a_trace_that_is_read_late_does_not_take_the_keys(
@@ -75,7 +76,7 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
         read.set()
         await until(pilot, lambda: bool(app.screen.query(TraceView)))
         await workers_done(pilot)
-        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+        await until(pilot, lambda: isinstance(app.focused, TourCard))
         await pilot.press("enter")
         await until_shown(pilot, "4 of 5")
 
@@ -84,7 +85,7 @@ async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Pat
     app = TuiprofApp(Start.library(sessions=tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("ctrl+t")
-        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+        await until(pilot, lambda: isinstance(app.focused, TourCard))
         # Through the application, as a terminal's click comes: the pilot hands its clicks to the screen.
         app.post_message(events.MouseDown(None, 5, 3, 0, 0, 1, False, False, False, 5, 3))
         await until(pilot, lambda: app.focused is app.screen.query_one("#items"))
@@ -101,7 +102,7 @@ async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
         await pilot.press("escape")
         await workers_done(pilot)
         assert isinstance(app.screen, LiveScreen)
-        assert not app.screen.query(tour.TourCard)
+        assert not app.screen.query(TourCard)
 
 
 def test_it_comes_by_itself_once(tmp_path: Path) -> None:
@@ -123,10 +124,10 @@ def test_it_comes_by_itself_once(tmp_path: Path) -> None:
 def test_where_it_cannot_be_noted_it_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert not tour.is_first_start()
+    assert not is_first_start()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert tour.is_first_start()
-    assert not tour.is_first_start()
+    assert is_first_start()
+    assert not is_first_start()
 
 
 async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "median")
-        await app.push_screen(TraceScreen(tour.shipped("traces") / "metrics-naive.pt.trace.json.gz"))
+        await app.push_screen(TraceScreen(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
         await until_shown(pilot, "2 syncs a step", "Syncs by location")
         panes = panes_of(app.screen)
         assert len(panes) >= 2

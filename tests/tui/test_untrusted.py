@@ -22,7 +22,7 @@ from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.start import Start
-from tuiprof.tui.terminal.filters import TextAlone
+from tuiprof.tui.terminal.output import TextAlone
 
 MARKUP = "[red]x[/red] [/] [@click=app.leave_all]OWNED[/]"
 

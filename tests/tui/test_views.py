@@ -122,7 +122,7 @@ def test_one_event_before_and_after() -> None:
 
 
 def test_tables_of_a_comparison_have_tabs_and_step_times_none() -> None:
-    from tuiprof.analyses.compare.figures import STEP_PAIR
+    from tuiprof.analyses.shared.changes import STEP_PAIR
     from tuiprof.comparison.sides import CHANGED
 
     some, none = pl.DataFrame({"name": ["a"]}), pl.DataFrame({"name": []})

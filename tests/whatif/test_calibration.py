@@ -14,10 +14,9 @@ from tuiprof.analyses.shared import replay as shared
 from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.model import Trace
 from tuiprof.model.steps import Uncaptured
-from tuiprof.whatif.calibration import NOISE, Calibrated
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.graph import WAIT, WORK
-from tuiprof.whatif.replay import Replay
+from tuiprof.whatif.replay import NOISE, Calibrated, Replay
 
 
 def step_of(trace: Trace, uncaptured: Uncaptured | None = None) -> Calibrated:

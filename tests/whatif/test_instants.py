@@ -10,9 +10,8 @@ from tuiprof.analyses.shared.replay import replayed
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace, Window
 from tuiprof.resources import shipped
-from tuiprof.whatif.calibration import Calibrated
-from tuiprof.whatif.edit import Edit
-from tuiprof.whatif.instants import Losses, instants
+from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import Calibrated, Losses, instants
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_with_a_change_everything_ends_earlier_and_what_goes_is_gone(naive: Trac
 
 
 def test_without_a_change_nothing_is_lost(naive: Trace) -> None:
-    from tuiprof.whatif.instants import losses
+    from tuiprof.whatif.replay import losses
 
     step = replayed(naive)
     assert isinstance(step, Calibrated)

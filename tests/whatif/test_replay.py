@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from tuiprof.advice import priorities
 from tuiprof.analyses import run
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.steps import Uncaptured
 from tuiprof.resources import shipped
-from tuiprof.whatif.calibration import TOLERANCE, Calibrated
-from tuiprof.whatif.edit import Edit, HostTime
-from tuiprof.whatif.replay import Replay
+from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif.replay import TOLERANCE, Calibrated, Replay
 
 SAMPLES = sorted(path.name for path in shipped("traces").glob("*.gz"))
 

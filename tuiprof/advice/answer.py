@@ -1,16 +1,20 @@
-"""A trace on one page: findings by saving, and one line per analysis."""
+"""A trace on one page: findings by saving, one line per analysis, and a picture of its first steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from tuiprof.advice import advise, priorities
-from tuiprof.advice.shared.pricing import Priced
+import numpy as np
+
+from tuiprof.advice import Priced, advise, priorities, proof_command
 from tuiprof.analyses import run_all
+from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import opening
+from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.answer import Answer, Change, Line
+from tuiprof.model.answer import Answer, Change, Kind, Lane, Line, Picture, Range
+from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
 
 #: The analyses with a line on the page, in this order.
 ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "data_loading", "steps")
@@ -35,7 +39,6 @@ def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
 
 def _change(item: Priced) -> Change:
     finding, win = item.finding, item.win
-    ladder, _, variants = finding.proof.partition(":")
     return Change(
         item.rule,
         finding.what,
@@ -48,5 +51,86 @@ def _change(item: Priced) -> Change:
         win.high_ns if win else None,
         item.share,
         item.overlaps,
-        f"tuiprof ladder {ladder} --variants {variants}" if ladder else "",
+        proof_command(finding.proof),
     )
+
+
+# -- the picture -----------------------------------------------------------------------------------------
+
+#: Columns of a picture, and its maximum number of steps and devices.
+_COLUMNS: Final = 800
+_STEPS, _DEVICES = 4, 8
+#: Minimum share of the picture for a range; smaller ones would only be a line.
+_LEAST: Final = 0.002
+_MARKER: Final = r"^ProfilerStep#\d+$"
+
+
+def picture(trace: Trace, window: Window | None = None) -> Picture | None:
+    """Return the first steps of a trace, at most four, or all of it if it marks none; None if there is nothing to
+    show.
+    """
+    scope = Scope.of(trace, window or Window())
+    steps = scope.steps[:_STEPS]
+    low, high = scope.low, scope.high
+    title = "The whole trace"
+    if len(steps):
+        low, high = int(trace.steps.starts[steps[0]]), int(trace.steps.ends[steps[-1]])
+        first, last = (trace.steps.numbers[steps[end]] for end in (0, -1))
+        title = f"Steps {first} to {last}" if first != last else f"Step {first}"
+    if high <= low:
+        return None
+    edges = np.linspace(low, high, _COLUMNS + 1).astype(np.int64)
+    waits = _waits.find(trace, Window())
+    counted = waits.last[waits.apart != _waits.BY_PROFILER]
+    lanes = [
+        Lane("steps", "steps", _ranges(trace, low, high, steps)),
+        Lane("host", "ranges", _phases(trace, low, high)),
+        _lane("launches", "calls", _rows(trace, trace.links.launches), edges),
+        _lane("host waits", "waits", _rows(trace, counted), edges),
+    ]
+    several = len(trace.device_indices) > 1
+    for index in trace.device_indices[:_DEVICES]:
+        name = f"device {index}" if several else "device"
+        busy = trace.busy(index)
+        lanes.append(_lane(name, "busy", busy, edges))
+        lanes.append(_lane("idle", "idle", complement(*busy, low, high), edges))
+    lanes = [lane for lane in lanes if lane.ranges or any(lane.shares)]
+    return Picture(title, high - low, tuple(lanes)) if lanes else None
+
+
+def _rows(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    return union(trace.starts[rows], trace.ends[rows])
+
+
+def _lane(label: str, kind: Kind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
+    covered = Coverage(*clip(*spans, int(edges[0]), int(edges[-1]))).between(edges[:-1], edges[1:])
+    shares = covered / np.maximum(np.diff(edges), 1)
+    return Lane(label, kind, shares=tuple(shares.tolist()))
+
+
+def _ranges(trace: Trace, low: int, high: int, steps: Ints) -> tuple[Range, ...]:
+    numbers, starts, ends = (
+        column[steps].tolist() for column in (trace.steps.numbers, trace.steps.starts, trace.steps.ends)
+    )
+    return tuple(
+        Range((start - low) / (high - low), (end - low) / (high - low), f"step {number}", end - start)
+        for number, start, end in zip(numbers, starts, ends, strict=True)
+    )
+
+
+def _phases(trace: Trace, low: int, high: int) -> tuple[Range, ...]:
+    """Return the outermost named ranges of the thread that has most of them."""
+    rows: Ints = np.flatnonzero(trace.is_category("annotation", "dataloader") & ~trace.named(_MARKER))
+    rows = rows[(trace.starts[rows] < high) & (trace.ends[rows] > low)]
+    if not len(rows):
+        return ()
+    rows = rows[trace.track_codes[rows] == np.bincount(trace.track_codes[rows]).argmax()]
+    rows = rows[_waits.outermost(trace, rows)]
+    found = []
+    for row in rows.tolist():
+        start, end = max(int(trace.starts[row]), low), min(int(trace.ends[row]), high)
+        if (end - start) / (high - low) >= _LEAST:
+            found.append(
+                Range((start - low) / (high - low), (end - low) / (high - low), trace.name(row), end - start)
+            )
+    return tuple(found)

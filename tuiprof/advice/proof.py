@@ -9,12 +9,11 @@ from typing import Final
 
 import polars as pl
 
-from tuiprof.advice import priorities
-from tuiprof.advice.shared.pricing import Priced, all_of
+from tuiprof.advice import Priced, all_of, priorities
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Table, Trace
 from tuiprof.model.units import format_change
-from tuiprof.whatif.calibration import Win
+from tuiprof.whatif.replay import Win
 
 KEY: Final = "proof"
 #: A finding of which less than this share is left counts as fixed.

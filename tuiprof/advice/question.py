@@ -12,12 +12,11 @@ import polars as pl
 from tuiprof.advice import Evidence, priorities
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses.shared.launching import host_faster
-from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.replay import host_faster, replayed
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
 from tuiprof.model.units import format_factor, format_ns, format_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 NAME, TITLE = "whatif", "What if"
 

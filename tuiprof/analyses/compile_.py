@@ -8,13 +8,12 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared import by_step as _by_step
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.scope import Scope, plural
+from tuiprof.analyses.shared.step_times import host_time_by_step
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, clip, total, union
+from tuiprof.model.intervals import Ints, clip, distinct, total, union
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "compile", "Compile"
@@ -56,7 +55,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     recompiled = regions.filter(pl.col("version") > 0)
     per_step = None
     if scope.step_count:
-        per_step = float(_by_step.host_time(scope, trace.starts[compiling], trace.ends[compiling]).mean())
+        per_step = float(host_time_by_step(scope, trace.starts[compiling], trace.ends[compiling]).mean())
     facts = (
         Fact("compile_ns", "compiling", time, "ns"),
         Fact("compile_ns_per_step", "a step", per_step, "ns"),

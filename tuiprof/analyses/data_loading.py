@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.kernels import self_times
-from tuiprof.analyses.shared import by_step as _by_step
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.scope import Scope, device_word, plural
+from tuiprof.analyses.shared.step_times import host_time_by_step
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, total, union
+from tuiprof.model.intervals import Ints, Mask, distinct, total, union
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 
@@ -82,7 +80,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     lengths = trace.ends[rows] - trace.starts[rows]
     waited = total(*union(starts, ends))
     if scope.step_count:
-        each = _by_step.host_time(scope, starts, ends)
+        each = host_time_by_step(scope, starts, ends)
         share = float(each.sum() / scope.step_time_ns) if scope.step_time_ns else 0.0
         per_step: float | None = float(each.mean())
     else:
@@ -127,7 +125,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     )
 
 
-def _counted(scope: Scope, launches: Ints) -> npt.NDArray[np.bool_]:
+def _counted(scope: Scope, launches: Ints) -> Mask:
     """Return which gaps count, by the launch that ended them: those inside steps if there are steps."""
     if not scope.step_count:
         return np.ones(len(launches), dtype=bool)

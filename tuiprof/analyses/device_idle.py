@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import (
@@ -257,7 +257,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
     )
     causes = np.hstack([gaps.causes[:, mine] for gaps, mine in zip(found, long, strict=True)])[:, order]
     device = np.repeat([gaps.device for gaps in found], [len(mine) for mine in long])[order]
-    ancestry = _ancestry.of(trace, np.maximum(launch, 0))
+    ancestry = ancestry_of(trace, np.maximum(launch, 0))
     before = _ended_at(trace, starts)
     step = trace.steps.step_of[np.maximum(launch, 0)]
     rows = {
@@ -313,7 +313,7 @@ def _ended_at(trace: Trace, instants: Ints) -> Ints:
     return rows[inverse]
 
 
-def _location(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
+def _location(trace: Trace, ancestry: Ancestry, i: int) -> str:
     """Return the origin of a launch: the user function, else the named range, else the outermost operator."""
     frame, range_, operator = ancestry.frames[i, 0], ancestry.annotation[i], ancestry.outer_operator[i]
     if frame >= 0:

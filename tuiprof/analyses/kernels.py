@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import BACKWARD
-from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, clip, total, union
+from tuiprof.model.intervals import Ints, Mask, clip, distinct, total, union
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "kernels", "Kernels"
@@ -65,7 +63,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     )
 
 
-def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bool_]) -> Report:
+def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
     lengths = trace.ends[work] - trace.starts[work]
     starts, ends = np.maximum(trace.starts[work], scope.low), np.minimum(trace.ends[work], scope.high)
     in_window = np.maximum(ends - starts, 0)
@@ -350,7 +348,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     )
 
 
-def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
+def self_times(trace: Trace, rows: Ints, among: Mask | None = None) -> Ints:
     """Return the self time of events: without the events of the same kind (by default operators) inside them, ns."""
     parent, is_one = trace.nesting.parent, trace.is_category("cpu_op") if among is None else among
     all_of_them = np.flatnonzero(is_one)

@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import (
@@ -22,7 +21,7 @@ from tuiprof.model import (
     Verdict,
     Window,
 )
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, distinct
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_bytes, format_ns
 

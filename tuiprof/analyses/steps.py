@@ -6,13 +6,11 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared import by_step as _by_step
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.scope import Scope, device_word, plural
 from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
-from tuiprof.analyses.shared.step_times import StepTimes, step_times
+from tuiprof.analyses.shared.step_times import StepTimes, host_time_by_step, step_times
 from tuiprof.model import (
     Chart,
     Column,
@@ -26,7 +24,7 @@ from tuiprof.model import (
     Verdict,
     Window,
 )
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, distinct, union
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 
@@ -158,11 +156,11 @@ def _parts(scope: Scope) -> dict[str, Ints]:
     trace = scope.trace
     parts: dict[str, Ints] = {}
     if len(trace.links.launches):
-        parts["device busy"] = _by_step.busy(scope)
+        parts["device busy"] = _busy(scope)
     if len(trace.host_calls):
-        parts["host waits for the device"] = _by_step.waits(scope)
+        parts["host waits for the device"] = _waiting(scope)
         rows = trace.links.launches
-        parts["launch calls"] = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+        parts["launch calls"] = host_time_by_step(scope, trace.starts[rows], trace.ends[rows])
     for name, pattern, category in (
         ("data loading", _idle.DATA_LOADING, "dataloader"),
         ("compile", _idle.COMPILE, "compile"),
@@ -173,9 +171,9 @@ def _parts(scope: Scope) -> dict[str, Ints]:
             mask |= trace.is_category(category)
         rows = np.flatnonzero(mask)
         if len(rows):
-            parts[name] = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+            parts[name] = host_time_by_step(scope, trace.starts[rows], trace.ends[rows])
     if "device busy" in parts:
-        parts["device idle"] = _by_step.idle(scope)  # last: the consequence of the others
+        parts["device idle"] = _idle_time(scope)  # last: the consequence of the others
     return parts
 
 
@@ -229,8 +227,8 @@ def _verdict(
 def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.DataFrame | None) -> list[Table]:
     trace = scope.trace
     steps = trace.steps
-    launches = _by_step.counts(scope, trace.links.launches)
-    work = _by_step.counts(scope, trace.device_work)
+    launches = _counts(scope, trace.links.launches)
+    work = _counts(scope, trace.device_work)
     frame = pl.DataFrame(
         {
             "step": [str(n) for n in steps.numbers[scope.steps].tolist()],
@@ -285,12 +283,12 @@ def _phases(scope: Scope, times: Ints) -> Table:
     found: list[tuple[str, Ints, int | None, int | None]] = []
     for code in distinct(trace.name_codes[rows]).tolist():
         mine = rows[trace.name_codes[rows] == code]
-        each = _by_step.host_time(scope, trace.starts[mine], trace.ends[mine])
+        each = host_time_by_step(scope, trace.starts[mine], trace.ends[mine])
         found.append((trace.names[code], each, len(mine), int(mine[0])))
-    named_ns = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+    named_ns = host_time_by_step(scope, trace.starts[rows], trace.ends[rows])
     backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
     both = np.concatenate((rows, backward))
-    covered_ns = _by_step.host_time(scope, trace.starts[both], trace.ends[both])
+    covered_ns = host_time_by_step(scope, trace.starts[both], trace.ends[both])
     if (covered_ns > named_ns).any():
         found.append(("backward (autograd engine)", covered_ns - named_ns, len(times), int(backward[0])))
     if found:
@@ -330,6 +328,65 @@ def _phases(scope: Scope, times: Ints) -> Table:
         frame,
         empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
         chart=_PHASES,
+    )
+
+
+def _busy(scope: Scope) -> Ints:
+    """Return the device time of the work launched by each step, summed over devices, ns."""
+    trace = scope.trace
+    work = trace.device_work
+    position = _position(scope)[trace.steps.step_of[work]]
+    work, position = work[position >= 0], position[position >= 0]
+    devices = np.searchsorted(trace.device_indices, trace.ints("device", work))
+    count = max(len(trace.device_indices), 1)
+    keys = position * count + devices
+    times = _union_by(keys, trace.starts[work], trace.ends[work], len(scope.steps) * count)
+    summed: Ints = times.reshape(-1, count).sum(axis=1)
+    return summed
+
+
+def _idle_time(scope: Scope) -> Ints:
+    """Return idle time of devices by step of the launch that ended it, summed over devices, ns."""
+    trace = scope.trace
+    result = np.zeros(len(scope.steps), dtype=np.int64)
+    for device in trace.device_indices:
+        gaps = _idle.gaps(trace, device, scope.low, scope.high)
+        position = _position(scope)[trace.steps.step_of[np.maximum(gaps.launch, 0)]]
+        known = (gaps.launch >= 0) & (position >= 0)
+        np.add.at(result, position[known], gaps.ns[known])
+    return result
+
+
+def _waiting(scope: Scope) -> Ints:
+    """Return how long the host waits for the device in each step, ns."""
+    found = _waits.find(scope.trace, Window())
+    counted = found.apart == _waits.COUNTED
+    return host_time_by_step(scope, found.starts[counted], found.ends[counted])
+
+
+def _counts(scope: Scope, rows: Ints) -> Ints:
+    """Count events by step."""
+    position = _position(scope)[scope.trace.steps.step_of[rows]]
+    return np.bincount(position[position >= 0], minlength=len(scope.steps)).astype(np.int64)
+
+
+def _position(scope: Scope) -> Ints:
+    """Return for each step of the trace its index in the scope; -1 = outside, also for index -1 (no step)."""
+    position = np.full(len(scope.trace.steps) + 1, -1, dtype=np.int64)
+    position[scope.steps] = np.arange(len(scope.steps))
+    return position
+
+
+def _union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
+    """Return the length of the union of intervals for each of ``count`` keys, ns."""
+    if not len(keys):
+        return np.zeros(count, dtype=np.int64)
+    # Keys are offset on one axis, far enough apart not to touch.
+    low = int(starts.min())
+    stride = int(ends.max()) - low + 1
+    merged_starts, merged_ends = union(starts - low + keys * stride, ends - low + keys * stride)
+    return np.bincount(merged_starts // stride, weights=merged_ends - merged_starts, minlength=count).astype(
+        np.int64
     )
 
 

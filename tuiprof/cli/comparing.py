@@ -56,7 +56,7 @@ def compare(
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace
 
-    from tuiprof.analyses.compare.figures import STEP_PAIR
+    from tuiprof.analyses.shared.changes import STEP_PAIR
     from tuiprof.cli.common import open_with_progress
     from tuiprof.comparison.sides import compare_targets
     from tuiprof.report import render, stdout_style

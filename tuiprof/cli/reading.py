@@ -240,8 +240,7 @@ def _html_page(
     trace: Trace, step: int | None, reports: list[Report | Unavailable], trust: str, style: Style
 ) -> str:
     """Return a page that opens with what to change first, and the timeline."""
-    from tuiprof.advice.answer import answer
-    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.advice.answer import answer, picture
     from tuiprof.report.html import document
 
     window = step_window(trace, step) if step is not None else None

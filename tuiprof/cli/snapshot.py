@@ -122,7 +122,7 @@ def _encoded(picture: Picture, suffix: str) -> bytes:
     if suffix == ".svg":
         return picture.svg.encode()
     if suffix == ".png":
-        from tuiprof.tui.terminal.raster import to_png
+        from tuiprof.tui.app.snapshot import to_png
 
         return to_png(picture.svg)
     return (

@@ -20,7 +20,7 @@ from tuiprof.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.advice.shared.pricing import Priced
+    from tuiprof.advice import Priced
 
 
 @click.command(

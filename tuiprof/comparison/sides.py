@@ -22,11 +22,9 @@ import numpy as np
 
 from tuiprof.advice.proof import KEY as PROOF
 from tuiprof.advice.proof import proof_table, prove
-from tuiprof.analyses.compare.change import StepChange, step_change
-from tuiprof.analyses.compare.figures import Metric, step_pair
-from tuiprof.analyses.compare.script import script_change
-from tuiprof.analyses.compare.traces import compare as compare_traces
-from tuiprof.analyses.compare.words import changed_in_words
+from tuiprof.analyses.compare import changed_in_words
+from tuiprof.analyses.compare import compare as compare_traces
+from tuiprof.analyses.shared.changes import Metric, StepChange, script_change, step_change, step_pair
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.errors import TuiprofError, UsageProblem

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
 from tuiprof.fleet import meeting
-from tuiprof.fleet.meeting import Clocks, Floats, Held, Ints, Job, Meetings
+from tuiprof.fleet.meeting import Clocks, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
+from tuiprof.model.intervals import Floats, Mask
 
 #: A rank is listed if it is later than the median rank by this share of the step, and by more than the noise.
 LISTED_SHARE: Final = 0.005
@@ -204,7 +204,7 @@ class Fleet:
             return Clocks(offset - np.nanmedian(offset), spread)
 
     @cached_property
-    def late(self) -> npt.NDArray[np.bool_]:
+    def late(self) -> Mask:
         """Which ranks are clearly later than the median of the others in their group, shape ``(r,)``."""
         if not self.step_ns:
             return np.zeros(len(self.files), dtype=bool)
@@ -235,7 +235,7 @@ class Fleet:
         alone: Floats = np.clip((self.step_ns or 0.0) - most, 0.0, lead)
         return alone
 
-    def wins_ns(self, which: npt.NDArray[np.bool_]) -> float | None:
+    def wins_ns(self, which: Mask) -> float | None:
         """Return the saving of the job per step if the given ranks arrived with the others of their groups, ns.
 
         The host of a waiting rank runs ahead, so its waits are longer than the saving: no rank gets faster than

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.fleet.summary import Summary
+from tuiprof.model.intervals import Floats, Mask
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 #: Relative tolerance of the unchanged replay of the job against the captured time.
@@ -167,7 +167,7 @@ def lateness(wait: Floats) -> Floats:
     return np.stack(others) - wait
 
 
-def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
+def always_late(per_step: Floats, least_ns: float) -> Mask:
     """Return which units are consistently late, shape ``(units,)``.
 
     A unit's delay is compared with its own variation between steps, not with the variation between units, which is
@@ -183,7 +183,7 @@ def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
     usual = np.nanmedian(per_step, axis=1)
     own = np.nanmedian(np.abs(per_step - usual[:, None]), axis=1)
     error = 1.4826 * float(np.nanmedian(own)) / per_step.shape[1] ** 0.5
-    late: npt.NDArray[np.bool_] = (usual >= max(least_ns, OUTLIER * error)) & (
+    late: Mask = (usual >= max(least_ns, OUTLIER * error)) & (
         np.nanquantile(per_step, 1 - ALWAYS, axis=1) >= least_ns
     )
     return late
@@ -212,7 +212,7 @@ def held(wait: Floats, steps: int) -> Held:
     )
 
 
-def wins_as_median(wait: Floats, which: npt.NDArray[np.bool_], steps: int) -> float:
+def wins_as_median(wait: Floats, which: Mask, steps: int) -> float:
     """Return the saving of a job per step, ns, if the given ranks arrive no later than the median of the rest.
 
     Args:
@@ -378,7 +378,7 @@ class Job:
         keep = 1 - np.clip(np.divide(less, total, out=np.zeros_like(total), where=total > 0), 0, 1)
         return (self.takes_ns() - self.takes_ns(self.own * keep[self._rank])) / self.steps
 
-    def wins_as_others_ns(self, which: npt.NDArray[np.bool_], *, slowest: bool = False) -> float:
+    def wins_as_others_ns(self, which: Mask, *, slowest: bool = False) -> float:
         """Return the saving of the job per step, ns, if the given ranks have no more own work than the others of their
         group.
 

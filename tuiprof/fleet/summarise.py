@@ -22,8 +22,7 @@ from tuiprof.fleet.summary import (
 from tuiprof.model import Report, Trace, Window
 
 if TYPE_CHECKING:
-    from tuiprof.analyses.shared.collectives import RankSteps
-    from tuiprof.analyses.shared.process_groups import Group
+    from tuiprof.analyses.shared.collectives import Group, RankSteps
 
 #: Remaining share of a collective without waiting; at 0 it would not be launched.
 _AT_ONCE: Final = 1e-3
@@ -229,7 +228,7 @@ def _own_share(trace: Trace) -> float | None:
     """Return the share of its step that a rank would take if no collective waited for others."""
     from tuiprof.analyses.shared.collectives import rows_of
     from tuiprof.analyses.shared.replay import replayed
-    from tuiprof.whatif.edit import Edit
+    from tuiprof.whatif import Edit
 
     step, rows = replayed(trace), rows_of(trace)
     if isinstance(step, str) or not step.step_ns or not len(rows):

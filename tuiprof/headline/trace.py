@@ -27,7 +27,7 @@ from tuiprof.system.modules import module_command, module_environment
 from tuiprof.system.threads import bound_threads
 
 if TYPE_CHECKING:
-    from tuiprof.advice.shared.pricing import Priced
+    from tuiprof.advice import Priced
     from tuiprof.model import Report, Trace
 
 #: A trace that takes longer to read has to be opened by hand.

@@ -10,9 +10,8 @@ from typing import Final
 
 from tuiprof.advice.proof import Proof, prove
 from tuiprof.analyses import run
-from tuiprof.analyses.compare.figures import figure_of
-from tuiprof.analyses.compare.traces import compare
-from tuiprof.analyses.compare.words import DEVICE_SHARE, HOST_SHARE, change_clauses
+from tuiprof.analyses.compare import DEVICE_SHARE, HOST_SHARE, change_clauses, compare
+from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
 from tuiprof.ladder.state import LadderMeta, LadderRun, Trial

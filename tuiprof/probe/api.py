@@ -71,7 +71,7 @@ def _find() -> Any:
         try:
             _runtime = import_module("_tuiprof_probe.runtime").RUNTIME
         except Exception as error:
-            if import_module("_tuiprof_probe.guest.exceptions").raised_by_signal_handler(error):
+            if import_module("_tuiprof_probe.isolation").raised_by_signal_handler(error):
                 raise  # it is the script's, and the next call tries again
             _runtime = None
             sys.stderr.write(f"tuiprof: the probe could not be started: {error!r}\n")

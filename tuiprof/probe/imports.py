@@ -11,35 +11,35 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
-from .finding import given_steps
+from . import given_steps
 
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
     from typing import Any
 
-# Module whose import is awaited -> module of the probe that hooks it.
+# Module whose import is awaited -> module and function of the probe that hook it.
 WATCHED = {
-    "torch": "frameworks.torch_hooks",
-    "torch.utils.data.dataloader": "frameworks.loader_hooks",
-    "torch._dynamo.eval_frame": "frameworks.module_hooks",
-    "transformers.trainer": "frameworks.trainer_hooks",
-    "accelerate.accelerator": "frameworks.trainer_hooks",
-    "safetensors.torch": "frameworks.trainer_hooks",
-    "lightning.pytorch.strategies.strategy": "frameworks.trainer_hooks",
-    "lightning.pytorch.loops.evaluation_loop": "frameworks.trainer_hooks",
-    "lightning.pytorch.trainer.trainer": "frameworks.trainer_hooks",
-    "pytorch_lightning.strategies.strategy": "frameworks.trainer_hooks",
-    "pytorch_lightning.loops.evaluation_loop": "frameworks.trainer_hooks",
-    "pytorch_lightning.trainer.trainer": "frameworks.trainer_hooks",
-    "torch_xla": "frameworks.xla_hooks",
-    "jax.profiler": "frameworks.jax_hooks",
-    "keras.src.callbacks.callback_list": "frameworks.keras_hooks",
-    "flax.nnx.transforms.compilation": "frameworks.jit_hooks",
-    "equinox._jit": "frameworks.jit_hooks",
+    "torch": "torch_hooks:install",
+    "torch.utils.data.dataloader": "torch_hooks:install_loader",
+    "torch._dynamo.eval_frame": "torch_hooks:install_compiled",
+    "transformers.trainer": "trainer_hooks:install",
+    "accelerate.accelerator": "trainer_hooks:install",
+    "safetensors.torch": "trainer_hooks:install",
+    "lightning.pytorch.strategies.strategy": "trainer_hooks:install",
+    "lightning.pytorch.loops.evaluation_loop": "trainer_hooks:install",
+    "lightning.pytorch.trainer.trainer": "trainer_hooks:install",
+    "pytorch_lightning.strategies.strategy": "trainer_hooks:install",
+    "pytorch_lightning.loops.evaluation_loop": "trainer_hooks:install",
+    "pytorch_lightning.trainer.trainer": "trainer_hooks:install",
+    "keras.src.callbacks.callback_list": "trainer_hooks:install_keras",
+    "torch_xla": "xla_hooks:install",
+    "jax.profiler": "jax_hooks:install",
+    "flax.nnx.transforms.compilation": "jax_hooks:install_jitted",
+    "equinox._jit": "jax_hooks:install_jitted",
 }
 #: Set only in trials of ``tuiprof fix --try``: what they change, and where.
 TRIAL = "TUIPROF_TRY"
-TRIED = {"torchmetrics.aggregation": "frameworks.trial_hooks"}
+TRIED = {"torchmetrics.aggregation": "trial_hooks:install"}
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -124,9 +124,9 @@ def _imported(name: str, module: Any) -> None:
 
         RUNTIME.install(WATCHED[name], module)
         if os.environ.get(TRIAL):
-            RUNTIME.install("frameworks.trial_hooks", module)
+            RUNTIME.install("trial_hooks:install", module)
     except Exception as error:  # the script's import must not fail because of us
-        from .guest.exceptions import raised_by_signal_handler
+        from .isolation import raised_by_signal_handler
 
         if raised_by_signal_handler(error):
             raise

@@ -1,12 +1,13 @@
-"""The log file of this process, and the thread that fills it.
+"""The log file of this process, its JSON lines, and the thread that writes them.
 
 The file is created at the first step and only ever appended to, whole batches of lines with one ``write``: a
 process that is killed leaves at most a partial last line. On a full disk the log stops with one line on stderr, and
-the script continues.
+the script continues. ``tuiprof/session/log/records.py`` has the fields of the lines.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -18,18 +19,104 @@ from json import dumps
 from operator import itemgetter
 from typing import Any, Callable
 
-from .assembly import Step
-from .guest.own_file import ClosedByScript, OwnFile
-from .guest.threads import ProbeThread
-from .lines import line, step_line
-from .phases import phases_of
+from .assembly import Step, phases_of
+from .isolation import ClosedByScript, OwnFile, ProbeThread
 from .slowdown import Slowdown, SlowdownWatch
-from .steps import CAPTURE, COST, LINES, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
+from .steps import CAPTURE, COST, DEVICE, LINES, MEMORY, NOTE, OPTIMIZER, RECORD, SLOWER, USES, Steps
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
 _SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
+_FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
+_MOST_FORMS = 1000
+
+
+def step_line(
+    n: int, at: int, dur: int, phases: dict[str, int], metrics: dict[str, float] | None, captured: bool
+) -> str:
+    """Return the JSON line of a step, newline included."""
+    names = tuple(phases)
+    form = _FORMS.get(names) or _form(names)
+    text = form % (n, at, dur, *phases.values())
+    if metrics:
+        text += f',"v":{dumps(metrics)}'
+    return text + (',"cap":true}\n' if captured else "}\n")
+
+
+def _form(names: tuple[str, ...]) -> str:
+    """Return the line of a step with these phases, numbers left open; nearly all steps of a script have the same."""
+    form = '{"t":"step","n":%d,"at":%d,"dur":%d'
+    if names:
+        form += ',"ph":{' + ",".join([dumps(str(name)).replace("%", "%%") + ":%d" for name in names]) + "}"
+    if len(_FORMS) < _MOST_FORMS:
+        _FORMS[names] = form
+    return form
+
+
+def line(item: tuple[Any, ...]) -> str:
+    """Return the JSON line of one tuple, newline included.
+
+    Its kind comes first: ``DEVICE, n, dur, every`` · ``MEMORY, at, device, allocated, reserved, peak`` ·
+    ``USES, at, device, uuid, pci`` · ``COST, at, steps, ns, flush_ns`` · ``SLOWER, at, slowdown`` ·
+    ``LINES, at, samples, lines, ns`` · ``CAPTURE, fields`` · ``RECORD, fields`` · ``NOTE, at, level, text``.
+    Times in ns, sizes in bytes.
+    """
+    what = item[0]
+    if what == DEVICE:
+        every = f',"every":{item[3]}' if item[3] > 1 else ""
+        return f'{{"t":"dev","n":{item[1]},"dur":{item[2]}{every}}}\n'
+    if what == MEMORY:
+        _, at, device, allocated, reserved, peak = item
+        return f'{{"t":"mem","at":{at},"dev":{device},"alloc":{allocated},"reserved":{reserved},"peak":{peak}}}\n'
+    if what == COST:
+        _, at, steps, ns, flush_ns = item
+        return f'{{"t":"cost","at":{at},"steps":{steps},"ns":{ns},"flush_ns":{flush_ns}}}\n'
+    if what == SLOWER:
+        _, at, found = item
+        steps = {"first": found.first, "last": found.last}
+        times = {"before": round(found.before_ns), "after": round(found.after_ns)}
+        return dumps({"t": "slower", "at": at, **steps, **times}) + "\n"
+    if what == LINES:
+        _, at, samples, seen, ns = item
+        top, doing = [entry[:3] for entry in seen], [entry[3] for entry in seen]
+        return (
+            dumps({"t": "lines", "at": at, "samples": samples, "top": top, "doing": doing, "ns": ns}) + "\n"
+        )
+    if what == USES:
+        _, at, device, uuid, pci = item
+        return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"
+    if what == CAPTURE:
+        return dumps({"t": "capture", **item[1]}) + "\n"
+    if what == RECORD:
+        return dumps(item[1]) + "\n"
+    _, at, level, text = item
+    return dumps({"t": "note", "at": at, "level": level, "text": text}) + "\n"
+
+
+def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:
+    """Return the metrics that can be written, and name and reason of the others.
+
+    A device tensor is never read: that would make the host wait for the device.
+    """
+    good: dict[str, float] = {}
+    bad: list[tuple[str, str]] = []
+    for name, value in metrics.items():
+        if type(value) is not float and type(value) is not int:
+            device = getattr(value, "device", None)
+            if device is not None and getattr(device, "type", device) != "cpu":
+                bad.append((name, "it is on a device, and reading it would block the host"))
+                continue
+            try:
+                value = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                bad.append((name, f"a {type(value).__name__} is not a number"))
+                continue
+        if math.isfinite(value):
+            good[name] = value
+        else:
+            bad.append((name, f"it is {value}"))
+    return good or None, bad
 
 
 class Log:
@@ -83,15 +170,8 @@ class Log:
         """Create the file and write its first line.
 
         A name that exists already belongs to another process, living or dead; this one then adds its process
-        number, because two processes in one file would mix their steps.
-
-        Args:
-            name: Wanted name, e.g. ``rank0``.
-            rank: Rank; None = not one of several.
-            world: Number of ranks; None = unknown.
-            versions: Framework versions.
-            process: What the script calls this process; empty = nothing.
-            job: What says which distributed run it is a part of.
+        number, because two processes in one file would mix their steps. ``rank`` None = not one of several; ``job``
+        identifies the distributed run.
 
         Raises:
             OSError: The file cannot be created.
@@ -139,9 +219,7 @@ class Log:
     def close(self) -> None:
         """Close the file; later lines are dropped."""
         self._steps.silence()
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        self.forget()
 
     def forget(self) -> None:
         """Close the parent's file silently (in a forked child)."""
@@ -219,16 +297,8 @@ class Log:
         if any(source[3] for source in sources):
             self._slowdown = SlowdownWatch()
             self._kept = -1
-        return [
-            dumps(
-                {
-                    "t": "source",
-                    **dict(zip(("at", "what", "where", "withdrawn", "missed", "missed_ns"), source)),
-                }
-            )
-            + "\n"
-            for source in sources
-        ]
+        fields = ("at", "what", "where", "withdrawn", "missed", "missed_ns")
+        return [dumps({"t": "source", **dict(zip(fields, source))}) + "\n" for source in sources]
 
     def _step_lines(self, final: bool) -> list[str]:
         """Return the lines of the steps that are complete.
@@ -293,24 +363,13 @@ class Log:
         return items
 
     def end(self, code: int | None, why: str) -> None:
-        """Write the last line and close.
-
-        Args:
-            code: Exit status of this process; None = unknown.
-            why: ``exit``, or the error that ended it.
-        """
+        """Write the last line and close; ``why`` is ``exit`` or the error that ended the process."""
         self.pause()
         self.flush(final=True)
         phases = phases_of(*self._steps.assembly.after_last_step())
         apart = {name: phases[name] for name in ("evaluation", "checkpoint") if name in phases}
-        end = {
-            "t": "end",
-            "at": time.monotonic_ns(),
-            "code": code,
-            "why": why,
-            **({"ph": apart} if apart else {}),
-        }
-        self._write(dumps(end) + "\n")
+        end = {"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}
+        self._write(dumps({**end, "ph": apart} if apart else end) + "\n")
         self.close()
 
 

@@ -13,20 +13,65 @@ from time import monotonic_ns
 from typing import Any
 
 from . import steps as kind
-from .blackbox.black_box import BlackBox
-from .capture import Capturer
-from .finding.changed_steps import ChangedSteps
-from .finding.loop_steps import LoopSteps
-from .finding.sampler import Sampler
-from .guest.exceptions import raised_by_signal_handler
-from .guest.threads import ProbeThread, signals_blocked
-from .lines import RECORD, plain_numbers
-from .log import FLUSH_S, Log
-from .ranks import job, process_name, rank_and_world, versions
-from .requests import Requests
+from .black_box import BlackBox
+from .capture import Capturer, TimedCaptures
+from .changed_steps import ChangedSteps
+from .isolation import ProbeThread, raised_by_signal_handler, signals_blocked
+from .log import FLUSH_S, Log, plain_numbers
+from .loop_steps import LoopSteps
+from .requests import Requests, Triggers
+from .script import Sampler
 from .steps import Phases, Steps
-from .timed_capture import TimedCaptures
-from .triggers import Triggers
+
+_RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+#: Variables that launchers set in every process of a distributed run, equal on all hosts.
+_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+_FRAMEWORKS = ("torch", "torch_xla", "jax", "lightning", "transformers", "torchmetrics", "triton")
+
+
+def rank_and_world() -> tuple[int | None, int | None]:
+    """Return the rank and the number of ranks, as far as known.
+
+    An initialized ``torch.distributed`` takes precedence (spawned workers have no RANK in their environment), then
+    RANK and WORLD_SIZE (torchrun), then SLURM_PROCID and SLURM_NTASKS.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    for rank_name, world_name in _RANK_VARIABLES:
+        rank, world = os.environ.get(rank_name, ""), os.environ.get(world_name, "")
+        if rank.isdecimal():
+            return int(rank), int(world) if world.isdecimal() else None
+    return None, None
+
+
+def job() -> dict[str, str]:
+    """Return the environment variables that describe the distributed run of this process; may be empty."""
+    found = {name: os.environ.get(name, "")[:256] for name in _JOB_VARIABLES}
+    return {name: value for name, value in found.items() if value}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the frameworks that the script has imported."""
+    found: dict[str, str] = {}
+    for name in _FRAMEWORKS:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    about: Any = getattr(sys.modules.get("torch"), "version", None)
+    for name in ("cuda", "hip"):
+        version = getattr(about, name, None)
+        if version:
+            found[name] = str(version)
+    return found
+
+
+def process_name() -> str:
+    """Return the name of this process if ``multiprocessing`` started it, else empty."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return ""
+    return str(process.current_process().name)
 
 
 class Hook:
@@ -85,7 +130,7 @@ class Runtime:
         self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
-        self.models: Any = None  # see module_hooks; None = PyTorch is not there
+        self.models: Any = None  # see torch_hooks; None = PyTorch is not there
         self._told: set[str] = set()
         self._paused = False
         self._ended = self.has_left = False
@@ -125,15 +170,16 @@ class Runtime:
             self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
 
     def install(self, hooks: str, module: Any) -> None:
-        """Install the hooks for a framework the script has just imported."""
+        """Install the hooks for a framework the script has just imported: ``module:function`` in ``frameworks/``."""
         try:
-            import_module("." + hooks, __package__).install(self, module)
+            name, _, function = hooks.partition(":")
+            getattr(import_module(f".frameworks.{name}", __package__), function)(self, module)
             self._watch_script()
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
             self.note("bad", f"steps cannot be detected with {module.__name__}: {error!r}")
-        if hooks == "frameworks.torch_hooks":
+        if hooks == "torch_hooks:install":
             self.black_box.watch_torch(self, module)
 
     # -- before the first step ------------------------------------------------------------------------------
@@ -321,7 +367,7 @@ class Runtime:
         self._poll()
         self.capture.finish()
         self.black_box.ending(self.steps.n)
-        if any(item[0] in (kind.NOTE, kind.CAPTURE, RECORD) for item in self.steps.out):
+        if any(item[0] in (kind.NOTE, kind.CAPTURE, kind.RECORD) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
 

@@ -26,8 +26,8 @@ Sources of steps (the highest one seen so far decides; at a switch the steps cou
                         are fetched in a row, without a call of the model in between, are one
 ======================  =================================================================================
 
-Parts of a step (see :mod:`.phases`) are recorded by hooks that touch as few objects as possible (see :mod:`.marks`): a
-clock, the deque, and as little of this class as possible.
+Parts of a step are recorded by hooks that touch as few objects as possible (see :mod:`.assembly`): a clock, the deque,
+and as little of this class as possible.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .assembly import Assembly
-from .finding.nested_loops import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_sites
-from .finding.script_frames import script_line
-from .guest.threads import is_of_python
-from .marks import BEGIN, END, SOURCE, Mark
-from .marks import DATA as DATA_PART
-from .marks import OPTIMIZER as OPTIMIZER_PART
+from .assembly import BEGIN, END, SOURCE, Assembly, Mark
+from .assembly import DATA as DATA_PART
+from .assembly import OPTIMIZER as OPTIMIZER_PART
+from .isolation import is_of_python
+from .script import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_line, script_sites
 
 NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
     12
@@ -67,7 +65,8 @@ SOURCES = (
     "executions of the named line or function",
 )
 
-DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES = "d", "m", "u", "c", "s", "p", "n", "l"
+# Kinds of the items in :attr:`Steps.out`; :func:`.log.line` has their fields.
+DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES, RECORD = "d", "m", "u", "c", "s", "p", "n", "l", "r"
 
 _QUIET_BATCHES = 2
 _QUIET_BACKWARDS = 2

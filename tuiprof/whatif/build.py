@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Ints, complement, total, union
-from tuiprof.whatif.clock import HostClock
-from tuiprof.whatif.graph import CALL, JOIN, WAIT, WORK, Graph
-
-Mask = npt.NDArray[np.bool_]
+from tuiprof.model.intervals import Coverage, Ints, Mask, complement, total, union
+from tuiprof.whatif.graph import CALL, JOIN, WAIT, WORK, Graph, HostClock
 
 #: Tolerance of the host and device clocks, ns.
 SKEW_NS = 5_000

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif import Edit, HostTime
 
 #: The check of a gradient, called by the engine itself and not by the function of the node.
 _CHECK: Final = r"^aten::(isnan|any|_is_any_true|item|is_nonzero)$"

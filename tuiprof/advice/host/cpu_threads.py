@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, union
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: A process that keeps at most this many cores busy computes on one. At least so many others have to be idle.
 ONE_CORE: Final = 1.3

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Ints, union
-from tuiprof.whatif.edit import Edit
+from tuiprof.model.intervals import Coverage, Floats, Ints, union
+from tuiprof.whatif import Edit
 
 _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
 #: Share of the exposed time that can be hidden: the first bucket cannot start before the backward pass, and the
@@ -28,7 +28,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for communication that no computation hides, device by device."""
     collective = trace.named(_COLLECTIVE) | trace.is_category("collective")
     rows: list[Ints] = []
-    exposed: list[np.typing.NDArray[np.float64]] = []
+    exposed: list[Floats] = []
     for device in trace.device_indices:
         work = trace.work_of(device)
         mine, others = work[collective[work]], work[~collective[work]]

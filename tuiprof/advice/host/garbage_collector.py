@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.idle import GARBAGE
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding, times
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding, times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Python frames that run a callback (jax/_src/callback.py and debugging.py).
 _RUNS_CALLBACK: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace

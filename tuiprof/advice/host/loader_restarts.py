@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_ns
-from tuiprof.whatif.calibration import NOISE_OF_WIN
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import NOISE_OF_WIN
 
 #: An epoch also waits for its first batch. Persistent workers deliver it sooner than new ones, whose processes have
 #: to start first; this share of the wait disappears: likely, least and most.

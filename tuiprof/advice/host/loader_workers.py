@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Minimum share of the step.
 LEAST_WAIT: Final = 0.03

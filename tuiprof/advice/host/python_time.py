@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
@@ -17,7 +17,7 @@ from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif import Edit, HostTime
 
 #: Minimum length of a stretch without operators and calls, ns, and minimum share of the step. Shorter ones are
 #: framework overhead between two operators, such as calling backward() or starting the optimizer.

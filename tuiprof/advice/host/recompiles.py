@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 _TORCH = (
     "mark_dynamic() for sizes that change, keep Python numbers out of the graph, warm up before "

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding, times
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding, times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, total, union
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: The name of a call of a compiled function in JAX traces; outside a jit each operation is one.
 _CALL: Final = r"^PjitFunction\("

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
 #: PyTorch kernels that have a faster form for channels-last.

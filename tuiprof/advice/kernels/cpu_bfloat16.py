@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Matrix multiplications and their backward.
 PRODUCTS: Final = (

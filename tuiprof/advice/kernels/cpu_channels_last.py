@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 _CONVOLUTIONS: Final = r"^aten::(conv\dd|_?convolution)$|evaluate_function: ConvolutionBackward"
 #: Minimum share of convolutions in the steps; below it, converting the model is not worthwhile.

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import COMPILED_NS, fused, in_a_row
-from tuiprof.analyses.shared import regions
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import COMPILED_NS, find_regions, fused, in_a_row
 from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for chains of elementwise operators of any size, combined in one finding."""
     calls = evidence.calls
-    found = regions.find(calls).chains
+    found = find_regions(calls).chains
     if not found:
         return
     texts = [" → ".join(calls.names[index].removeprefix("aten::") for index in chain.busy) for chain in found]

@@ -7,15 +7,16 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.kernels.cpu_bfloat16 import PRODUCTS
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import arguments
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_rough_share
+from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
-from tuiprof.whatif.edit import Edit
 
 #: Minimum share of float64 operators in the steps; less may be intended (an accumulated loss).
 LEAST_SHARE: Final = 0.1
@@ -103,7 +104,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _mask(chosen: np.typing.NDArray[np.integer], count: int) -> np.typing.NDArray[np.bool_]:
+def _mask(chosen: np.typing.NDArray[np.integer], count: int) -> Mask:
     result = np.zeros(count, dtype=bool)
     result[chosen[chosen >= 0]] = True
     return result

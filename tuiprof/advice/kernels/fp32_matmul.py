@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
+from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
-from tuiprof.whatif.edit import Edit
 
 #: Minimum share of device work.
 LEAST_SHARE: Final = 0.1

@@ -7,13 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import in_a_row
-from tuiprof.advice.shared.optimizers import optimizer_steps
-from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.loops import loops
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import in_a_row
+from tuiprof.analyses.shared.calls import Calls, loops
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, LEAST_PASSES = 40, 12
@@ -43,7 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     chosen = np.zeros(len(calls.rows), dtype=bool)
     found: list[tuple[int, int, int]] = []  # first call, period, iterations
     short = _short(calls)
-    for run in _runs(trace, calls):
+    for run in _runs(evidence):
         codes = trace.name_codes[calls.rows[run]].astype(np.int32)
         codes = np.where(short[run], codes, -1)
         for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
@@ -77,9 +75,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
+def _runs(evidence: Evidence) -> Iterator[Ints]:
     """Yield the calls with device work of each thread and step, except those of optimizers and the backward pass."""
-    steps = optimizer_steps(trace)
+    trace, calls, steps = evidence.trace, evidence.calls, evidence.optimizer_steps
     starts = trace.starts[calls.rows]
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
     in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
@@ -89,14 +87,14 @@ def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
         yield busy[keys == key]
 
 
-def _short(calls: Calls) -> np.typing.NDArray[np.bool_]:
+def _short(calls: Calls) -> Mask:
     """Return which calls have only short kernels, and none typical of a layer."""
     trace = calls.trace
     layers = calls.works_of(*_LAYERS) | trace.named(_TABLES_AND_COPIES, trace.device_work)
     known = calls.call_of_work >= 0
     heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
-    result: np.typing.NDArray[np.bool_] = ~heavy & (mean < SHORT_NS)
+    result: Mask = ~heavy & (mean < SHORT_NS)
     return result
 
 

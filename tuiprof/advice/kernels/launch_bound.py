@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.launches import LAUNCHING_OPERATORS
-from tuiprof.analyses.launches.figures import OUTSIDE
-from tuiprof.analyses.shared.launching import launched_faster
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.kernel_launches import LAUNCHING_OPERATORS, OUTSIDE
+from tuiprof.analyses.shared.replay import launched_faster
 from tuiprof.model import Trace
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Operators allowed between the two: they keep the logarithm finite, or cost nothing.
 _BETWEEN: Final = (

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Minimum share of device work.
 LEAST_SHARE: Final = 0.1

@@ -9,17 +9,15 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.shared.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.optimizers import fewer_calls
+from tuiprof.advice.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.kernels.single_tensor_optimizer import fewer_calls
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared import ancestry as _ancestry
-from tuiprof.analyses.shared.codes import distinct
-from tuiprof.analyses.shared.frames import function_label, operator_label
-from tuiprof.analyses.shared.loops import loops
+from tuiprof.analyses.shared.calls import loops
+from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.model.intervals import Ints, distinct
+from tuiprof.whatif import Edit, HostTime
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, LEAST_PASSES = 40, 8
@@ -160,7 +158,7 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
         if usual_ns >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
             continue
-        around = _ancestry.of(trace, rows[first : first + 1])
+        around = ancestry_of(trace, rows[first : first + 1])
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
         where = function_label(trace.names[frame]) if frame >= 0 else ""
         yield {

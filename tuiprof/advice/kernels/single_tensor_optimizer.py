@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.optimizers import fewer_calls, optimizer_steps
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
+#: Optimizers of torch.optim that support ``fused=True``, and those that support only ``foreach=True``.
+_FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
+_FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
 #: Minimum number of launches in one optimizer step.
 LEAST_LAUNCHES = 50
 #: Share of the host time and device work of a per-parameter update that a fused step takes.
@@ -18,7 +21,7 @@ _HOST, _WORK, _LEAST_WORK, _MOST_WORK = 0.05, 0.35, 0.6, 0.2
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps with many launches and no multi-tensor kernel."""
-    rows = optimizer_steps(trace)
+    rows = evidence.optimizer_steps
     if not len(rows):
         return
     work, _ = evidence.work_in(rows)
@@ -41,6 +44,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
     )
+
+
+def fewer_calls(step: str) -> tuple[str, bool]:
+    """Return the option that reduces the calls of an optimizer step, by its range, and whether it is ``fused=True``."""
+    kind = step.partition("#")[2].partition(".")[0]
+    if kind in _FUSED:
+        return "fused=True (or foreach=True) when creating the optimizer", True
+    if kind in _FOREACH:
+        return "foreach=True when creating the optimizer", False
+    if kind == "LBFGS":
+        return "a smaller history_size: each iteration goes over all of it", False
+    return "torch._foreach_* functions in the optimizer, over all parameters at once", False
 
 
 RULE = AdviceRule("single-tensor-optimizer", find)

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Names of CUTLASS kernels end in the number of elements per load: 16 bytes are 8 16-bit elements, or 4 in TF32.
 _HALF: Final = re.compile(r"tensorop_.*(f16|h884|h1688|h16816).*_align[124]\b")

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared import regions
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import find_regions
 from tuiprof.model import Trace
 
 #: Time of fused attention relative to the matrix products that it replaces: it does not read or write the scores,
@@ -21,7 +21,7 @@ _CAUSAL: Final = ("aten::tril", "aten::triu")
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for products and a softmax that scaled_dot_product_attention computes in one kernel."""
     calls = evidence.calls
-    found = regions.find(calls).attention
+    found = find_regions(calls).attention
     if not found:
         return
     chosen = np.zeros(len(calls.rows), dtype=bool)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import OPERATOR_NS, fused
-from tuiprof.analyses.shared import regions
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import OPERATOR_NS, find_regions, fused
 from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for sequences of means, a root and a division."""
     calls = evidence.calls
-    found = regions.find(calls).norms
+    found = find_regions(calls).norms
     if not found:
         return
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)

@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.optimizers import optimizer_steps
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
 #: Share of the device work of multi-tensor passes that one fused pass takes: tensors read and written per
@@ -24,7 +23,7 @@ _KEEP_HOST: Final = 0.4
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps with multi-tensor kernels and no fused kernel."""
-    rows = optimizer_steps(trace)
+    rows = evidence.optimizer_steps
     name = trace.name(int(rows[0])) if len(rows) else ""
     parts = next((parts for kind, parts in _KEEP.items() if kind in name), None)
     if parts is None:

@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.optimizers import optimizer_steps
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 
@@ -44,7 +43,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     updates = np.flatnonzero(trace.is_category("cpu_op"))
     is_step = np.zeros(len(trace), dtype=bool)
-    is_step[optimizer_steps(trace)] = True
+    is_step[evidence.optimizer_steps] = True
     updates = updates[trace.nesting.directly_in(is_step, updates)]
     if not trace.device_indices:
         updates = updates[trace.lengths(updates) >= _OVER_TABLE * float(np.median(fill_ns))]

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::reshape", "aten::view", "aten::flatten")

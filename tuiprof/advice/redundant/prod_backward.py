@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
 #: Operators of the node that remain: the gradient of a product of the parts is a product.

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
-from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif import Edit, HostTime
 
 #: Operators that only a forward pass calls, as their derivatives have their own operators.
 _FORWARD: Final = (

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, Mask
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
 
 #: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that

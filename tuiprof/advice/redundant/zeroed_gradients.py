@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE
 from tuiprof.model import Trace
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_HOST, READ, TO_HOST
+from tuiprof.analyses.shared.waits import PAGEABLE_TO_HOST, READ, TO_HOST
 from tuiprof.model import Trace
 
 #: Finding and fix, by the framework of the trace.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.shared.waits.kinds import TO_DEVICE
+from tuiprof.analyses.shared.waits import TO_DEVICE
 from tuiprof.model import Trace
 from tuiprof.model.units import format_bytes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.waits.kinds import AWAIT
-from tuiprof.analyses.syncs import WaitLocation
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.waits import AWAIT
+from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 
 #: Waits for a point in the device's work that transfer no data to the host.

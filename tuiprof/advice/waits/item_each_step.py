@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.waits.kinds import READ_KINDS
-from tuiprof.analyses.syncs import WaitLocation
+from tuiprof.analyses.shared.waits import READ_KINDS
+from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: From this many reads per step on, they are a loop over parameters or samples.
 LOOP: Final = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.launches import LAUNCH_BLOCKING
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.kernel_launches import LAUNCH_BLOCKING
 from tuiprof.model import Trace
 
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.shared.waits.kinds import COPY_KINDS
+from tuiprof.analyses.shared.waits import COPY_KINDS
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.intervals import Coverage, Floats, Ints, union
 from tuiprof.model.units import format_bytes
+from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import link_bytes_per_s
-from tuiprof.whatif.edit import Edit
 
 #: To the device, and from it.
 _TORCH = (
@@ -69,7 +68,7 @@ def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: fl
     return Edit(inside, host, work, keep)
 
 
-def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> npt.NDArray[np.float64]:
+def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> Floats:
     """Return how long pageable memory can have blocked each call, ns.
 
     The rest of a long call has another cause: the first one of a process initializes the device, which takes

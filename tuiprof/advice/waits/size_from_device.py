@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.waits.kinds import SIZE_KINDS
-from tuiprof.analyses.syncs import WaitLocation
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.waits import SIZE_KINDS
+from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-
-Mask = npt.NDArray[np.bool_]
+from tuiprof.model.intervals import Mask
 
 #: Share of the device work of indexing and its backward that remains with fixed shapes: a pass over the same elements.
 _KEEP, _LEAST, _MOST = 0.2, 0.6, 0.05

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
 
 #: A copy of at most this many bytes is a scalar or a few scalars.

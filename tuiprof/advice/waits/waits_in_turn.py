@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final
 
-from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.syncs import WaitLocation
+from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.whatif.edit import Edit
+from tuiprof.whatif import Edit
 
 #: Where removing them all saves this many times what removing those of any one place saves, they hide one another.
 _MORE: Final = 2.0

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,10 +19,8 @@ from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints, row_type
-from tuiprof.whatif.edit import Edit, HostTime
-
-Mask = npt.NDArray[np.bool_]
+from tuiprof.model.intervals import Floats, Ints, Mask, row_type
+from tuiprof.whatif import Edit, HostTime
 
 #: Category of copies and fills, in addition to those of kernels.
 COPY = "copy"
@@ -111,8 +110,8 @@ class Calls:
     def edit(
         self,
         which: Mask,
-        keep_host: float | npt.NDArray[np.float64] = 0.0,
-        keep_work: float | npt.NDArray[np.float64] = 0.0,
+        keep_host: float | Floats = 0.0,
+        keep_work: float | Floats = 0.0,
     ) -> Edit:
         """Return the edit in which the given calls take less time or are not made, and no longer wait.
 
@@ -206,3 +205,72 @@ def _inside(trace: Trace, outer: Ints, rows: Ints) -> Ints:
         within = (at >= 0) & (starts < trace.ends[outer[mine[at]]])
         found[asked[within]] = mine[at[within]]
     return found
+
+
+# -- arguments of operators, in traces recorded with shapes ----------------------------------------------
+
+#: If this many operators have no shapes, none has.
+ASKED: Final = 50
+
+
+class Arguments(msgspec.Struct):
+    """Arguments of an operator as Kineto writes them; untrusted, of any type."""
+
+    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)  # shape of each that is a tensor
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)  # type of each
+    #: Strides of each that is a tensor.
+    strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
+    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)  # values of the others
+
+
+class _Event(msgspec.Struct):
+    args: Arguments = msgspec.field(default_factory=Arguments)
+
+
+def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
+    """Yield operators that have shapes in the trace, as rows, with their arguments."""
+    # In file order, as its parts are decompressed sequentially.
+    rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
+    known = False
+    for asked, row in enumerate(rows.tolist()):
+        if asked == ASKED and not known:
+            return
+        try:
+            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        if given.dims:
+            known = True
+            yield row, given
+
+
+# -- loops: the same few names, repeated in the same order -----------------------------------------------
+
+
+def loops(
+    words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """Yield begin, period and full iterations of each loop, shortest periods first; loops do not overlap."""
+    # Entries that cannot be part of a loop (any more) get a unique value.
+    own_word = -1 - np.arange(len(words), dtype=np.int32)
+    words = np.where(words >= 0, words, own_word)
+    for period in range(1, longest + 1):
+        if len(words) < period * least:
+            return
+        same = words[:-period] == words[period:]
+        if period == 1 and alone is not None:
+            same &= alone[1:]
+        for start, end in zip(*(part.tolist() for part in runs(same, period * (least - 1))), strict=True):
+            times = (end + period - start) // period
+            loop = slice(start, start + times * period)
+            words[loop] = own_word[loop]
+            yield start, period, times
+
+
+def runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
+    """Return begin and end of the runs of True with at least the given length."""
+    at = np.flatnonzero(mask)
+    breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
+    starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1
+    keep = ends - starts >= least
+    return starts[keep], ends[keep]

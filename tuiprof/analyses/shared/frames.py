@@ -1,9 +1,16 @@
-"""Python frames as written by profilers: which belong to the user, and how to display them."""
+"""What surrounds a host call: Python frames as profilers write them, operators and named ranges."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints, Mask, distinct
 
 # "torchmetrics/aggregation.py(85): update" in Kineto, "aggregation.py:91 update" in a probe's sync site.
 _KINETO = re.compile(r"^(?P<file>.+?\.pyx?)\((?P<line>\d+)\): (?P<function>.*)$")
@@ -18,11 +25,12 @@ FRAMEWORK = re.compile(
     r"|(^|/)tuiprof/probe/|^<"
 )
 
-#: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` and ``sites.py`` are not: they
-#: contain the synchronization requested by the script. JAX's tracer omits folders, so functions are recognized by name
-#: there.
+#: Frames that only the profiler itself runs. The probe's wrappers are not: they contain what the script requested. They
+#: lie in ``syncs.py`` and the hooks, in earlier recordings also in ``sites.py``. JAX's tracer omits folders, so
+#: functions are recognized by name there.
 PROFILER = re.compile(
-    r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!(?:jax_)?syncs\.py|sites\.py)"
+    r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)"
+    r"|(^|/)tuiprof/probe/(?!(?:frameworks/)?(?:\w+_hooks|(?:jax_)?syncs|sites)\.py)"
     r"|\btuiprof_waits_for_devices\b"
 )
 
@@ -32,6 +40,7 @@ _JAX_FRAME = re.compile(
     r"|xla_bridge)\.py\(\d+\): "
     r"|(?:core|dispatch|stages)\.py\(\d+\): (?:__call__|_?true_bind|apply_primitive|bind(?:_with_trace)?|call"
     r"|process_primitive)$"
+    r"|syncs\.py\(\d+\): call$"
     r"|array\.py\(\d+\): (?:__\w+__|_value|_check_if_deleted|block_until_ready|item|tolist)$"
     r"|api\.py\(\d+\): (?:block_until_ready|_?device_get|_?device_put)$"
     r"|profiler\.py\(\d+\): wrapper$)"
@@ -145,3 +154,90 @@ def operator_label(name: str) -> str:
     if name.startswith(COMPILED_GRAPH):
         return "CompiledFxGraph"
     return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
+
+
+# -- ancestors of a call ---------------------------------------------------------------------------------
+
+_OPERATORS, _FRAMES = 5, 6
+_STEP = r"^ProfilerStep#\d+$"
+#: Owner of a Python frame, computed lazily per name.
+_UNKNOWN, _OTHER, _USER, _PROFILER = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Ancestors of each of ``k`` host events; all values are name codes of the trace, -1 = none."""
+
+    annotation: Ints  # innermost named range that is not a step marker, shape ``(k,)``
+    operators: Ints  # innermost operators, innermost first, shape ``(k, 5)``
+    outer_operator: Ints  # outermost operator, shape ``(k,)``; its row in ``outer_row``
+    outer_row: Ints  # row of the outermost operator, shape ``(k,)``
+    frames: Ints  # innermost Python frames of the user, innermost first, shape ``(k, 6)``
+    #: Whether a frame of the profiler lies between the event and the user's code.
+    by_profiler: Mask
+
+    def take(self, mask: Mask) -> Ancestry:
+        """Return the ancestry of some of the events."""
+        return Ancestry(
+            self.annotation[mask],
+            self.operators[mask],
+            self.outer_operator[mask],
+            self.outer_row[mask],
+            self.frames[mask],
+            self.by_profiler[mask],
+        )
+
+
+def ancestry_of(trace: Trace, rows: Ints) -> Ancestry:
+    """Look up the ancestors of host events."""
+    k = len(rows)
+    names, codes = trace.names, trace.name_codes
+    marker = trace.names_like(_STEP)  # PyTorch 1.9 writes step markers as operators
+    kinds = np.full(len(names), _UNKNOWN, dtype=np.int8)
+    found = Ancestry(
+        np.full(k, -1, dtype=np.int64),
+        np.full((k, _OPERATORS), -1, dtype=np.int64),
+        np.full(k, -1, dtype=np.int64),
+        np.full(k, -1, dtype=np.int64),
+        np.full((k, _FRAMES), -1, dtype=np.int64),
+        np.zeros(k, dtype=bool),
+    )
+    operators_seen = np.zeros(k, dtype=np.int64)
+    frames_seen = np.zeros(k, dtype=np.int64)
+    if not k or not names:
+        return found
+    for level in trace.nesting.outward(rows):
+        inside = np.flatnonzero(level >= 0)
+        at = level[inside]
+        name = codes[at]
+
+        hit = trace.is_category("annotation", rows=at) & ~marker[name] & (found.annotation[inside] < 0)
+        found.annotation[inside[hit]] = name[hit]
+
+        hit = trace.is_category("cpu_op", rows=at) & ~marker[name]
+        who = inside[hit]
+        found.outer_operator[who], found.outer_row[who] = name[hit], at[hit]
+        room = operators_seen[who] < _OPERATORS
+        found.operators[who[room], operators_seen[who[room]]] = name[hit][room]
+        operators_seen[who] += 1
+
+        python = trace.is_category("python_function", rows=at)
+        if not python.any():
+            continue
+        _tell_apart(names, name[python], kinds)
+        who = inside[python & (kinds[name] == _PROFILER)]
+        found.by_profiler[who] |= frames_seen[who] == 0
+        hit = python & (kinds[name] == _USER)
+        who = inside[hit]
+        room = frames_seen[who] < _FRAMES
+        found.frames[who[room], frames_seen[who[room]]] = name[hit][room]
+        frames_seen[who] += 1
+    return found
+
+
+def _tell_apart(names: list[str], frames: Ints, kinds: npt.NDArray[np.int8]) -> None:
+    """Write the owners of frames into ``kinds``, which has an entry for every distinct name."""
+    met = distinct(frames)
+    for code in met[kinds[met] == _UNKNOWN].tolist():
+        name = names[code]
+        kinds[code] = _PROFILER if is_profiler(name) else _USER if is_user(name) else _OTHER

@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Coverage, Ints, clip, complement, row_type, union
+from tuiprof.model.intervals import Coverage, Ints, clip, complement, distinct, member, row_type, union
 from tuiprof.model.schema import HOST_CALLS
 
 #: Host activities, most specific first: an instant belongs to the first that applies.

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from tuiprof.analyses.shared.codes import distinct
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, distinct
 
 #: Category by name, the first that matches. Library names first, then PyTorch's native kernels. Names and patterns are
 #: compared in lower case, which is several times faster than ignoring case on names of a thousand characters.

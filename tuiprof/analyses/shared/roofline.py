@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
-from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.calls import arguments
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints

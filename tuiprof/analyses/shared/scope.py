@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.model import Trace, Unavailable, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints, clip, total
+from tuiprof.model.intervals import Ints, Mask, clip, distinct, member, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Scope:
         """Summed length of the steps, ns."""
         return total(self.trace.steps.starts[self.steps], self.trace.steps.ends[self.steps])
 
-    def in_steps(self, rows: Ints) -> npt.NDArray[np.bool_]:
+    def in_steps(self, rows: Ints) -> Mask:
         """Return which events belong to a whole step of the window, by launch for device work."""
         return member(self.trace.steps.step_of[rows], self.steps)
 

@@ -14,7 +14,7 @@ import numpy as np
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Rule, Trace, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Coverage, Ints, union
 
 #: The host runs ahead if a device step takes this many times as long as a host step.
 AHEAD: Final = 1.05
@@ -83,3 +83,10 @@ def _device(scope: Scope) -> Ints:
         return nothing
     times: Ints = np.diff(np.append(first, last[-1]))
     return times if (times > 0).all() else nothing  # steps of several threads, executed in another order
+
+
+def host_time_by_step(scope: Scope, starts: Ints, ends: Ints) -> Ints:
+    """Return the length of the union of host intervals inside each step, ns."""
+    steps = scope.trace.steps
+    coverage = Coverage(*union(starts, ends))
+    return coverage.between(steps.starts[scope.steps], steps.ends[scope.steps])

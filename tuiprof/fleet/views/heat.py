@@ -9,8 +9,8 @@ import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.meeting import Floats
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
+from tuiprof.model.intervals import Floats
 from tuiprof.model.units import format_ns
 
 NAME, TITLE = "heat", "Step × rank"

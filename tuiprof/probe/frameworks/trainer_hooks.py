@@ -1,4 +1,4 @@
-"""Training frameworks on PyTorch: their own training step, evaluation and checkpoints as phases.
+"""Training frameworks: their own training step, evaluation and checkpoints as phases, and Keras' batches as steps.
 
 What a framework does around these (callbacks, logging, moving batches) stays outside of them. A checkpoint is what the
 framework calls one, with all that it writes; ``torch.save`` alone misses weights in safetensors.
@@ -6,10 +6,14 @@ framework calls one, with all that it writes; ``torch.save`` alone misses weight
 
 from __future__ import annotations
 
+import functools
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any
 
-from ..marks import CHECKPOINT, EVALUATION, FORWARD
+from ..assembly import CHECKPOINT, EVALUATION, FORWARD
 from ..runtime import Runtime
+from ..steps import FRAMEWORK
 
 #: Module -> class -> method -> phase. An empty class is the module itself.
 _LIGHTNING = {
@@ -48,3 +52,40 @@ def install(runtime: Runtime, module: Any) -> None:
 def _is_forward(strategy: Any) -> bool:
     """Whether Lightning's training step is no more than forward, as opposed to manual optimization."""
     return bool(getattr(strategy.lightning_module, "automatic_optimization", True))
+
+
+def install_keras(runtime: Runtime, module: Any) -> None:
+    """Wrap the callbacks that ``fit`` calls at the end of each training batch, and around validation."""
+    callbacks = module.CallbackList
+    if getattr(callbacks.on_train_batch_end, "_tuiprof", False):
+        return
+    hook = runtime.hook("keras.callbacks.CallbackList")
+    steps = runtime.steps
+    began_at = 0
+
+    def wrap(name: str, seen: Any) -> None:
+        original = getattr(callbacks, name)
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if hook.on:
+                try:
+                    seen(monotonic_ns())
+                except Exception:
+                    hook.failed()
+            return result
+
+        method._tuiprof = True  # type: ignore[attr-defined]
+        setattr(callbacks, name, method)
+
+    def begins(t: int) -> None:
+        nonlocal began_at
+        began_at = t
+
+    def ended(t: int) -> None:
+        steps.marks.append((EVALUATION, began_at or t, t, get_ident()))
+
+    wrap("on_train_batch_end", lambda t: steps.end(FRAMEWORK, t))
+    wrap("on_test_begin", begins)
+    wrap("on_test_end", ended)

@@ -11,8 +11,8 @@ from typing import Final, Literal
 import numpy as np
 
 from tuiprof.model.units import format_bytes, format_ns, format_share
-from tuiprof.probe.blackbox.stall import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
+from tuiprof.probe.slowdown import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.session.live.fold import DeviceHistory, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostState, lost
 from tuiprof.session.live.series import Floats, Ints

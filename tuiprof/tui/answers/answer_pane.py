@@ -31,15 +31,12 @@ from tuiprof.tui.answers.view import (
     fields_of,
     next_tables,
 )
-from tuiprof.tui.widgets.filter_bar import FilterBar
-from tuiprof.tui.widgets.filter_expression import FilterError
+from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.lines import Lines, Row, row_width
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Lines, Painted, Row, VerdictLine, row_width
 from tuiprof.tui.widgets.rows import TableState
+from tuiprof.tui.widgets.spans import wrap
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.verdict import VerdictLine
-from tuiprof.tui.widgets.wrap import wrap
 
 #: Fewer lines than this below a table stay empty.
 _FEWEST: Final = 4

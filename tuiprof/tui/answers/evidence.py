@@ -25,11 +25,10 @@ from tuiprof.tui.answers.view import (
     first_excerpt,
     row_detail_rows,
 )
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.timeline.state import row_in
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
 #: Delay after which the detail pane follows the cursor.

@@ -25,7 +25,7 @@ from tuiprof.tui.timeline.state import Link, links_of
 from tuiprof.tui.timeline.view import link_words
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 #: Column that names the analysis which explains a row; enter goes there.
 MORE_IN: Final = "more_in"

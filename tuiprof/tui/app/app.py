@@ -1,4 +1,4 @@
-"""The application: opens the requested screen, and manages keys, theme and palette."""
+"""The application: the one module that knows all screens; the way between them, keys, theme and palette."""
 
 from __future__ import annotations
 
@@ -17,15 +17,101 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from tuiprof.report.sanitize import sanitize_lines
-from tuiprof.tui.app.navigator import Navigator, first_screen
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
-from tuiprof.tui.widgets.scroll_line import use_scroll_lines
+from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
-    from tuiprof.tui.app.tour import Tour
+    from tuiprof.tui.app.help import Tour
+
+
+class Navigator:
+    """The way from each screen to the others: a :class:`~tuiprof.tui.terminal.guest.Navigation`."""
+
+    def __init__(self, app: TerminalApp) -> None:
+        self._app = app
+        self._runs: dict[Path, str] = {}  # mode of each run that was shown beside another
+
+    def session(self, path: Path, *, replay_speed: float | None = None) -> None:
+        """Show a session."""
+        from tuiprof.session.store.folders import Session, run_of
+        from tuiprof.tui.live.screen import LiveScreen
+
+        with self._app.telling_errors():
+            self._app.push_screen(LiveScreen(run_of(Session(path)), replay_speed=replay_speed))
+
+    def switch(self, path: Path, origin: Path) -> None:
+        """Show another run, which keeps its own mode: coming back finds it as it was left."""
+        from tuiprof.session.store.folders import Session, run_of
+        from tuiprof.tui.live.screen import LiveScreen
+
+        self._runs.setdefault(origin, self._app.current_mode)
+        with self._app.telling_errors():
+            if path not in self._runs:
+                session = run_of(Session(path))
+                self._runs[path] = f"run {path}"
+                self._app.add_mode(self._runs[path], lambda: LiveScreen(session))
+            self._app.switch_mode(self._runs[path])
+
+    def trace(self, path: Path, *, step: int | None = None) -> None:
+        """Show a trace."""
+        from tuiprof.tui.trace.screen import TraceScreen
+
+        with self._app.telling_errors():
+            self._app.push_screen(TraceScreen(path, step=step))
+
+    def path(self, path: Path) -> None:
+        """Show a session directory or a trace file."""
+        if path.is_dir():
+            self.session(path)
+        else:
+            self.trace(path)
+
+    def ladder(self, name: str, folder: Path | None = None) -> None:
+        """Show a ladder."""
+        from tuiprof.tui.ladder.screen import LadderScreen
+
+        with self._app.telling_errors():
+            self._app.push_screen(LadderScreen(name, folder))
+
+    def compare(self, before: str, after: str) -> None:
+        """Compare two sessions, traces or rungs."""
+        from tuiprof.tui.compare.screen import CompareScreen
+
+        with self._app.telling_errors():
+            self._app.push_screen(CompareScreen(before, after, root=self._app.start.sessions))
+
+    def scenario(self, ladder: str, variant: str) -> None:
+        """Ask how to run a variant, over the library."""
+        from tuiprof.tui.library.screen import LibraryScreen
+
+        library = self._app.screen_stack[0]
+        if not isinstance(library, LibraryScreen):
+            library = LibraryScreen()
+            self._app.push_screen(library)
+        library.run_variant(ladder, variant)
+
+    def back(self, code: int = 0) -> None:
+        """Close the screen in front."""
+        app = self._app
+        if len(app.screen_stack) > 1:
+            app.pop_screen()
+        elif app.current_mode != app.DEFAULT_MODE:
+            app.run_worker(self._leave_runs(code), exit_on_error=False)
+        else:
+            app.exit(code)
+
+    async def _leave_runs(self, code: int) -> None:
+        """Leave the runs shown side by side, and return to the screen before the first of them."""
+        modes = {mode for mode in self._runs.values() if mode != self._app.DEFAULT_MODE}
+        self._runs.clear()
+        await self._app.switch_mode(self._app.DEFAULT_MODE)
+        for mode in modes:
+            await self._app.remove_mode(mode)
+        self.back(code)
+
 
 _KEY_NAMES: Final = {
     "enter": "enter",
@@ -143,8 +229,35 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         return dict(themes.DEFAULTS)
 
     def first_screen(self) -> Screen[Any]:
-        """Return the requested screen."""
-        return first_screen(self.start)
+        """Return a new screen for the request."""
+        start = self.start
+        if start.compared is not None:
+            from tuiprof.tui.compare.screen import CompareScreen
+
+            return CompareScreen(*start.compared, root=start.sessions)
+        if start.view == "library" or start.path is None:
+            from tuiprof.tui.library.screen import LibraryScreen
+
+            return LibraryScreen()
+        if start.view == "trace":
+            from tuiprof.tui.trace.screen import TraceScreen
+
+            return TraceScreen(start.path, directory=start.directory)
+        if start.view == "fleet":
+            from tuiprof.tui.fleet.screen import FleetScreen
+
+            return FleetScreen(start.path)
+        if start.view == "ladder":
+            from tuiprof.ladder.state import LadderRun
+            from tuiprof.tui.ladder.screen import LadderScreen
+
+            return LadderScreen(LadderRun(start.path).meta.ladder, start.path)
+        from tuiprof.session.store.folders import Session, run_of
+        from tuiprof.tui.live.screen import LiveScreen
+
+        return LiveScreen(
+            run_of(Session(start.path)), replay_speed=start.speed if start.view == "replay" else None
+        )
 
     def on_mount(self) -> None:
         """Tell what of the configuration could not be used."""
@@ -156,7 +269,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
 
     def _tour_on_first_start(self) -> None:
-        from tuiprof.tui.app.tour import is_first_start
+        from tuiprof.tui.app.help import is_first_start
 
         if len(self.screen_stack) == 1 and is_first_start():
             self.action_tour()
@@ -198,7 +311,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
     def action_jump(self) -> None:
         """Show a letter on every pane, and go to the one that is chosen."""
-        from tuiprof.tui.app.jump import JumpScreen, panes_of
+        from tuiprof.tui.app.palette import JumpScreen, panes_of
 
         screen = self.screen
         if screen.is_modal or not panes_of(screen):
@@ -212,7 +325,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
     def action_tour(self) -> None:
         """Show the dashboard step by step."""
-        from tuiprof.tui.app.tour import Tour
+        from tuiprof.tui.app.help import Tour
 
         self._tour = Tour(self)
         self._tour.begin()

@@ -1,19 +1,32 @@
-"""Help for the screen it was opened on, made from its bindings."""
+"""Help for the screen it was opened on, made from its bindings; and the tour.
+
+The tour is the first look around: five steps on the recorded samples, each on the real screen it speaks of. It is shown
+once, on the first start; where that is noted lies in the user's state folder. ``ctrl+t`` shows it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from tuiprof.config import config_path
+from tuiprof.resources import shipped
 from tuiprof.tui.terminal.keys import key
+
+if TYPE_CHECKING:
+    from tuiprof.tui.app.app import TuiprofApp
 
 _EVERYWHERE: Final = "Everywhere"
 #: Textual's own keys, which have neither a group nor an id.
@@ -153,3 +166,251 @@ def all_bindings() -> Iterator[Binding]:
         for item in vars(module).values():
             if isinstance(item, type) and issubclass(item, DOMNode) and item.__module__ == module.__name__:
                 yield from Binding.make_bindings(vars(item).get("BINDINGS", ()))
+
+
+_WIDTH: Final = 62
+_STEP: Final = 22
+#: The recorded run is short: it is played slowly, from where its steps begin.
+_SPEED: Final = 0.5
+_FIRST_STEPS_NS: Final = 12_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One step of the tour.
+
+    Attributes:
+        title: What it is about.
+        words: What is seen there, and the keys to try.
+        go: Brings the dashboard there.
+    """
+
+    title: str
+    words: str
+    go: Callable[[TuiprofApp], None]
+
+
+def _library(app: TuiprofApp) -> None:
+    """Return to the first screen."""
+    while len(app.screen_stack) > 1:
+        app.pop_screen()
+
+
+def _live(app: TuiprofApp) -> None:
+    from tuiprof.session.live.replay import Replay
+    from tuiprof.session.store.folders import Session
+    from tuiprof.tui.live.screen import LiveScreen
+
+    _library(app)
+    screen = LiveScreen(Session(shipped("traces") / "session-metrics-naive"), replay_speed=_SPEED)
+    if isinstance(screen.moment.run, Replay):
+        screen.moment.run.seek(_FIRST_STEPS_NS)
+    app.push_screen(screen)
+
+
+def _trace(app: TuiprofApp) -> None:
+    _library(app)
+    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz")
+
+
+def _one_step(app: TuiprofApp) -> None:
+    _library(app)
+    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz", step=_STEP)
+
+
+def _advice(app: TuiprofApp) -> None:
+    """Open the tab with advice once the trace is loaded."""
+    from tuiprof.tui.trace.screen import TraceScreen
+    from tuiprof.tui.trace.widget import TraceView
+
+    if not isinstance(app.screen, TraceScreen):
+        _one_step(app)
+    screen = app.screen
+
+    def open_tab() -> None:
+        if app.screen is not screen:
+            return
+        views = list(screen.query(TraceView))
+        if views:
+            views[0].open_tab("advice")
+        else:
+            screen.set_timer(0.1, open_tab)
+
+    open_tab()
+
+
+STOPS: Final = (
+    Stop(
+        "1 of 5 · The library",
+        "Run a script, open a trace, or learn from a ladder: a published optimisation, one change at a time. "
+        "Your runs are under Recent. r runs the variant under the cursor, o opens a file.",
+        _library,
+    ),
+    Stop(
+        "2 of 5 · A run, live",
+        "A recorded run, replayed: step times, where a step goes, devices, output, and at the bottom the main "
+        "finding. During a run, p captures the next steps. For your own script: tuiprof run -- python train.py",
+        _live,
+    ),
+    Stop(
+        "3 of 5 · Its trace",
+        "At the top, what to change first: how much it saves, where it is, and the fix; ] shows the next finding. "
+        "Below, the timeline with the time lost to it, and one tab for each analysis: digits switch tabs.",
+        _trace,
+    ),
+    Stop(
+        "4 of 5 · One step",
+        "The same trace, one step: w restricts every analysis to the step or selection, + and - zoom, n goes to the "
+        "next sync, enter shows the details of a row or event.",
+        _one_step,
+    ),
+    Stop(
+        "5 of 5 · What to do",
+        "Advice: what was found, what it costs, the fix, and how certain that is. e exports the reports. On every "
+        "screen, ? lists the keys and ctrl+p finds any command, session or trace by name.",
+        _advice,
+    ),
+)
+
+
+class TourCard(Static, can_focus=True):
+    """The text of a tour step, above the screen it describes, which stays usable."""
+
+    DEFAULT_CSS = """
+    TourCard {
+        layer: tour; width: 62; max-width: 100%; height: auto; padding: 0 1;
+        background: $panel; color: $foreground; border: round $accent; border-title-color: $accent;
+        border-title-style: bold; border-subtitle-color: $foreground;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("enter,space", "go(1)", "next", "Go to the next step of the tour", id="tour.next", group="Tour"),
+        key(
+            "backspace", "go(-1)", "back", "Go to the previous step of the tour", id="tour.back", group="Tour"
+        ),
+        key("escape", "end", "end the tour", "End the tour", id="tour.end", group="Tour"),
+    ]
+
+    def __init__(self, tour: Tour) -> None:
+        super().__init__(markup=False, id="tour")
+        self._tour = tour
+        # A screen that has been filled puts the focus on its table, whenever that is: until the user moves it.
+        self._held = True
+
+    def on_mount(self) -> None:
+        """Show the step and take the keys."""
+        stop = STOPS[self._tour.index]
+        last = self._tour.index == len(STOPS) - 1
+        self.border_title = stop.title
+        self.border_subtitle = f"enter {'ends' if last else 'next'} · backspace back · esc ends"
+        self.update(Text(stop.words))
+        self.call_after_refresh(self._place)
+        self.focus()
+        self.watch(self.screen, "focused", self._focus_moved, init=False)
+
+    def _focus_moved(self, focused: Widget | None) -> None:
+        """Take the focus back from a screen that was filled in the meantime."""
+        if self._held and focused is not self:
+            self.call_after_refresh(self.focus)
+
+    def on_key(self, event: events.Key) -> None:
+        """Let the focus go where the user moves it, once a key was pressed that is not one of the card's."""
+        if event.key not in ("enter", "space", "backspace", "escape"):
+            self._held = False
+
+    def mouse_pressed(self, event: events.MouseDown) -> None:
+        """Let the focus go to the pane that was clicked."""
+        if not self.region.contains(event.screen_x, event.screen_y):
+            self._held = False
+
+    def on_resize(self) -> None:
+        """Stay in the corner."""
+        self._place()
+
+    def _place(self) -> None:
+        """Place it at the bottom right, above the line of keys."""
+        screen, size = self.screen.size, self.outer_size
+        self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
+
+    def action_go(self, by: int) -> None:
+        """Go to another step.
+
+        Args:
+            by: 1 = the next, -1 = the one before.
+        """
+        self._tour.go(self._tour.index + by)
+
+    def action_end(self) -> None:
+        """Leave the tour; the screen stays."""
+        self._tour.end()
+
+
+class Tour:
+    """Drives the screens from step to step.
+
+    Attributes:
+        index: Index of the step shown.
+    """
+
+    def __init__(self, app: TuiprofApp) -> None:
+        self.index = 0
+        self._app = app
+
+    def begin(self) -> None:
+        """Show the first step."""
+        self.go(0)
+
+    def go(self, index: int) -> None:
+        """Show a step; beyond the last one the tour is over."""
+        self._take_card()
+        if index >= len(STOPS):
+            _library(self._app)
+            return
+        self.index = max(0, index)
+        STOPS[self.index].go(self._app)
+        # The screen that was just opened is in front only when its turn has come.
+        self._app.call_later(self._put_card)
+
+    def end(self) -> None:
+        """Leave the tour; the screen in front stays."""
+        self._take_card()
+
+    def mouse_pressed(self, event: events.MouseDown) -> None:
+        """Tell the card, if it is on the screen in front."""
+        for card in self._app.screen.query(TourCard):
+            card.mouse_pressed(event)
+
+    def _put_card(self) -> None:
+        self._take_card()
+        self._app.screen.mount(TourCard(self))
+
+    def _take_card(self) -> None:
+        for screen in self._app.screen_stack:
+            _without_card(screen)
+
+
+def _without_card(screen: Screen[object]) -> None:
+    for card in screen.query(TourCard):
+        card.remove()
+
+
+def seen_path() -> Path:
+    """Return the file that notes that the tour was shown."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("tuiprof", appauthor=False)) / "tour-shown"
+
+
+def is_first_start() -> bool:
+    """Return whether the tour was never shown to this user, and note that it is now.
+
+    Where that cannot be noted it is not shown: it would come again every time.
+    """
+    path = seen_path()
+    if path.exists() or not shipped("traces").is_dir():
+        return False
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return True
+    return False

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.proof import KEY as PROOF
-from tuiprof.analyses.compare.figures import STEP_PAIR
+from tuiprof.analyses.shared.changes import STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Report
@@ -17,9 +17,9 @@ from tuiprof.model.units import format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.view import short_name
+from tuiprof.tui.widgets.bars import Tab
 from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.tab_bar import Tab
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 _TITLES: Final = {
     PROOF: "Predictions",

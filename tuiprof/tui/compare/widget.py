@@ -26,17 +26,14 @@ from tuiprof.tui.compare.view import (
     why_rows,
 )
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.paragraphs import answer_paragraphs
-from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.navigation import KEYS as TRACE_KEYS
 from tuiprof.tui.timeline.timeline import SearchLine, Timeline
-from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.tab_bar import TabBar
+from tuiprof.tui.widgets.bars import TabBar
+from tuiprof.tui.widgets.lines import Painted, Row, VerdictLine, fit
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.verdict import VerdictLine
 
 #: Minimum width to show the largest changes beside the table.
 _DIGEST: Final = 140

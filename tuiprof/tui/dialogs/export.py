@@ -24,12 +24,11 @@ from tuiprof.model.trace import Trace
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.lines import Painted, Row
+from tuiprof.tui.widgets.spans import wrap
 
 Format = Literal["text", "json", "csv", "md", "html"]
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)

@@ -22,9 +22,9 @@ from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.lines import Painted
+from tuiprof.tui.widgets.spans import wrap
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")

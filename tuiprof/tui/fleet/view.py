@@ -14,7 +14,7 @@ from tuiprof.tui.widgets.spans import Row, fit
 
 if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
-    from tuiprof.fleet.meeting import Floats, Ints
+    from tuiprof.model.intervals import Floats, Ints
 
 #: Cells of the labels at the left, and lines of the axis below.
 _LABEL, _AXIS = 12, 1

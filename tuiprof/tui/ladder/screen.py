@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,6 +18,7 @@ from textual.worker import get_current_worker
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
+from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, form_keys, optional, whole
 from tuiprof.tui.ladder.view import (
     LadderView,
     RungRow,
@@ -29,17 +31,52 @@ from tuiprof.tui.ladder.view import (
 )
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Heading, Painted
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.lines import Heading, Painted
+from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     import subprocess
 
     from tuiprof.ladder.state import LadderMeta, LadderRun
-    from tuiprof.tui.ladder.form import LadderWish
     from tuiprof.tui.start import Start
+
+
+@dataclass(frozen=True, slots=True)
+class LadderWish:
+    """How the user wants it measured.
+
+    Attributes:
+        preset: Name of a preset, or ``fit``.
+        rounds: Timing trials a variant.
+        steps: Steps a trial; None = the preset's.
+    """
+
+    preset: str = "fit"
+    rounds: int = 5
+    steps: int | None = None
+
+
+class LadderForm(Form[LadderWish], inherit_bindings=False):
+    """Asks how to measure a ladder."""
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "measure", "Measure", "measure", "Start measuring", "Cancel"
+    )
+
+    def __init__(self, name: str, presets: Sequence[str]) -> None:
+        rounds = whole("rounds must be a whole number from 1 to 1000", 1, 1000)
+        steps = optional(whole("steps must be a whole number above 1", 2))
+        fields = (
+            OneOf("preset", PRESET_LABEL, presets),
+            Text(
+                "rounds", "rounds — trials per variant, timed in turns; a ratio needs two", "5", parse=rounds
+            ),
+            Text("steps", "steps per trial", placeholder="from the preset", parse=steps),
+        )
+        super().__init__(f"measure {name}", fields, LadderWish)
+
 
 #: Seconds between two looks at a ladder that runs.
 _LOOK_S: Final = 1.0
@@ -322,7 +359,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_new(self) -> None:
         """Ask how to measure, and measure from the beginning."""
-        from tuiprof.tui.ladder.form import LadderForm
 
         def answered(wish: LadderWish | None) -> None:
             if wish is not None:
@@ -402,7 +438,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.source import SourceScreen
+        from tuiprof.tui.dialogs.reading import SourceScreen
 
         if self._view is not None:
             rung = self._rung

@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, Shelf
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.painted import Heading, Painted
+from tuiprof.tui.widgets.lines import Heading, Painted
 
 
 class LibraryPanes(Vertical):

@@ -21,9 +21,9 @@ from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.library.view import python_line
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts

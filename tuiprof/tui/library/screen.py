@@ -19,8 +19,8 @@ from tuiprof.tui.library.panes import LibraryPanes
 from tuiprof.tui.library.session_actions import SessionActions
 from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, cannot_run
 from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -344,7 +344,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.source import SourceScreen
+        from tuiprof.tui.dialogs.reading import SourceScreen
 
         if (ladder := self.ladder) is not None:
             variants = self.panes.variants

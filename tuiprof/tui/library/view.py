@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.dates import age, ago, when
-from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts

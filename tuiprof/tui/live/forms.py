@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from textual.binding import BindingType
 
-from tuiprof.probe.finding.changed_steps import BY
+from tuiprof.probe.changed_steps import BY
 from tuiprof.session.run.control import trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole

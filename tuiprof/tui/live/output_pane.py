@@ -18,8 +18,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.lines import Lines, Row
-from tuiprof.tui.widgets.painted import Heading
+from tuiprof.tui.widgets.lines import Heading, Lines, Row
 
 #: Lines kept in memory; the files have all.
 _KEEP_LINES: Final = 2000

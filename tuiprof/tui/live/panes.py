@@ -21,7 +21,7 @@ from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.verdict import Verdict
 from tuiprof.tui.live.view import View
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.painted import Heading, Painted
+from tuiprof.tui.widgets.lines import Heading, Painted
 
 #: Minimum interval of looking up a script's activity before its first step, which scans all processes.
 _ASK_AGAIN_NS: Final = 1_000_000_000

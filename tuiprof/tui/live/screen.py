@@ -36,7 +36,7 @@ from tuiprof.tui.live.panes import RunPanes
 from tuiprof.tui.live.verdict import Verdict
 from tuiprof.tui.live.view import alert_paragraphs
 from tuiprof.tui.terminal.guest import TerminalApp
-from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.headline.trace import Headline

@@ -18,8 +18,7 @@ from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.overhead import Overhead
 from tuiprof.tui.live.view import alert_row, armed_row, capture_row, headline_row, over_row, step_row
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
-from tuiprof.tui.widgets.wrap import wrap_row
+from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
 #: So long a failed capture is shown.
 _FAILURE_NS: Final = 30_000_000_000

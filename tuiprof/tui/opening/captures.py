@@ -22,12 +22,11 @@ from tuiprof.model.units import format_bytes, format_count, format_ns, format_sh
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.lines import Painted, Row, fit
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace

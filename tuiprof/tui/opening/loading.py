@@ -16,7 +16,7 @@ from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace

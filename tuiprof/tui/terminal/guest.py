@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from textual.app import App
 from textual.driver import Driver
@@ -15,6 +16,8 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.notifications import SeverityLevel
+from textual.widget import Widget
+from textual.worker import Worker, WorkerState
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize, sanitize_lines
@@ -22,9 +25,45 @@ from tuiprof.report.terminal import this_terminal
 from tuiprof.system.hangup import GRACE_S, exit_within, on_hang_up
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
-from tuiprof.tui.terminal.filters import OneColour, PlainText, TextAlone
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.navigation import Navigation
+from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone
+
+
+class Navigation(Protocol):
+    """Ways to the screens. What cannot be shown is said in a notice."""
+
+    def session(self, path: Path, *, replay_speed: float | None = None) -> None:
+        """Show a session: live or as it ended; with a speed, replayed from its beginning."""
+
+    def switch(self, path: Path, origin: Path) -> None:
+        """Show another run beside the one in front; each keeps its state."""
+
+    def trace(self, path: Path, *, step: int | None = None) -> None:
+        """Show a trace, whole or at one step."""
+
+    def path(self, path: Path) -> None:
+        """Show what a path names: a session directory or a trace file."""
+
+    def ladder(self, name: str, folder: Path | None = None) -> None:
+        """Show a ladder: the measurement in a folder; None = the newest of that name, if there is one."""
+
+    def compare(self, before: str, after: str) -> None:
+        """Compare two sessions, traces or rungs, named as ``tuiprof compare`` takes them."""
+
+    def scenario(self, ladder: str, variant: str) -> None:
+        """Ask how to run a variant, then run and watch it."""
+
+    def back(self, code: int = 0) -> None:
+        """Close the screen in front; the last one closes the dashboard with this exit status."""
+
+
+def tell_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
+    """Show the error of a worker that failed."""
+    if event.state is WorkerState.ERROR:
+        error = event.worker.error
+        text = f"{type(error).__name__}: {error}. This is a bug of tuiprof: please report it with the trace."
+        widget.notify(text, title="not worked out", severity="error", timeout=15)
+
 
 _TEXT_ALONE, _ONE_COLOUR, _PLAIN_TEXT = TextAlone(), OneColour(), PlainText()
 
@@ -74,7 +113,7 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the terminal driver, which minimizes output; a browser page has its own driver."""
-        from tuiprof.tui.terminal.squeeze import squeezing
+        from tuiprof.tui.terminal.output import squeezing
 
         driver = super().get_driver_class()
         return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)

@@ -21,9 +21,8 @@ from tuiprof.model.intervals import Coverage, Ints, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Mask, Trace, Track
 from tuiprof.model.units import format_bytes, format_count
-from tuiprof.whatif.calibration import Calibrated
-from tuiprof.whatif.edit import Edit
-from tuiprof.whatif.instants import Instants, Losses, instants
+from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import Calibrated, Instants, Losses, instants
 
 Floats = npt.NDArray[np.float64]
 LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]

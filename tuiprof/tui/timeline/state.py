@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model.intervals import Ints, Window
 from tuiprof.model.trace import Mask, Trace
 from tuiprof.model.units import format_ns

@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 from textual.worker import Worker
 
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.timeline.canvas import STYLES, Canvas, label_cells
 from tuiprof.tui.timeline.lanes import Bars
 from tuiprof.tui.timeline.navigation import Navigation

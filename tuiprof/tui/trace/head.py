@@ -13,10 +13,10 @@ from tuiprof.model.trust import Trust
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
-from tuiprof.tui.widgets.verdict import MARKS, Flowing
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
 
 class TraceHead(Lines):

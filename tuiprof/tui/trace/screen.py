@@ -23,7 +23,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace

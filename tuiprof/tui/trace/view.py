@@ -15,11 +15,11 @@ from tuiprof.model.units import format_count, format_ns, format_ns_span, format_
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.answers.results import EVENTS, Results
 from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.timeline.view import offset_text
-from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
-from tuiprof.tui.widgets.tab_bar import Tab
-from tuiprof.tui.widgets.verdict import MARKS, most_important
-from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.widgets.bars import Tab
+from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
 #: From this share of a step on a finding is bad.
 _BAD_SHARE: Final = 0.05

@@ -18,13 +18,11 @@ from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
 from tuiprof.tui.answers.results import EVENTS
-from tuiprof.tui.dialogs.columns import ColumnsScreen
-from tuiprof.tui.dialogs.dialog import PickScreen
+from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.paragraphs import answer_paragraphs, trust_paragraphs
-from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
@@ -48,7 +46,7 @@ from tuiprof.tui.trace.view import (
     window_text,
 )
 from tuiprof.tui.trace.work import Survey, TraceWork
-from tuiprof.tui.widgets.tab_bar import TabBar
+from tuiprof.tui.widgets.bars import TabBar
 
 
 class TraceView(Vertical):

@@ -22,7 +22,7 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.state import Search, later_by, moved
-from tuiprof.whatif.instants import Losses
+from tuiprof.whatif.replay import Losses
 
 #: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
 _AT_ONCE = 300_000

@@ -17,7 +17,7 @@ from tuiprof.model.report import Column
 from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.widgets import filter_expression
+from tuiprof.tui.widgets.filter import Both, Contains, Node, Not, parse
 from tuiprof.tui.widgets.rows import Heading, Rows
 
 #: From this many rows on, the first sort of a column takes longer than a frame.
@@ -156,22 +156,22 @@ class FrameRows:
         Raises:
             FilterError: It is not a valid filter; the rows are unchanged.
         """
-        node = filter_expression.parse(text, self.all_columns)
+        node = parse(text, self.all_columns)
         self._mask = None if node is None else self._kept(node)
         self._refresh()
 
-    def _kept(self, node: filter_expression.Node) -> Mask:
+    def _kept(self, node: Node) -> Mask:
         """Return which rows of the frame are of what a filter means."""
-        if isinstance(node, filter_expression.Contains):
+        if isinstance(node, Contains):
             mask = np.zeros(len(self.frame), dtype=bool)
             pattern = "(?i)" + re.escape(node.text)
             for series, column in zip(self._series, self.columns, strict=True):
                 if column.kind == "text":
                     mask |= _contains(series, pattern)
             return mask
-        if isinstance(node, filter_expression.Not):
+        if isinstance(node, Not):
             return ~self._kept(node.part)
-        if isinstance(node, filter_expression.Both):
+        if isinstance(node, Both):
             parts = [self._kept(part) for part in node.parts]
             joined: Mask = np.logical_and.reduce(parts) if node.all else np.logical_or.reduce(parts)
             return joined

@@ -1,4 +1,4 @@
-"""The base of what changes often: a widget drawn as lines of styled text that repaints only lines that differ.
+"""Widgets drawn as lines of styled text, which repaint only the lines that differ.
 
 A subclass says what each line holds, as spans of ``(text, role)``; a role says which colour of the
 theme it takes. After new data it calls :meth:`Lines.redraw`: lines are compared with what
@@ -8,8 +8,9 @@ is on the screen, and those that differ are painted again. A view in which nothi
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -18,9 +19,17 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread, wrap
 
-__all__ = ["ROLES", "Lines", "Look", "Row", "Span", "fit", "join", "row_width", "spread"]
+if TYPE_CHECKING:
+    from tuiprof.model.report import Level, Report
+
+__all__ = [
+    "ROLES", "Flowing", "Heading", "Lines", "Look", "Painted", "Painter", "Row", "Span", "VerdictLine", "fit", "join",
+    "most_important", "row_width", "spread",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +204,121 @@ def _pad(row: Row, width: int) -> Row:
     if missing > 0:
         row = [*row, (" " * missing, "text")]
     return row
+
+
+Painter = Callable[[int, int], list[Row]]
+
+
+class Painted(Lines):
+    """Lines drawn by a function that the screen hands over."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self._painter: Painter | None = None
+        self._height = 0
+
+    def paint(self, painter: Painter) -> None:
+        """Draw with this function from now on.
+
+        Args:
+            painter: Gets width and height (0 = as high as it likes) and returns rows.
+        """
+        self._painter = painter
+        wanted = self.height_for(self.size.width) if self.size.width else 0
+        if wanted != self._height:
+            self._height = wanted
+            self.lay_out_anew()
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Call the function; content cut off below is marked."""
+        rows = self._painter(width, height) if self._painter is not None and width else []
+        if 0 < height < len(rows):
+            last = fit(rows[height - 1], width - 2, ellipsis="")
+            rows = [*rows[: height - 1], [*last, (f" {glyphs.ELLIPSIS}", "dim")]]
+        return rows
+
+
+class Heading(Lines):
+    """A rule with a title in it, and a remark at its right end."""
+
+    DEFAULT_CSS = "Heading { height: 1; }"
+
+    def __init__(self, title: str, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self._title = title
+        self._remark: Row = []
+
+    def show(self, title: str, remark: Row | None = None) -> None:
+        """Change the words."""
+        self._title, self._remark = title, remark or []
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the one line."""
+        left: Row = (
+            [(glyphs.RULE * 2 + " ", "rule"), (self._title, "title"), (" ", "text")] if self._title else []
+        )
+        right: Row = [(" ", "text"), *self._remark, (" " + glyphs.RULE, "rule")] if self._remark else []
+        gap = width - row_width(left) - row_width(right)
+        if gap < 1:
+            return [fit(left, width)]
+        return [[*left, (glyphs.RULE * gap, "rule"), *right]]
+
+
+_WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
+
+
+def most_important(reports: list[Report]) -> Report | None:
+    """Return the report with the most urgent verdict; the first of equals."""
+    return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
+
+
+class Flowing(Lines):
+    """Text with automatic height; the screen is laid out again only when the height changes."""
+
+    _taken = -1
+
+    def _fit_height(self) -> None:
+        width = self.size.width
+        wanted = len(self.draw(width, 0)) if width else -1
+        if self.is_attached and (wanted != self._taken or not width):
+            self._taken = wanted
+            self.lay_out_anew()
+        self.redraw()
+
+
+class VerdictLine(Flowing):
+    """A sentence of up to two lines after a bar in the color of its level."""
+
+    DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._sentence = ""
+        self._role = "text"
+        self._mark = ""
+
+    def show(self, sentence: str, level: Level | None = None) -> None:
+        """Show a sentence.
+
+        Args:
+            sentence: Untrusted text.
+            level: Its weight; None = not a verdict yet.
+        """
+        self._sentence = sanitize(sentence)
+        self._role = level or "dim"
+        self._mark = glyphs.MARKS[level] if level else "…"
+        self._fit_height()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the sentence."""
+        most = height or 2
+        lines = wrap(self._sentence, max(width - 4, 8), most)
+        return [
+            [
+                (f"▌{self._mark if i == 0 else ' '} ", self._role),
+                (line, "strong" if self._mark != "…" else "dim"),
+            ]
+            for i, line in enumerate(lines)
+        ]

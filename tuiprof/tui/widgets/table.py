@@ -17,8 +17,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.worker import Worker
 
+from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, fit_text, lay_out
 
 #: Number of rows at the beginning, and sampled from the rest, that determine the width of a column.

@@ -1,0 +1,337 @@
+"""Rules, their findings, and the evidence they may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import wait_table as _wait_table
+from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.frames import ancestry_of
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
+from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
+from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.steps import SampledLine
+from tuiprof.model.units import format_count
+from tuiprof.whatif import Edit, HostTime
+from tuiprof.whatif.replay import Calibrated
+
+#: Columns that identify the location of a wait.
+_LOCATION = ("where", "in", "through", "range", "kind")
+#: A line is the location of a stretch that takes a share of the step if the line's share of the samples is between
+#: these multiples of it. Stretches below this share of the step are not located.
+LINE_SHARE: Final = (0.35, 2.0)
+LEAST_NAMED: Final = 0.1
+#: With fewer samples, a line may be there by chance.
+LEAST_SEEN: Final = 0.03
+Sure = Literal["high", "medium", "low"]
+RowT = TypeVar("RowT")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to change.
+
+    Attributes:
+        what: What was seen, one sentence.
+        where: A line, a function, a range or an operator; empty = the whole run.
+        instead: What to write or set instead.
+        sure: Confidence in the diagnosis.
+        because: The evidence for it.
+        edit: The likely change to the step; None = a mode or a setting that distorts every figure and has to be
+            changed first.
+        least: The change where it helps least; None = as likely.
+        most: The change where it helps most; None = as likely.
+        rare_ns: Additional saving in rare steps that may not be captured, averaged over all steps, ns: likely,
+            least and most.
+        remainder: The change applies to what the other findings leave, so it is priced on top of them.
+        proof: ``ladder:variants`` of the scenario that demonstrates it; empty = none yet.
+        event: Row of a typical event; None = none.
+        environment: Variables that make the change, or the closest equivalent, without an edit of the script.
+        switch: The switch with which the probe makes the change in a trial: ``"loader_workers=4"`` (see
+            :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
+    """
+
+    what: str
+    where: str
+    instead: str
+    sure: Sure
+    because: str
+    edit: Edit | None
+    least: Edit | None = None
+    most: Edit | None = None
+    rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    remainder: bool = False
+    proof: str = ""
+    event: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    switch: str = ""
+
+    def of(self, step: Calibrated | None) -> Finding:
+        """Return the same with the change limited to the replayed steps, which are all that is priced."""
+        if step is None:
+            return self
+        part = step.graph.part_of
+        edit, least, most = (one and part(one) for one in (self.edit, self.least, self.most))
+        return replace(self, edit=edit, least=least, most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRule:
+    """One rule: it yields findings with their edits. The replay computes the saving.
+
+    Attributes:
+        name: Its name, for example ``"nan-check"``.
+        find: Yields one finding per location.
+        needs: Names of the analyses whose reports it reads, built-in or third-party; it can read no others. If one
+            does not exist or has failed, the rule is unavailable, and the advice gives the reason.
+        shown_by: Name of the analysis whose tables show its findings; empty = the first that it needs, else
+            kernels.
+    """
+
+    name: str
+    find: Callable[[Trace, Evidence], Iterable[Finding]]
+    needs: tuple[str, ...] = ()
+    shown_by: str = ""
+
+
+class Evidence:
+    """The evidence that a rule may use."""
+
+    def __init__(self, trace: Trace, reports: Mapping[str, Report | Unavailable]) -> None:
+        self.trace = trace
+        self.reports = reports
+
+    def report(self, name: str) -> Report | None:
+        """Return a report; None if the analysis is unavailable for this trace.
+
+        Raises:
+            LookupError: The rule does not declare that it needs this analysis.
+        """
+        try:
+            found = self.reports[name]
+        except KeyError:
+            declared = ", ".join(self.reports) or "nothing"
+            raise LookupError(
+                f"it reads the report of {name!r}, which its `needs` lack (it needs {declared})"
+            ) from None
+        return found if isinstance(found, Report) else None
+
+    def figure(self, name: str, key: str) -> float | None:
+        """Return a figure of a report by its key; None if it is unknown.
+
+        Raises:
+            LookupError: The rule does not declare the analysis, or its report has no such figure.
+        """
+        report = self.report(name)
+        value = report.fact(key) if report is not None else None
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
+        """Return the rows of a table; none if the analysis is unavailable for this trace.
+
+        Args:
+            table: The table, with the type of its rows.
+            optional: The report may leave the table out.
+
+        Raises:
+            LookupError: The rule does not declare the analysis, its report has no such table, or the table lacks a
+                column.
+        """
+        report = self.report(table.analysis)
+        if report is None or (optional and not any(item.key == table.key for item in report.tables)):
+            return []
+        return list(table.read(report.table(table.key)))
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether the trace is from JAX, which needs other instructions than PyTorch."""
+        return self.trace.info.framework.startswith("JAX")
+
+    @property
+    def step_count(self) -> int:
+        """Number of marked steps; at least 1, to divide by."""
+        return max(len(self.trace.steps), 1)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the trace marks steps."""
+        return bool(len(self.trace.steps))
+
+    @cached_property
+    def host_part(self) -> float:
+        """Share of the captured host time that remains without the profiler; host time added by an edit has none."""
+        step = replayed(self.trace)
+        return 1.0 if isinstance(step, str) else max(step.host_part, 0.05)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The framework calls of the trace."""
+        return calls(self.trace)
+
+    # -- waits ---------------------------------------------------------------------------------------------
+
+    def waits(self, *kinds: str) -> Iterable[WaitLocation]:
+        """Yield the locations where the host waits for one of the given reasons in steady state, most expensive
+        first.
+
+        Args:
+            *kinds: Kinds of waits; none = all.
+        """
+        for row in self.rows(WAIT_LOCATIONS):
+            # In most steps, or many times where there are no steps.
+            steady = row.count >= 5 if row.per_step is None else row.per_step >= 0.9
+            if steady and (not kinds or row.kind in kinds):
+                yield row
+
+    def rhythm(self, *rows: WaitLocation) -> str:
+        """Return how often rows occur, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
+        known = [row.per_step for row in rows if row.per_step is not None]
+        return times(sum(known) if known else None, sum(row.count for row in rows))
+
+    def how_often(self, count: int) -> str:
+        """Return how often something occurs, counted in the whole trace, for a sentence."""
+        return times(count / self.step_count if self.stepped else None, count)
+
+    def location(self, row: WaitLocation) -> str:
+        """Return the location of a wait for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
+        return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
+
+    def function_of(self, row: int) -> str:
+        """Return the user's function around a host event, or around the launch of device work.
+
+        For the backward pass, which runs outside user functions, it is the function that called the forward pass.
+
+        Returns:
+            As in :meth:`location`; empty if no Python frame was recorded.
+        """
+        trace, calls = self.trace, self.calls
+        launch = int(trace.links.launch_of[row])
+        host = row if trace.on_host[row] else launch
+        if host < 0:
+            return ""
+        call = int(calls.inside(np.array([host]))[0])
+        if call >= 0:
+            made_by = int(calls.forward[call])
+            host = int(calls.rows[made_by if made_by >= 0 else call])
+        frames = ancestry_of(trace, np.array([host])).frames[0]
+        spot = _frames.spot([trace.names[code] for code in frames.tolist() if code >= 0])
+        if spot is None:
+            return ""
+        where, _, caller = spot
+        return _called_from(caller, where)
+
+    def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
+        return _waits_by_location(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
+
+    def calls_of(self, row: WaitLocation) -> Ints:
+        """Return the calls that wait at a location, as rows of the trace."""
+        return self._waits_of(row)["event"].to_numpy()
+
+    def without_waiting(self, row: WaitLocation) -> Edit:
+        """Return the edit in which the calls of a location do not wait and take no host time."""
+        return _wait_table.without(self.trace, self._waits_of(row))
+
+    def without_reading(self, row: WaitLocation) -> Edit:
+        """Return the edit in which the operators that wait at a location are not called."""
+        return self.without_operators(self.operators_of(row))
+
+    def operators_of(self, row: WaitLocation) -> Ints:
+        """Return the operators that wait at a location: the outermost ``aten::`` one around each call, or the call."""
+        trace = self.trace
+        rows = self.calls_of(row)
+        found, reached = rows.copy(), np.ones(len(rows), dtype=bool)
+        for level in trace.nesting.outward(rows):
+            at = np.maximum(level, 0)
+            reached &= (level >= 0) & trace.named("^aten::", at)
+            if not reached.any():
+                break
+            found = np.where(reached, at, found)
+        return np.unique(found)
+
+    # -- samples -------------------------------------------------------------------------------------------
+
+    def line_doing(self, *doing: str, least: float = LEAST_SEEN, most: float = 1.0) -> SampledLine | None:
+        """Return the line of the script at which its main thread was sampled most often during an activity.
+
+        Args:
+            *doing: The activities, as the sampler names them; an empty one = the script's own code.
+            least: Minimum share of all samples.
+            most: Maximum share of all samples.
+
+        Returns:
+            None if the session has no samples, or no such line.
+        """
+        lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
+        return next((line for line in lines if line.doing in doing and least <= line.share <= most), None)
+
+    @cached_property
+    def optimizer_steps(self) -> Ints:
+        """Rows of the outermost optimizer step ranges that PyTorch marks."""
+        rows = np.flatnonzero(self.trace.named(r"^Optimizer\.step#") & self.trace.on_host)
+        return rows[outermost(self.trace, rows)]
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def host_time(self, rows: Ints, keep: float = 0.0) -> HostTime:
+        """Return the host time of events that keep only a share of it."""
+        trace = self.trace
+        return HostTime(
+            trace.track_codes[rows].astype(np.int64),
+            trace.starts[rows],
+            trace.ends[rows],
+            np.full(len(rows), keep),
+        )
+
+    def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the rows of the device work and the device API calls within host events."""
+        trace = self.trace
+        calls_inside = trace.host_calls[_within(trace, rows[outermost(trace, rows)], trace.host_calls)]
+        launch = trace.links.launch_of[trace.device_work]
+        return trace.device_work[np.isin(launch, calls_inside)], calls_inside
+
+    def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
+        """Return the edit in which host events shrink or disappear, with the work that they launch and their waits."""
+        work, inside = self.work_in(rows)
+        waits = np.union1d(rows, inside)  # a wait may be a Python event: jax.device_get
+        return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+
+
+@cached_on_trace
+def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
+    frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
+    counted = frame.lazy().filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by").collect()
+    return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+
+
+def _called_from(caller: str, location: str) -> str:
+    return f"{caller.rpartition('/')[2]} → {location}" if caller else location
+
+
+def _within(trace: Trace, outer: Ints, rows: Ints) -> Mask:
+    """Return which events begin inside one of some non-overlapping events of their thread."""
+    result = np.zeros(len(rows), dtype=bool)
+    outer = np.sort(outer)
+    for track in np.unique(trace.track_codes[outer]):
+        around = outer[trace.track_codes[outer] == track]
+        asked = np.flatnonzero(trace.track_codes[rows] == track)
+        at = np.searchsorted(trace.starts[around], trace.starts[rows[asked]], side="right") - 1
+        result[asked] = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[around[np.maximum(at, 0)]])
+    return result
+
+
+def times(per_step: float | None, count: int) -> str:
+    """Return how often something occurs, for a sentence: ``every step``, ``62 times a step`` or ``1 318 times``."""
+    if per_step is None:
+        return f"{format_count(count)} times"
+    return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "every step"

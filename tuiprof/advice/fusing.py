@@ -1,0 +1,249 @@
+"""Sequences of framework calls that one call, or one compiled kernel, could replace, and the step if it did.
+
+What remains of a fused sequence is one memory pass over its inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.model.intervals import Floats, Ints, Mask
+from tuiprof.whatif import Edit
+
+_MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
+_SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
+_MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
+_ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
+_SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
+#: Kinds of work that the compiler fuses into one pass over memory.
+POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
+#: Additional kinds of work in a fused normalization.
+ROWWISE: Final = POINTWISE | {"reduction"}
+#: Calls between the products of an attention and its softmax: scaling, making and applying masks, casts, dropout.
+_BETWEEN: Final = 12
+#: Other calls.
+_HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
+#: Gradient copies of a reducer between its buckets and the parameters, which no compiler sees.
+_NOT_COMPILED: Final = ("torch.distributed", "c10d::")
+#: Minimum number of computing calls in a chain.
+LEAST_CHAIN: Final = 3
+#: A call, or so many in the same order, repeated more often than this process one tensor after the other.
+_LONGEST_PERIOD: Final = 8
+_MOST_OF_ONE: Final = 8
+#: Minimum and maximum number of calls in a written-out norm.
+_NORM: Final = range(4, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A run of calls on one thread in one step."""
+
+    calls: Ints  # their indices, those without device work among them
+    busy: Ints  # those with device work
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The regions found; each call is in at most one."""
+
+    attention: tuple[Region, ...]  # two matrix products around a softmax
+    norms: tuple[Region, ...]  # means, differences, a root and a division: a normalisation over rows
+    chains: tuple[Region, ...]  # elementwise calls in a row, except loops of a few calls
+
+
+def find_regions(calls: Calls) -> Regions:
+    """Find regions in the forward passes of all steps (of the whole trace if it marks none)."""
+    attention: list[Region] = []
+    norms: list[Region] = []
+    chains: list[Region] = []
+    pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, ROWWISE)
+    light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
+    forward = ~(calls.backward | calls.within(r"^Optimizer\.step#"))
+    for mask in (pointwise, rowwise, light):
+        mask &= forward  # other calls end a sequence
+    pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
+    for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
+        taken = np.zeros(len(run), dtype=bool)
+        for first, last in _attentions(calls, run, light):
+            if not taken[first : last + 1].any():
+                taken[first : last + 1] = True
+                attention.append(_region(calls, run[first : last + 1]))
+        for first, last in _stretches(rowwise[run] & ~taken):
+            names = [calls.names[index] for index in run[first : last + 1]]
+            if (found := _norm(names)) is not None:
+                low, high = first + found[0], first + found[1]
+                taken[low : high + 1] = True
+                norms.append(_region(calls, run[low : high + 1]))
+        for first, last in _stretches(pointwise[run] & ~taken):
+            chain = run[first : last + 1]
+            if len(chain) >= LEAST_CHAIN and not _is_loop(calls, chain):
+                chains.append(_region(calls, chain))
+    return Regions(tuple(attention), tuple(norms), tuple(chains))
+
+
+def _is_loop(calls: Calls, chain: Ints) -> bool:
+    """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
+    codes = calls.trace.name_codes[calls.rows[chain]].astype(np.int32)
+    repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MOST_OF_ONE + 1))
+    return 2 * repeated > len(chain)
+
+
+def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
+    """Return which calls have only work of the given kinds, ignoring copies between host and device."""
+    trace = calls.trace
+    allowed = calls.works_of(*kinds)
+    allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
+    known = calls.call_of_work >= 0
+    others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))
+    result: Mask = (others == 0) & (calls.work_count > 0)
+    return result
+
+
+def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
+    """Yield the calls of each thread in each step; calls before the first step and after the last are separate."""
+    for track in np.unique(calls.tracks[indices]):
+        mine = indices[calls.tracks[indices] == track]
+        yield from np.split(mine, np.flatnonzero(np.diff(calls.steps[mine])) + 1)
+
+
+def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:
+    """Yield first and last position of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
+    yield from zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
+
+
+def _region(calls: Calls, busy: Ints) -> Region:
+    first, last = int(busy[0]), int(busy[-1])
+    between = np.arange(first, last + 1)
+    return Region(between[calls.tracks[between] == calls.tracks[first]], busy)
+
+
+def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int]]:
+    names = [calls.names[index] for index in run]
+    for position, name in enumerate(names):
+        if not _SOFTMAX.match(name):
+            continue
+        first = _product(names, run, light, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
+        last = _product(names, run, light, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
+        if first is not None and last is not None:
+            yield first, last
+
+
+def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
+    """Return the position of the next matrix product; None if other work comes first."""
+    for position in positions:
+        if _MATMUL.match(names[position]):
+            return position
+        if not light[run[position]]:
+            return None
+    return None
+
+
+def _norm(names: list[str]) -> tuple[int, int] | None:
+    """Return first and last position of a written-out norm: from its first mean to its last scaling."""
+    means = [i for i, name in enumerate(names) if _MEAN.match(name)]
+    if not means:
+        return None
+    roots = [i for i, name in enumerate(names) if _ROOT.match(name) and i > means[0]]
+    if not roots:
+        return None
+    scales = [i for i, name in enumerate(names) if _SCALE.match(name) and i > roots[0]]
+    if not scales:
+        return None
+    # Squares may come before the mean of a root mean square, a shift after the scaling.
+    first = means[0] - (
+        means[0] > 0 and re.match(r"^aten::(pow|square|mul)$", names[means[0] - 1]) is not None
+    )
+    last = scales[-1] + (scales[-1] + 1 < len(names) and names[scales[-1] + 1] in ("aten::add", "aten::add_"))
+    return (first, last) if last - first + 1 in _NORM else None
+
+
+# -- as one kernel -----------------------------------------------------------------------------------------
+
+#: What remains (likely, least and most helpful): the number of tensors that a fused kernel reads and writes in the
+#: forward and in the backward, which also reads saved tensors; but at least this share of the device work, since a
+#: kernel with much arithmetic is not purely memory-bound.
+_FORWARD: Final = (3.0, 5.0, 2.0)
+_BACKWARD: Final = (4.0, 7.0, 3.0)
+_LEAST_PART: Final = (0.1, 0.3, 0.0)
+#: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
+OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
+COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
+#: Tensors touched by an operator with two inputs, and with one.
+_BINARY, _UNARY = 3, 2
+#: Minimum length of a kernel, ns.
+_SHORTEST_NS: Final = 1_500.0
+
+
+def fused(
+    calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
+) -> tuple[Edit, Edit, Edit]:
+    """Return the edits in which each region and its backward are one call each: likely, least and most helpful.
+
+    Elementwise kernels are memory-bound, so the time of one pass over a tensor is the time of a kernel divided by
+    the number of tensors that it reads and writes.
+    """
+    trace = calls.trace
+    region_of = np.full(len(calls.rows), -1, dtype=np.int32)
+    for number, region in enumerate(regions):
+        region_of[region.calls] = number
+    forward = region_of >= 0
+    # A backward node that does more does not belong to an elementwise operator, whatever its sequence number.
+    known = calls.call_of_work >= 0
+    heavier = np.bincount(calls.call_of_work[known & ~calls.works_of(*ROWWISE)], minlength=len(calls.rows))
+    backward = (calls.forward >= 0) & forward[calls.forward] & (heavier == 0)
+    region_of[backward] = region_of[calls.forward[backward]]
+    call = np.maximum(calls.call_of_work, 0)
+    lengths = trace.lengths(trace.device_work).astype(np.float64)
+    binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
+    mine = np.flatnonzero(known & forward[call])
+    passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
+    tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
+    edits = []
+    for forward_tensors, backward_tensors, least_part, call_ns in zip(
+        _FORWARD, _BACKWARD, _LEAST_PART, host_ns, strict=True
+    ):
+        edit = Edit()
+        for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
+            total = np.bincount(
+                region_of[call[known & part[call]]],
+                weights=lengths[known & part[call]],
+                minlength=len(regions),
+            )
+            left = np.maximum(tensors * tensor_ns, _SHORTEST_NS)
+            keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
+            host = np.bincount(
+                region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
+            )
+            keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
+            edit = edit | calls.edit(
+                part, keep_host[np.maximum(region_of, 0)], keep[np.maximum(region_of[call], 0)]
+            )
+        edits.append(edit)
+    likely, least, most = edits
+    return likely, least, most
+
+
+def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
+    """Return the upper quartile of the values of each group, 0 if empty: large sizes dominate."""
+    order = np.lexsort((values, groups))
+    sizes = np.bincount(groups, minlength=count)
+    last = np.cumsum(sizes) - 1
+    at = last - (sizes - 1) // 4
+    found = values[order][np.maximum(at, 0)] if len(values) else np.zeros(count)
+    return np.where(sizes > 0, found, 0.0)
+
+
+def in_a_row(chain: str, most: int = 10) -> str:
+    """Return the first names of a long chain; consecutive repetitions are named once."""
+    parts = chain.split(" → ")
+    runs = [(name, len(list(run))) for name, run in groupby(parts)]
+    texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
+    return " → ".join(texts[:most]) + (f" → … ({len(parts)} operators)" if len(texts) > most else "")

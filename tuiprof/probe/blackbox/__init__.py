@@ -1,1 +1,0 @@
-"""Data recorded for failed runs: stacks, stalls, NaN, out-of-memory errors."""

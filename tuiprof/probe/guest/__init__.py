@@ -1,1 +1,0 @@
-"""Running inside another program's process without disturbing it: threads, descriptors, environment, exceptions."""

@@ -1,0 +1,355 @@
+"""Where the script is: its frames, lines and loops, sampled ten times per second.
+
+The main thread is sampled, and once there are steps the thread that makes them.
+
+A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while it holds
+the GIL. So the script is interrupted for about 20 µs per sample, and samples are at lines where it releases the GIL:
+calls that wait or compute outside Python, and any line after 5 ms.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from types import CodeType, FrameType
+
+#: Number of samples whose loops are kept: two seconds.
+RECENT = 20
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_known: dict[str, bool] = {}
+_with_packages: dict[str, bool] = {}
+_MOST_LINES = 2_000
+_TOP = 20
+_MOST_FRAMES = 200
+#: Packages; what they call (a model's layers, a function that is being traced) is part of a step.
+_FRAMEWORKS = frozenset(
+    (
+        *("torch", "torch_xla", "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed"),
+        *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
+    )
+)
+#: Modules that trace or compile, which is not part of a step.
+_COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
+#: Activities by the module of a frame below the script's; the one next to the script decides.
+_DOING = (
+    ("torch.utils.data", "waits for a batch"),
+    ("copy", "copies"),
+    ("torch.autograd", "backward"),
+    ("torch.optim", "optimizer"),
+    ("torch.nn.modules.module", "forward"),
+    ("torch.serialization", "checkpoint"),
+    ("safetensors", "checkpoint"),
+    ("torch.cuda", "waits for the device"),
+    ("torch.distributed", "collectives"),
+    ("jax._src.array", "reads an array"),
+    *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
+)
+#: Activities by function, for tensor methods written in Python.
+_TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
+#: Calls the script's data set and collate function.
+_LOADER = "torch.utils.data"
+#: Modules that wait for another thread or process.
+_WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
+
+#: Code of the script, the offset of the running call, and whether the script itself called it.
+Site = tuple[CodeType, int, bool]
+#: Where a second call is relative to a first one: in the same loop, or unknown; in a loop around the
+#: first one's; in an adjacent loop, both inside one that does not iterate over epochs; in an unrelated loop.
+TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
+
+
+def is_script(filename: str) -> bool:
+    """Whether a code object's file belongs to the script."""
+    known = _known.get(filename)
+    if known is None:
+        known = _known[filename] = _is_script(filename)
+    return known
+
+
+def is_probe(filename: str) -> bool:
+    """Whether a code object's file belongs to the probe."""
+    return filename.startswith(_PROBE)
+
+
+def _is_script(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    if filename == getattr(sys.modules.get("__main__"), "__file__", None):
+        return True  # also one that runs as ``python -m package.train``
+    path = os.path.abspath(filename)
+    parts = path.split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    return not path.startswith((_STDLIB, _PROBE)) and not any(
+        isinstance(folder, str)
+        and folder
+        and path.startswith(os.path.join(folder, ""))
+        and _holds_packages(folder)
+        for folder in sys.path
+    )
+
+
+def _holds_packages(folder: str) -> bool:
+    """Whether pip installs into a folder: ``pip install --target FOLDER``, as on clusters."""
+    known = _with_packages.get(folder)
+    if known is None:
+        try:
+            known = any(name.endswith(".dist-info") for name in os.listdir(folder))
+        except OSError:
+            known = False
+        _with_packages[folder] = known
+    return known
+
+
+def script_line(frame: FrameType | None) -> str:
+    """Return ``file:line`` of the innermost frame of the script; empty = there is none.
+
+    Args:
+        frame: The innermost frame to look at.
+    """
+    while frame is not None:
+        if is_script(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class Loop:
+    """A loop of the script.
+
+    Attributes:
+        code: The code object that it is in.
+        head: Offset of the instruction that each iteration begins with, bytes.
+        end: Offset of the last instruction that jumps there.
+        line: Its first line.
+        over_epochs: A ``for`` loop whose variable is named like an epoch.
+        seen_ns: When the main thread was first seen in it, monotonic ns; 0 = not yet.
+    """
+
+    __slots__ = ("code", "end", "head", "line", "over_epochs", "seen_ns")
+
+    def __init__(self, code: CodeType, head: int, end: int, line: int, over_epochs: bool = False) -> None:
+        self.code, self.head, self.end, self.line, self.over_epochs = code, head, end, line, over_epochs
+        self.seen_ns = 0
+
+
+class Sampler:
+    """Samples of the main thread.
+
+    Attributes:
+        samples: Number of samples in which the script ran.
+        cost_ns: Time of the sampling thread, ns.
+        recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
+            in no code of the script, or waited for somebody else.
+        wants_loops: Whether to keep loops.
+    """
+
+    def __init__(self) -> None:
+        self.samples = self.cost_ns = 0
+        self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
+        self.wants_loops = True
+        self._compiling: deque[bool] = deque(maxlen=RECENT)
+        self._lines: Counter[tuple[str, int, str]] = Counter()
+        self._loops: dict[CodeType, list[Loop]] = {}
+        self._ident = threading.main_thread().ident
+
+    def sample(self) -> None:
+        """Take a sample."""
+        began = time.thread_time_ns()
+        self._sample()
+        self.cost_ns += time.thread_time_ns() - began
+
+    def _sample(self) -> None:
+        frame = sys._current_frames().get(self._ident or 0)
+        innermost: FrameType | None = None
+        script: list[FrameType] = []
+        name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+        compiles = loads = False
+        below: FrameType | None = None  # the frame that the script's innermost one has called
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            if is_script(frame.f_code.co_filename):
+                innermost = innermost or frame
+                script.append(frame)
+            else:
+                module = str(frame.f_globals.get("__name__", ""))
+                loads = loads or (innermost is not None and module.startswith(_LOADER))
+                compiles = compiles or module.startswith(_COMPILING)
+                if module.partition(".")[0] in _FRAMEWORKS:
+                    script.clear()
+            if innermost is None and not is_probe(frame.f_code.co_filename):
+                below = frame
+            frame = frame.f_back
+        if innermost is not None:
+            self.samples += 1
+            key = (
+                innermost.f_code.co_filename,
+                innermost.f_lineno or 0,
+                "makes a batch" if loads else _doing(below),
+            )
+            if key in self._lines or len(self._lines) < _MOST_LINES:
+                self._lines[key] += 1
+        if self.wants_loops:
+            self._compiling.append(compiles)
+            waits = innermost is None or name.startswith(_WAITING)
+            self.recent.append(
+                None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
+            )
+
+    def restart(self, thread: int | None = None) -> None:
+        """Discard the lines seen so far, which belong to the setup of the script and not to its steps.
+
+        Args:
+            thread: The thread that makes the steps, to follow from now on; None = the same as before.
+        """
+        if thread in sys._current_frames():  # a C++ thread has no lines
+            self._ident = thread
+        self.samples = 0
+        self._lines.clear()
+
+    def in_script(self, share: float) -> bool:
+        """Whether the thread ran the script, without waiting or compiling, in this share of the samples.
+
+        Args:
+            share: 0 to 1.
+        """
+        recent = list(self.recent)
+        return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
+
+    def top(self) -> list[tuple[str, int, int, str]]:
+        """Return file, line, number of samples and activity of the most frequent lines."""
+        return [(file, line, count, doing) for (file, line, doing), count in self._lines.most_common(_TOP)]
+
+    def stop_loops(self) -> None:
+        """Stop keeping loops."""
+        self.wants_loops = False
+        self.recent.clear()
+        self._loops.clear()
+
+    def _around(self, frame: FrameType) -> list[Loop]:
+        """Return the loops of its code that a frame is in, outermost first."""
+        code, at = frame.f_code, frame.f_lasti
+        if code not in self._loops:
+            self._loops[code] = loops_of(code)
+        inside = [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+        for loop in inside:
+            loop.seen_ns = loop.seen_ns or time.monotonic_ns()
+        return inside
+
+
+def _doing(below: FrameType | None) -> str:
+    """Return the activity of a frame that the script has called; empty = none of the known ones."""
+    if below is None:
+        return ""
+    module = str(below.f_globals.get("__name__", ""))
+    if module == "torch._tensor":
+        return _TENSOR.get(below.f_code.co_name, "")
+    return next((doing for name, doing in _DOING if module.startswith(name)), "")
+
+
+def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
+    return chain is not None and not compiles
+
+
+def loops_of(code: CodeType) -> list[Loop]:
+    """Return the loops of a code object, outer ones before those inside them."""
+    ends: dict[int, int] = {}
+    lines: dict[int, int] = {}
+    line = code.co_firstlineno
+    starts = dict(dis.findlinestarts(code))
+    instructions = list(dis.get_instructions(code))
+    for instruction in instructions:
+        line = starts.get(instruction.offset) or line
+        lines[instruction.offset] = line
+        target = instruction.argval
+        jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+        if jumps and isinstance(target, int) and target <= instruction.offset:
+            ends[target] = max(ends.get(target, 0), instruction.offset)
+    # A ``while`` jumps back to its body, from the test that is compiled again below it.
+    epochs = _over_epochs(instructions)
+    found = [
+        Loop(code, head, end, min(lines.get(head, line), lines[end]), head in epochs)
+        for head, end in ends.items()
+    ]
+    return sorted(found, key=lambda loop: (loop.head, -loop.end))
+
+
+def goes_over_epochs(around: Loop, inside: Loop) -> bool:
+    """Whether a loop goes over epochs, and one inside it over their batches, by the names that the script gives."""
+    called = inside.code is not around.code
+    return around.over_epochs or (called and "epoch" in inside.code.co_name.lower())
+
+
+def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
+    """Return the begin of the loops with a variable named like an epoch."""
+    found: set[int] = set()
+    for index, instruction in enumerate(instructions):
+        if instruction.opname != "FOR_ITER":
+            continue
+        for stored in instructions[index + 1 : index + 4]:
+            if stored.opname != "UNPACK_SEQUENCE" and not stored.opname.startswith("STORE_"):
+                break
+            if "epoch" in str(stored.argval).lower():  # one name, or two of one instruction
+                found.add(instruction.offset)
+    return found
+
+
+def script_sites(frame: FrameType | None) -> list[Site]:
+    """Return where each frame of the script is, outermost first."""
+    found: list[Site] = []
+    while frame is not None:
+        caller = frame.f_back
+        if is_script(frame.f_code.co_filename):
+            by_script = caller is not None and is_script(caller.f_code.co_filename)
+            found.append((frame.f_code, frame.f_lasti, by_script))
+        frame = caller
+    return found[::-1]
+
+
+def relation(first: list[Site], second: list[Site]) -> int:
+    """Return where the second call is relative to the first one.
+
+    A call made once per epoch, around the loop over batches, counts as together with calls in that loop, as does a
+    call made once by a module.
+    """
+    inner, outer = _loops(first), _loops(second)
+    if not outer and second and second[-1][0].co_name == "<module>":
+        return TOGETHER  # a single call
+    if _left(first, second):
+        return ELSEWHERE
+    shared = 0
+    while shared < min(len(inner), len(outer)) and _same(inner[shared], outer[shared]):
+        shared += 1
+    if shared == len(outer):
+        around = 0 < shared < len(inner) and not goes_over_epochs(outer[-1], inner[shared])
+        return AROUND if around else TOGETHER
+    if shared == len(inner) > 0:
+        return TOGETHER
+    return BESIDE if shared and not goes_over_epochs(inner[shared - 1], inner[shared]) else ELSEWHERE
+
+
+def _left(first: list[Site], second: list[Site]) -> bool:
+    """Whether the script, in code that it runs once, has gone on to the second call."""
+    once = False  # from the code of a module on, which runs once
+    for one, other in zip(first, second):
+        (code, at, by_script), (_, other_at, _) = one, other
+        once = code is other[0] and (code.co_name == "<module>" or (once and by_script))
+        once = once and not _loops([one]) and not _loops([other])
+        if once and at != other_at:
+            return True
+    return False
+
+
+def _same(one: Loop, other: Loop) -> bool:
+    return one.code is other.code and one.head == other.head
+
+
+def _loops(sites: list[Site]) -> list[Loop]:
+    """Return the loops around a call, outermost first."""
+    return [loop for code, at, _ in sites for loop in loops_of(code) if loop.head <= at <= loop.end]
