@@ -73,11 +73,7 @@ class DetailPane(VerticalScroll):
 
     @dataclass(eq=False)
     class Jump(Message):
-        """Another event is wanted.
-
-        Attributes:
-            row: Its row in the event table.
-        """
+        """Another event, a row of the event table, is wanted."""
 
         row: int
 
@@ -105,11 +101,7 @@ class DetailPane(VerticalScroll):
         self.event, self._history = None, []
 
     def action_link(self, index: int = 0) -> None:
-        """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
-
-        Args:
-            index: Which of its links: 0 = the first, -1 = the last.
-        """
+        """Follow one of the links of the event: 0 = the first, to launch or work or awaited work; -1 = the last."""
         if self.event is None:
             return
         if self.event.links:
@@ -158,11 +150,7 @@ class Evidence(Horizontal):
 
     @dataclass(eq=False)
     class EventShown(Message):
-        """The detail pane shows another event.
-
-        Attributes:
-            row: Its row in the event table.
-        """
+        """The detail pane shows another event, a row of the event table."""
 
         row: int
 
@@ -174,13 +162,7 @@ class Evidence(Horizontal):
 
     @dataclass(eq=False)
     class Described(Message):
-        """Details are gathered.
-
-        Attributes:
-            table_row: The row of a table, whole.
-            event: The event.
-            focus: Whether the pane was opened by the user, rather than following the cursor.
-        """
+        """Details are gathered; ``focus``: the user opened the pane, it did not follow the cursor."""
 
         table_row: RowDetail | None
         event: EventDetail | None

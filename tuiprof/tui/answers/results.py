@@ -60,11 +60,7 @@ class Results:
         return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 
     def work_out(self, name: str, window: Window) -> Answer:
-        """Run an analysis and keep its answer.
-
-        Returns:
-            Its answer.
-        """
+        """Run an analysis, keep its answer and return it."""
         answer: Answer
         if name == EVENTS:
             # As large as the trace itself: kept for one window only.

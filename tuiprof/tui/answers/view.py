@@ -170,13 +170,7 @@ def _rows(field: Field, width: int) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class NextTable:
-    """A table that comes after the one that shows.
-
-    Attributes:
-        title: Its title, safe for a terminal.
-        rows: Its rows.
-        empty: What to say where it has none, safe for a terminal.
-    """
+    """A table that comes after the one that shows; ``title`` and ``empty``, for no rows, are safe for a terminal."""
 
     title: str
     rows: Rows
@@ -270,13 +264,7 @@ def _has_values(values: pl.Series) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Source text around a line.
-
-    Attributes:
-        path: The file it was read from.
-        line: The line in question.
-        lines: Number and text of each line.
-    """
+    """Source text around a line of a file: number and text of each line."""
 
     path: Path
     line: int

@@ -68,13 +68,10 @@ class Captures:
         return tuple(file for one in sets for file in one.files)
 
     def label(self, world_size: int | None = None) -> str:
-        """Say which of them is shown, such as ``rank 0 of 8, capture 2 of 3``.
+        """Return which of them is shown, such as ``rank 0 of 8, capture 2 of 3``; empty = there is only this one.
 
         Args:
             world_size: Ranks of the job as the trace says; None = it does not.
-
-        Returns:
-            The words; empty = there is only this one.
         """
         shown, parts = self.shown, []
         if shown is None or len(self) < 2:
@@ -123,7 +120,7 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Description of a trace in a list.
+    """What a list of traces says of one of them.
 
     Attributes:
         events: Number of events.
@@ -137,7 +134,7 @@ class Figures:
 
 
 def figures(trace: Trace) -> Figures:
-    """Work out what a list of traces says of one of them."""
+    """Work out the figures of a trace."""
     from tuiprof import analyses
 
     def fact(name: str, key: str) -> float | None:
@@ -179,12 +176,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @dataclass(eq=False)
     class Read(Message):
-        """The content of a trace is known.
-
-        Attributes:
-            path: The trace.
-            found: It; None = it cannot be read.
-        """
+        """The figures of a trace are known; None = it cannot be read."""
 
         path: Path
         found: Figures | None

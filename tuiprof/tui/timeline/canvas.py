@@ -261,7 +261,7 @@ class Canvas:
             drawn,
             replayed=lanes.replayed is not None,
             nested=state.nested,
-            closed=state.has_nested,
+            has_nested=state.has_nested,
         )
         segments = [Segment(" ", self._component_style(_READOUT))]
         left = width - 1

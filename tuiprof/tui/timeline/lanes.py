@@ -67,11 +67,7 @@ class Bars:
         return Coverage(*union(self.starts, self.ends))
 
     def at(self, instants: Ints) -> Ints:
-        """Return which event runs at each instant: index into :attr:`rows`, -1 = none.
-
-        Args:
-            instants: Instants in ns, shape ``(n,)``.
-        """
+        """Return which event runs at each of ``n`` instants, ns: index into :attr:`rows`, -1 = none."""
         if not len(self.rows):
             return np.full(len(instants), -1, dtype=np.int64)
         latest = np.searchsorted(self.starts, instants, side="right") - 1
@@ -111,16 +107,10 @@ class Bars:
         return np.diff(self.covered.up_to(edges)) / np.maximum(np.diff(edges), 1)
 
     def next_start(self, instant: int, forward: bool) -> int | None:
-        """Return the first event that starts after an instant, or the last before it.
-
-        Returns:
-            Index into :attr:`rows`; None = there is none.
-        """
-        if forward:
-            index = int(np.searchsorted(self.starts, instant, side="right"))
-            return index if index < len(self.rows) else None
-        index = int(np.searchsorted(self.starts, instant, side="left")) - 1
-        return index if index >= 0 else None
+        """Return the first event that starts after an instant, or the last before it: index into :attr:`rows`."""
+        side: Literal["left", "right"] = "right" if forward else "left"
+        index = int(np.searchsorted(self.starts, instant, side=side)) - (not forward)
+        return index if 0 <= index < len(self.rows) else None
 
 
 class MovedBars(Bars):
@@ -244,11 +234,7 @@ class Lanes:
         return next((lane.lost for lane in self.lanes if lane.lost is not None), None)
 
     def shown(self, *, nested: bool) -> list[Lane]:
-        """Return the lanes that there are to show, in order of display.
-
-        Args:
-            nested: With those that spell out what others enclose.
-        """
+        """Return the lanes in order of display; ``nested``: with those that spell out what others enclose."""
         return [lane for lane in self.lanes if nested or not lane.nested]
 
     def choose(self, count: int, *, nested: bool = True) -> list[Lane]:
@@ -393,11 +379,7 @@ def _device_lanes(trace: Trace) -> list[Lane]:
 
 
 def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
-    """Return the gap without work around an instant.
-
-    Returns:
-        Begin and end of the gap in ns; None = the device works then.
-    """
+    """Return begin and end of the gap without work around an instant, ns; None = the device works then."""
     starts, ends = bars.covered.starts, bars.covered.ends
     index = int(np.searchsorted(starts, instant, side="right")) - 1
     if not low <= instant < high or (index >= 0 and ends[index] > instant):
@@ -426,11 +408,7 @@ class Samples:
         return float(self.values.max(initial=0.0))
 
     def highest(self, edges: Ints) -> Floats:
-        """Return the largest value in each column; before the first sample 0.
-
-        Args:
-            edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
-        """
+        """Return the largest value between each two of the ascending column edges, ns; before the first sample 0."""
         begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
         end = np.searchsorted(self.at, edges[1:], side="left")
         padded = np.append(self.values, 0.0)

@@ -175,11 +175,7 @@ class Navigation:
             self._timeline.notify(none, timeout=3)
 
     def follow(self, position: int = 0) -> None:
-        """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
-
-        Args:
-            position: Which of the links: 0 = the first, -1 = the last.
-        """
+        """Follow one of the links of the event: 0 = the first, to launch or work or awaited work; -1 = the last."""
         timeline, state = self._timeline, self._state
         if state.event is None:
             timeline.choose_event(state.event_under_cursor())

@@ -18,7 +18,6 @@ from tuiprof.model.trace import Mask, Trace
 from tuiprof.model.units import format_ns
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost
 
-#: What the other event is to this one.
 Way = Literal["launches", "launched by", "waited for", "delayed", "waited for by", "delayed by"]
 
 #: Up to this many events the effect of syncs is computed at once; for larger traces after their analysis.
@@ -78,12 +77,7 @@ class Viewport:
         return self.low + (2 * column + 1) * self.span // (2 * self.columns)
 
     def zoomed(self, factor: float, around: int) -> Viewport:
-        """Return a narrower or wider range in which an instant keeps its place.
-
-        Args:
-            factor: Above 1 shows less time.
-            around: The instant, ns.
-        """
+        """Return a range narrower by a factor above 1, or wider, in which the instant ``around`` keeps its column."""
         span = max(round(self.span / factor), self.columns)
         share = (around - self.low) / self.span
         return self._kept(around - round(span * share), span)
@@ -112,11 +106,7 @@ class Viewport:
         return replace(self, low=low, high=low + span)
 
     def ticks(self, spacing: int = 14) -> list[tuple[int, str]]:
-        """Return round instants to label: column and text, counted from the begin of the trace.
-
-        Args:
-            spacing: Least number of columns between two.
-        """
+        """Return column and text of round instants at least ``spacing`` columns apart, from the begin of the trace."""
         least = self.span * spacing / self.columns
         step = next(s for e in range(19) for s in (10**e, 2 * 10**e, 5 * 10**e) if s >= least)
         begin = -(-(self.low - self.first) // step) * step
@@ -139,12 +129,7 @@ def _tick_label(offset: int, step: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One event that another is linked with.
-
-    Attributes:
-        row: Its row.
-        way: What it is to the other.
-    """
+    """The row of an event that another is linked with, and what it is to the other."""
 
     row: int
     way: Way
@@ -170,7 +155,7 @@ def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ..
     """Return what an event is linked with: launch or work first, what it delayed last."""
     launch = int(trace.links.launch_of[row])
     found = [Link(launch, "launched by")] if launch >= 0 else []
-    if not found and (work := first_work(trace, row)) is not None:
+    if not found and (work := _first_work(trace, row)) is not None:
         found.append(Link(work, "launches"))
     if patient or len(trace) <= _AT_ONCE or _wait_table.costs.is_cached(trace):
         known = {link.row for link in found}
@@ -178,7 +163,7 @@ def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ..
     return tuple(found)
 
 
-def first_work(trace: Trace, row: int) -> int | None:
+def _first_work(trace: Trace, row: int) -> int | None:
     """Return the first work that a call launched; None = it launched nothing."""
     launches = trace.links.launches
     index = int(np.searchsorted(launches, row))
@@ -240,11 +225,7 @@ class Search:
         return cls(needle, Bars(trace, np.flatnonzero(found).astype(np.int64)), by_lane)
 
     def step(self, cursor: int, event: int | None, forward: bool) -> int | None:
-        """Return the next hit, from the chosen event on where that is one, around the ends of the trace.
-
-        Returns:
-            Its place among the hits; None = there is none.
-        """
+        """Return the index of the next hit, from the selected event on where that is one, around the ends."""
         count = len(self.hits)
         if not count:
             return None
@@ -280,11 +261,7 @@ def later_by(part: Trace, trace: Trace) -> int:
 
 
 def row_in(part: Trace, trace: Trace, row: int) -> int | None:
-    """Return which row an event of a part of a file is in more of the same file.
-
-    Returns:
-        Its row there; None = it is not there.
-    """
+    """Return which row an event of a part of a file is in more of the same file; None = it is not there."""
     found = np.flatnonzero(trace.events["ordinal"].to_numpy() == part.events["ordinal"][row])
     return int(found[0]) if len(found) else None
 

@@ -117,33 +117,20 @@ class Timeline(Widget, can_focus=True):
 
     @dataclass(eq=False)
     class Chose(Message):
-        """An event was chosen.
-
-        Attributes:
-            timeline: Where.
-            row: Its row in the event table; None = deselected.
-        """
+        """An event, a row of the event table, was chosen; None = deselected."""
 
         timeline: Timeline
         row: int | None
 
     @dataclass(eq=False)
     class Opened(Message):
-        """An event was opened.
-
-        Attributes:
-            row: Its row in the event table.
-        """
+        """An event, a row of the event table, was opened."""
 
         row: int
 
     @dataclass(eq=False)
     class Followed(Message):
-        """The timeline went to the other end of a link.
-
-        Attributes:
-            row: Row of the event there.
-        """
+        """The timeline went to the other end of a link, a row of the event table."""
 
         row: int
 

@@ -21,11 +21,11 @@ from tuiprof.model.schema import CATEGORIES
 from tuiprof.model.trace import Mask, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
 from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
 from tuiprof.tui.widgets.rows import fit_text
 
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
 #: Minimum width of a truncated label, cells.
 _FEWEST_OF_CUT = 6
@@ -123,7 +123,7 @@ def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
     picked, shares = bars.within(edges), bars.shares(edges)
     # A sliver of work still shows; only a full column is drawn full.
     height = np.where(picked >= 0, np.clip(np.floor(shares * 8.08), 1, 8), 0).astype(np.int64)
-    chars = [_EIGHTHS[level] for level in height.tolist()]
+    chars = [glyphs.EIGHTHS_UP[level] for level in height.tolist()]
     if not len(bars):
         return Cells(chars, np.zeros(len(chars), dtype=np.uint8))
     kinds = _KIND_OF_CATEGORY[trace.category_codes[bars.rows[np.maximum(picked, 0)]]]
@@ -170,7 +170,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     ns = np.diff(lost.up_to(edges))
     share = ns / np.maximum(np.diff(edges), 1)
     level = np.where(share > _LEAST_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
-    chars = [_EIGHTHS[height] for height in level.tolist()]
+    chars = [glyphs.EIGHTHS_UP[height] for height in level.tolist()]
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
     for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
         label = f" {format_ns(cost_ns)} "
@@ -218,7 +218,7 @@ def _counter(samples: Samples, edges: Ints) -> Cells:
     values = samples.highest(edges)
     level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
     return Cells(
-        [_EIGHTHS[height] for height in level.tolist()],
+        [glyphs.EIGHTHS_UP[height] for height in level.tolist()],
         np.where(level > 0, Kind.COUNTER, Kind.BLANK).astype(np.uint8),
     )
 
@@ -250,16 +250,16 @@ def _label_runs(
 
 
 def legend(
-    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, closed: bool
+    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return the signs that lanes are drawn with: sign, style, meaning.
+    """Return the signs that visible lanes are drawn with: sign, style, meaning.
 
     Args:
-        lanes: The lanes that show.
+        lanes: The visible lanes.
         drawn: Each :class:`Kind` that is on the screen now.
         replayed: Whether they show a replayed step.
-        nested: Whether those show that spell out what others enclose.
-        closed: Whether there are such lanes.
+        nested: Whether lanes that spell out what others enclose are open.
+        has_nested: Whether there are such lanes.
     """
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
@@ -272,7 +272,7 @@ def legend(
             found.append(("▇", Kind.LOST_BAD if lane.lost.bad else Kind.LOST_WARN, "lost to this finding"))
     if "idle" in styles:
         found.append(("░▓", Kind.IDLE, "idle"))
-    if closed:
+    if has_nested:
         found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
     return [*found, *(sign for sign in _LETTERS if sign[1] in drawn)]
 
@@ -326,12 +326,9 @@ def link_cells(
 
 @lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
-    """Return the distinctive part of a name, one cell per character.
+    """Return the distinctive part of an untrusted name, one cell per character.
 
     Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
-
-    Args:
-        name: A name out of a trace; untrusted.
     """
     _, frame, function = name.partition("): ")
     if frame and _FRAME.match(name):
@@ -345,12 +342,7 @@ def short_name(name: str) -> str:
 
 
 def offset_text(offset_ns: int, precision_ns: int) -> str:
-    """Return an instant counted from the begin of the trace, as precise as a column.
-
-    Args:
-        offset_ns: ns since the begin.
-        precision_ns: Duration of one column, ns.
-    """
+    """Return an instant counted from the begin of the trace, with the digits that ``precision_ns``, a column, needs."""
     scale, unit = next(
         ((s, u) for s, u in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")) if abs(offset_ns) >= s),
         (1, "ns"),
@@ -377,11 +369,7 @@ def readout(state: TimelineState, lanes: Lanes) -> str:
 
 
 def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
-    """Say which step and which events are at an instant.
-
-    Returns:
-        One line, safe for a terminal.
-    """
+    """Return which step and which events are at an instant; one line, safe for a terminal."""
     trace = lanes.trace
     parts = []
     steps = lanes.steps
@@ -413,13 +401,8 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
 
 
 def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
-    """Say what an event is, and what it is linked with.
-
-    Returns:
-        One line, safe for a terminal.
-    """
-    said = f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"
-    parts = [said]
+    """Return what an event is, and what it is linked with; one line, safe for a terminal."""
+    parts = [f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"]
     for position, link in enumerate(links):
         key = "f: " if not position else "F: " if link is links[-1] else ""
         parts.append(key + link_words(trace, row, link))
@@ -427,11 +410,7 @@ def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
 
 
 def link_words(trace: Trace, row: int, link: Link) -> str:
-    """Say what an event is linked with, and how much time is between.
-
-    Returns:
-        Some words, safe for a terminal.
-    """
+    """Return what an event is linked with, and how much time is between; safe for a terminal."""
     call, work = link.call_and_work(row)
     other = _short(trace, link.row, 24)
     if link.way in ("launches", "launched by"):
@@ -449,11 +428,7 @@ def link_words(trace: Trace, row: int, link: Link) -> str:
 
 
 def range_words(lanes: Lanes, low: int, high: int) -> str:
-    """Say how long a range is and what lies in it.
-
-    Returns:
-        One line, safe for a terminal.
-    """
+    """Return how long a range is and what lies in it; one line, safe for a terminal."""
     length = high - low
     parts = [f" Δ {format_ns(length)}"]
     for lane in lanes.lanes:

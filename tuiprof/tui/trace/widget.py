@@ -94,16 +94,11 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
-        self._located: tuple[
-            object, ...
-        ] = ()  # the finding of which it is, or was asked, where it costs what
-        self._listed, self._apart = (
-            list(self.tabs),
-            list[str](),
-        )  # tabs in the line of tabs, and behind "more"
-        self._captured_lanes: tuple[Lanes, Viewport] | None = (
-            None  # what the timeline shows beside a replayed step
-        )
+        # The finding of which it is known, or was asked, where it costs what.
+        self._located: tuple[object, ...] = ()
+        self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
+        # The lanes that were captured and what was seen of them, while a replayed step shows.
+        self._captured_lanes: tuple[Lanes, Viewport] | None = None
         self._tab_chosen = False  # a person is at work in the open tab, or chose it: it stays open
 
     def compose(self) -> ComposeResult:
@@ -140,9 +135,7 @@ class TraceView(Vertical):
         """Whoever works in a tab, keeps it."""
         self._tab_chosen |= self.pane.has_focus_within
 
-    def on_mouse_down(self) -> None:
-        """Whoever works in a tab, keeps it."""
-        self._tab_chosen |= self.pane.has_focus_within
+    on_mouse_down = on_key
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the timeline the lanes that fit, and omit parts that are not worth their lines."""

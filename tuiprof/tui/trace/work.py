@@ -30,13 +30,7 @@ _AT_ONCE = 300_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """Data that the screen needs before it can show a trace.
-
-    Attributes:
-        results: Its reports, the first ones computed.
-        lanes: Its lanes.
-        trust: Its trust line.
-    """
+    """What the screen needs before it can show a trace: its reports, the first ones computed, lanes, trust line."""
 
     results: Results
     lanes: Lanes
@@ -156,27 +150,29 @@ class TraceWork:
 
     def replay(self, window: Window, finding: int) -> None:
         """Replay the step with the fix of a finding; post :class:`Replayed` then."""
-        self._run(partial(self._replay, self.results.trace, window, finding), "replay")
+        trace = self.results.trace
 
-    def _replay(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
-        if isinstance(step, str) or isinstance(edit, str):
-            found: Lanes | str = str(edit)
-        else:
-            found = lane_builder.build_replayed(trace, step, edit)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Replayed(window, finding, found))
+        def in_thread() -> None:
+            worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
+            if isinstance(step, str) or isinstance(edit, str):
+                found: Lanes | str = str(edit)
+            else:
+                found = lane_builder.build_replayed(trace, step, edit)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Replayed(window, finding, found))
+
+        self._run(in_thread, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
         """Work out where a finding loses what it saves; post :class:`Located` then."""
-        self._run(partial(self._locate, self.results.trace, window, finding), "losses")
+        trace = self.results.trace
 
-    def _locate(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Located(window, finding, found))
+        def in_thread() -> None:
+            worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Located(window, finding, found))
+
+        self._run(in_thread, "losses")
 
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""
