@@ -40,13 +40,13 @@ TARGETS = {
     "analyses/shared/waits.py": _SYNCS,
     "analyses/steps.py": _OTHER,
     "analyses/sync_events.py": _SYNCS,
-    "formats/kineto/pairs.py": ("tests/formats/test_pairs.py", "tests/formats/test_kineto.py"),
+    "formats/kineto/assemble.py": ("tests/formats/test_pairs.py", "tests/formats/test_kineto.py"),
     "ladder/statistics.py": ("tests/session/test_ladder_stats.py",),
     "model/intervals.py": (*_IDLE, "tests/model"),
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
     "session/live/fold.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/stats.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/straggler.py": ("tests/session/test_straggler.py",),
+    "session/live/series.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
+    "session/live/hosts.py": ("tests/session/test_straggler.py",),
     "whatif/replay.py": ("tests/whatif",),
 }
 _TURNED = {

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from tuiprof.model import Trace, TraceInfo, Track
-from tuiprof.model.schema import CATEGORY_TYPE
+from tuiprof.model.trace import CATEGORY_TYPE
 
 MAIN, BACKWARD, STREAM, OTHER_STREAM = 0, 1, 2, 3
 TRACKS = (

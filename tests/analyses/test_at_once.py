@@ -15,7 +15,7 @@ import tuiprof
 from tuiprof import analyses
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Trace
-from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.report import render_all
 
 SAMPLE = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"

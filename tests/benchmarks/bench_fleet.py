@@ -27,7 +27,7 @@ from tuiprof.fleet.task import Batch, File
 from tuiprof.fleet.views import reports
 from tuiprof.model import Report
 from tuiprof.resources import shipped
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 

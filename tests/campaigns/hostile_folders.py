@@ -25,12 +25,10 @@ from tests.hostile import Made, within
 from tuiprof.errors import TuiprofError
 from tuiprof.ladder.process import Runner, stop
 from tuiprof.ladder.state import LadderRun
-from tuiprof.session.log.records import Capture
+from tuiprof.session.log import Capture
 from tuiprof.session.run.control import armed, disarm, put_capture, request_stop
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.labels import add_note
-from tuiprof.session.store.meta import CaptureRequest
-from tuiprof.session.store.viewing import store_viewing
+from tuiprof.session.store.meta import CaptureRequest, add_note, store_viewing
 from tuiprof.system import process
 from tuiprof.tui.library.data import Library
 

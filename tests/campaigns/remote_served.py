@@ -34,7 +34,7 @@ from tests.terminals import in_terminal
 from tests.waiting import came
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled
-from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, PATIENCE_VARIABLE, fetch
+from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, TIMEOUT_VARIABLE, fetch
 from tuiprof.resources import shipped
 
 PROMISE = "No server that a trace is read from, and no visitor of `tuiprof serve`, makes tuiprof hang, leak or outlive."
@@ -48,7 +48,7 @@ _OUTLIVES_S: Final = 5.0
 def run(options: Options) -> Outcome:
     """Read from servers that lie, and visit ours in every way that is not meant."""
     outcome = Outcome()
-    names = {FOLDER_VARIABLE: str(options.folder / "cache"), LIMIT_VARIABLE: str(_LIMIT), PATIENCE_VARIABLE: "1",
+    names = {FOLDER_VARIABLE: str(options.folder / "cache"), LIMIT_VARIABLE: str(_LIMIT), TIMEOUT_VARIABLE: "1",
              "TUIPROF_CONFIG": os.devnull}  # fmt: skip
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
@@ -311,7 +311,7 @@ def _read(folder: Path, url: str, answer: _Answer) -> list[str]:
 def _left(url: str) -> list[str]:
     """Leave the dashboard while it waits for a server that says nothing more."""
     command = [sys.executable, "-m", "tuiprof", "compare", "--tui", url, str(_TRACE)]
-    with in_terminal(command, 100, 30, **{PATIENCE_VARIABLE: "60"}) as terminal:
+    with in_terminal(command, 100, 30, **{TIMEOUT_VARIABLE: "60"}) as terminal:
         terminal.until_shown("cancel")
         terminal.press("\x1b")
         began = time.monotonic()

@@ -63,7 +63,7 @@ def test_the_second_opening_is_from_the_cache(
     first = open_trace(path)
     settle()
     assert len(list(folder.iterdir())) == 1
-    monkeypatch.setattr("tuiprof.formats.kineto.reading.reader.EventReader.read", None)  # must not be needed
+    monkeypatch.setattr("tuiprof.formats.kineto.reader.EventReader.read", None)  # must not be needed
     second = open_trace(path)
     same(first, second)
     assert second.links.unmatched_work == 300

@@ -13,7 +13,7 @@ import pytest
 from tests import real_traces
 from tuiprof.analyses.shared.collectives import UNKNOWN, of_rows, rows_of
 from tuiprof.formats import cache, open_trace
-from tuiprof.formats.kineto import communications
+from tuiprof.formats.kineto.decode import find_communications
 
 _KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -122,8 +122,8 @@ def test_arguments_that_are_something_else_are_left_alone() -> None:
         b'"Process Group Name"',
         b'{"args": {"Process Group Name": "1", "correlation": {"nested": 1}}}',
     ):
-        assert communications.find(text, len(text)) == []
-    (found,) = communications.find(b'{"args":{"correlation":-5,"Process Group Name":7}}', 60)
+        assert find_communications(text, len(text)) == []
+    (found,) = find_communications(b'{"args":{"correlation":-5,"Process Group Name":7}}', 60)
     assert (found.correlation, found.group) == (None, "7")
 
 

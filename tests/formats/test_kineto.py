@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tuiprof.formats import kineto, open_trace
-from tuiprof.formats.kineto import words
-from tuiprof.formats.kineto.pairs import match
+from tuiprof.formats.kineto import categories
+from tuiprof.formats.kineto.assemble import match
 from tuiprof.model import Trace
 
 
@@ -155,7 +155,7 @@ def test_begin_and_end(events: list[tuple[str, str, int]], spans: set[tuple[str,
     ],
 )  # fmt: skip
 def test_words_of_the_tools(word: str, category: str | None) -> None:
-    assert words.category(word) == category
+    assert categories.category(word) == category
 
 
 def test_partial_traces_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import Cancelled, open_trace
+from tuiprof.formats.kineto import lines
 from tuiprof.formats.kineto.columns import Books
-from tuiprof.formats.kineto.fastpath import digits
-from tuiprof.formats.kineto.fastpath.lines import LineReader
-from tuiprof.formats.kineto.reading.decode import Chunk, ChunkDecoder
+from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder
+from tuiprof.formats.kineto.lines import LineReader
 
 HEAD = ("ph", "cat", "name", "pid", "tid")
 
@@ -191,8 +191,8 @@ def test_digits_of_any_length() -> None:
     for number in numbers:
         places.append(len(text))
         text += b"%d" % number + generator.choice([b",", b"\n", b"/", b":", b"\xff", b"}"])
-    words = digits.Text(text + bytes(128)).words
-    values, count = digits.integers(words, np.array(places))
+    words = lines.Text(text + bytes(128)).words
+    values, count = lines.integers(words, np.array(places))
     assert values.tolist() == numbers
     assert count.tolist() == [len(str(number)) for number in numbers]
 
@@ -204,7 +204,7 @@ def test_places_of_a_mask(gaps: list[int], behind: int) -> None:
     )  # some in one word of eight, most in words of their own
     mask = np.zeros(sum(gaps) + len(gaps) + behind, dtype=bool)
     mask[at] = True
-    assert digits.true_at(mask).tolist() == at.tolist()
+    assert lines.true_at(mask).tolist() == at.tolist()
 
 
 def file_of(texts: list[str]) -> bytes:

@@ -20,7 +20,7 @@ from tests import real_traces
 from tests.campaigns._samples import in_lines
 from tuiprof.analyses import available, run
 from tuiprof.formats import open_trace
-from tuiprof.formats.kineto.reading import stretches
+from tuiprof.formats.kineto import layout
 from tuiprof.model import Trace
 from tuiprof.report import Style, render_all
 
@@ -141,9 +141,9 @@ def test_wrappings_and_cuts_at_any_place(
     path = tmp_path / "t.json"
     for size in range(300, 6000, 811):
         path.write_bytes(wrapped(LAYOUTS["libkineto" if size % 2 else "compact"](document).encode(), how))
-        monkeypatch.setattr(stretches, "SIZE", size)
-        monkeypatch.setattr(stretches, "_BLOCK", size // 3)
-        monkeypatch.setattr(stretches.plan, "__defaults__", (size,))
+        monkeypatch.setattr(layout, "SIZE", size)
+        monkeypatch.setattr(layout, "_BLOCK", size // 3)
+        monkeypatch.setattr(layout.plan, "__defaults__", (size,))
         trace = open_trace(path, workers=0, cache=False)
         assert trace.events.drop("track").rows() == expected["events"], size
         assert trace.trust.line == expected["trust"]

@@ -11,7 +11,7 @@ import pytest
 
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace
-from tuiprof.formats.kineto.reading import reader
+from tuiprof.formats.kineto import reader
 from tuiprof.formats.source import open_source
 from tuiprof.resources import shipped
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuiprof.formats.kineto.pairs import match
+from tuiprof.formats.kineto.assemble import match
 
 
 def matched(

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import open_trace
-from tuiprof.formats.kineto import clock, tolerant
-from tuiprof.formats.kineto.reading.decode import ChunkDecoder
+from tuiprof.formats.kineto import numbers, tolerant
+from tuiprof.formats.kineto.decode import ChunkDecoder
 
 
 def ns(text: str) -> int:
     return int((Decimal(text) * 1000).to_integral_value(ROUND_HALF_EVEN))
 
 
-numbers = st.builds(
+decimals = st.builds(
     lambda whole, fraction: f"{whole}.{fraction}" if fraction else str(whole),
     st.one_of(
         st.integers(0, 10**6),
@@ -30,27 +30,27 @@ numbers = st.builds(
 )
 
 
-@given(st.lists(numbers, min_size=1, max_size=30))
+@given(st.lists(decimals, min_size=1, max_size=30))
 def test_times_are_rounded_as_decimals(texts: list[str]) -> None:
     expected = [ns(text) for text in texts]
-    assert clock.from_text([text.encode() for text in texts]).tolist() == expected
-    quick = clock.from_numbers([json.loads(text) for text in texts])
+    assert numbers.ns_from_text([text.encode() for text in texts]).tolist() == expected
+    quick = numbers.ns_from_numbers([json.loads(text) for text in texts])
     assert quick is None or quick.tolist() == expected
 
 
 @given(st.lists(st.integers(10**15, 10**16 - 1), min_size=1, max_size=9), st.integers(0, 3))
 def test_stamps_written_alike(values: list[int], decimals: int) -> None:
     texts = [f"{value}{'.' if decimals else ''}{'7' * decimals}" for value in values]
-    expected = [ns(text) if ns(text) < clock.LIMIT_NS else -(1 << 63) for text in texts]
-    assert clock.from_text([text.encode() for text in texts]).tolist() == expected
+    expected = [ns(text) if ns(text) < numbers.LIMIT_NS else -(1 << 63) for text in texts]
+    assert numbers.ns_from_text([text.encode() for text in texts]).tolist() == expected
 
 
 names = st.text(max_size=12)
 events = st.fixed_dictionaries(
     {
         "name": names,
-        "ts": numbers,
-        "dur": numbers,
+        "ts": decimals,
+        "dur": decimals,
         "pid": st.integers(0, 3),
         "tid": st.sampled_from([1, "2", "main"]),
     },
@@ -119,7 +119,7 @@ def test_any_bytes_decode_to_a_chunk(data: bytes) -> None:
 
 
 def test_time_order_is_stable() -> None:
-    from tuiprof.formats.kineto.gather import time_order
+    from tuiprof.formats.event_table import order_of
 
     ts, dur = np.array([5, 1, 5, 5, 1]), np.array([1, 2, 3, 3, 2])
-    assert time_order(ts, dur, np.arange(5, dtype=np.uint32)).tolist() == [1, 4, 2, 3, 0]
+    assert order_of(ts, dur, np.arange(5, dtype=np.uint32)).tolist() == [1, 4, 2, 3, 0]

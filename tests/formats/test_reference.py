@@ -14,7 +14,7 @@ import pytest
 
 from tests import real_traces
 from tuiprof.formats import open_trace, sniff
-from tuiprof.formats.kineto import words
+from tuiprof.formats.kineto import categories
 from tuiprof.model import Trace
 from tuiprof.model.intervals import total, union
 
@@ -77,7 +77,7 @@ def test_categories(case: tuple[str, dict[str, Any], Trace]) -> None:
     counts = Counter(trace.events["category"].to_list())
     told, untold = Counter[str](), 0
     for word, count in figures["complete_by_cat"].items():
-        category = words.category("" if word == "None" else word)
+        category = categories.category("" if word == "None" else word)
         if category is None:
             untold += count
         else:
@@ -118,7 +118,7 @@ def test_kernels_and_copies(case: tuple[str, dict[str, Any], Trace]) -> None:
     if not figures["kernels"]["count"] and not figures["memops"]:
         pytest.skip("no Kineto device events")
     for word, expected in {"kernel": figures["kernels"], **figures["memops"]}.items():
-        category = words.category(word)
+        category = categories.category(word)
         assert category is not None
         rows = trace.is_category(category)
         assert (int(rows.sum()), int(trace.ints("dur")[rows].sum())) == (

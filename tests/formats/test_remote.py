@@ -16,7 +16,7 @@ import pytest
 from tuiprof.cli import main
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, remote
-from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, PATIENCE_VARIABLE, fetch, is_url
+from tuiprof.formats.remote import FOLDER_VARIABLE, LIMIT_VARIABLE, TIMEOUT_VARIABLE, fetch, is_url
 from tuiprof.resources import shipped
 
 SAMPLE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
@@ -154,7 +154,7 @@ def test_a_library_that_waits_for_ever_is_given_up(
         def open(self, *_: object, **__: object) -> Any:
             for_ever.wait()
 
-    monkeypatch.setenv(PATIENCE_VARIABLE, "0.05")
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0.05")
     monkeypatch.setattr(remote, "_connect", lambda url: (Web(), url))
     with pytest.raises(TraceError, match="the server stopped responding"):
         fetch("http://silent/t.json")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.formats.session_log import read_uncaptured
+from tuiprof.formats.session_files import read_uncaptured
 from tuiprof.model.steps import WorkerRestarts
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuiprof.model import EVENT_SCHEMA, Trace, TraceInfo, Track
 from tuiprof.model.intervals import Coverage, clip, complement, intersection, total, union
-from tuiprof.model.schema import CATEGORY_TYPE
+from tuiprof.model.trace import CATEGORY_TYPE
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=14)
 

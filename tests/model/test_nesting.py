@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.model.nesting import nest
+from tuiprof.model.intervals import nest
 
 EVENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8), st.integers(0, 1)), max_size=14)
 

@@ -20,7 +20,7 @@ from tuiprof.probe.assembly import (
     Assembly,
     phases_of,
 )
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 HERE, ELSEWHERE = 1, 2  # the thread that steps, and another
 

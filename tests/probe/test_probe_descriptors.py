@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 STEPPED = """
 import os, pathlib, sys, time, tuiprof

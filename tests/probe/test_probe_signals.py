@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 FIRST_STEPS = "import tuiprof\nfor _ in range(3): tuiprof.step()\n"
 

@@ -7,8 +7,7 @@ import pytest
 from tuiprof.advice.answer import answer
 from tuiprof.analyses.shared.replay import opening
 from tuiprof.formats import open_trace
-from tuiprof.model.answer import Answer, Line
-from tuiprof.model.report import Level
+from tuiprof.model.report import Answer, Level, Line
 from tuiprof.report import Style
 from tuiprof.report.answer import opening_text, to_markdown, to_text
 from tuiprof.resources import shipped

@@ -51,7 +51,7 @@ def test_a_chart_of_a_column_that_is_not_there_is_refused() -> None:
 
 
 def test_a_heat_map_is_as_dark_as_its_values_and_of_bounded_size() -> None:
-    from tuiprof.report.svg import heat
+    from tuiprof.report.charts import heat
 
     steps = [f"step_{n}" for n in range(600)]
     late = np.zeros((1000, 600))

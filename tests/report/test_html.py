@@ -201,7 +201,7 @@ def test_a_page_of_a_trace_opens_with_what_to_change_and_the_timeline(
 
 
 def test_names_in_the_opening_stay_names() -> None:
-    from tuiprof.model.answer import Answer, Change, Lane, Picture, Range
+    from tuiprof.model.report import Answer, Change, Lane, Picture, Range
     from tuiprof.report.html import document
 
     change = Change(EVIL, EVIL, EVIL, EVIL, EVIL, "high", 1e6, 5e5, 2e6, 0.5, prove=EVIL)

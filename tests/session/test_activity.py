@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from tuiprof.session.live.step_source import activity
 from tuiprof.session.run import control
-from tuiprof.session.run.activity import activity
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from tuiprof.session.run.interpreters import find_interpreters
+from tuiprof.session.run.interpreter import find_interpreters
 
 
 def python(folder: Path, name: str = "python", target: Path | None = None) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from session_logs import new_session
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.store.labels import LABELS_FILE, Labels, add_note, read_labels, set_tags
+from tuiprof.session.store.meta import LABELS_FILE, Labels, add_note, read_labels, set_tags
 
 
 def test_tags_and_notes_are_kept_apart_from_what_was_recorded(tmp_path: Path) -> None:

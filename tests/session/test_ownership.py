@@ -9,8 +9,8 @@ from session_logs import append, head, line, new_session
 
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.ownership import of_others
-from tuiprof.session.live.replay import Replay, load
+from tuiprof.session.live.replay import Replay, read_fold
+from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta
@@ -47,7 +47,7 @@ def read(session: Session, second: int, held: str = "", *, busy: str = "") -> No
 
 
 def others(session: Session, fold: Fold | None = None) -> str:
-    return "".join(sorted(key[3:] for key in of_others(fold or load(session), session)))
+    return "".join(sorted(key[3:] for key in of_others(fold or read_fold(session), session)))
 
 
 def test_nothing_known_leaves_every_device_to_the_run(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_others_are_neither_alerted_of_nor_reported(tmp_path: Path) -> None:
         append(session, "rank0", line("step", n=n, at=1_000 + (n + 1) * 100_000_000, dur=100_000_000))
     for second in range(1, 31):
         read(session, second, held="3", busy="3")
-    fold = load(session)
+    fold = read_fold(session)
     told = {alert.text for alert in alerts(fold, fold.lead, fold.now_ns)}
     assert any(text.startswith("GPU 0 is busy 0 %") for text in told), "without knowing whose it is"
     assert alerts(fold, fold.lead, fold.now_ns, of_others(fold, session)) == []
@@ -126,6 +126,6 @@ def test_an_idle_device_of_the_run_is_still_told(tmp_path: Path) -> None:
         append(session, "rank0", line("step", n=n, at=1_000 + (n + 1) * 100_000_000, dur=100_000_000))
     for second in range(1, 31):
         read(session, second, busy="0")
-    fold = load(session)
+    fold = read_fold(session)
     [alert] = alerts(fold, fold.lead, fold.now_ns, of_others(fold, session))
     assert alert.text.startswith("GPU 1 is busy 0 %")

@@ -12,8 +12,8 @@ from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import render
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.run.source import LARGEST, own_files, script_of, texts
-from tuiprof.session.store.folders import Session, write_meta
-from tuiprof.session.store.meta import Scenario, Source
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import Scenario, Source, write_meta
 
 
 @pytest.fixture

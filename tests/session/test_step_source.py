@@ -9,13 +9,13 @@ import pytest
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.step_source import counted, described, likely, rare_steps, refusals
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.live.summary import read_fold, summarise
+from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import Capture, DeviceStep, Head, Record, Step, StepSource
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.log import Capture, DeviceStep, Head, Record, Step, StepSource
+from tuiprof.session.store.meta import Clock, SessionMeta
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
 MS = 1_000_000

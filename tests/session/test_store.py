@@ -14,7 +14,7 @@ import pytest
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.store.folders import (
     RecorderLock,
@@ -24,7 +24,7 @@ from tuiprof.session.store.folders import (
     list_sessions,
     sessions_root,
 )
-from tuiprof.session.store.labels import Labels, read_labels
+from tuiprof.session.store.meta import Labels, read_labels
 from tuiprof.system import process
 from tuiprof.system.process import Processes, ProcessId
 
@@ -83,7 +83,7 @@ def test_a_pipe_and_a_device_hold_nobody_up(tmp_path: Path) -> None:
     for path in (session.log / "rank0.jsonl", session.log / "recorder.jsonl", session.path / "labels.json"):
         os.mkfifo(path)
     assert [summary.state for summary in list_sessions(tmp_path)] == ["running"]
-    assert len(load(session).writers) == 0
+    assert len(read_fold(session).writers) == 0
     assert read_labels(session.path) == Labels()
     (session.path / "session.json").unlink()
     (session.path / "session.json").symlink_to("/dev/zero")

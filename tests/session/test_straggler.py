@@ -8,12 +8,11 @@ import pytest
 from session_logs import append, head, new_session, step
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.live.summary import read_fold
+from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import DeviceStep, Head, Step
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.log import DeviceStep, Head, Step
+from tuiprof.session.store.meta import Clock, SessionMeta
 
 
 def ranks_with(folder: Path, *step_ms: float) -> list[tuple[int | None, bool]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests import real_traces
-from tuiprof.formats.neuron.report import Reports, replay
-from tuiprof.system.documents import documents
+from tuiprof.formats.neuron.monitor import Reports, replay
+from tuiprof.system.monitors import documents
 from tuiprof.telemetry import Absent, neuron
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.neuron import BACKEND, Neuron

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
-from tuiprof.model.schema import CATEGORY_TYPE
+from tuiprof.model.trace import CATEGORY_TYPE
 
 MS = 1_000_000
 HOSTILE = "[red]evil[/red] \x1b[31mcolour\x1b[0m \x1b]0;title\x07 $(reboot)"

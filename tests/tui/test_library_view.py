@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.session.store.labels import Labels
+from tuiprof.session.store.meta import Labels
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem, items

@@ -12,13 +12,12 @@ from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import Live, read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.meta import Scenario
-from tuiprof.session.store.storage import Counts
+from tuiprof.session.store.meta import Scenario, write_meta
+from tuiprof.session.store.output import Counts
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
@@ -54,6 +53,26 @@ async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
         made.run_until(31.5)
         await until_shown(pilot, f"step {made.steps - 1:,}".replace(",", " "))
         assert made.steps > before
+
+
+async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays on the heap leave holes there: what they hold grows for hours."""
+    done: list[str] = []
+    read = Live.advance
+    monkeypatch.setattr("tuiprof.tui.live.screen.map_arrays", lambda: done.append("mapped"))
+    monkeypatch.setattr(Live, "advance", lambda run: done.append("read") or read(run))
+    app = live(recorded(tmp_path, 20).session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        assert done[0] == "mapped"
+        assert "read" in done
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        before = done.count("mapped")
+        await pilot.press("escape")
+        await until(pilot, lambda: done.count("mapped") > before)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (200, 50), (40, 10)])
@@ -171,7 +190,7 @@ async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None
 async def test_before_the_first_step_chart_and_head_say_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.run.activity.activity", lambda _: "torch is loaded")
+    monkeypatch.setattr("tuiprof.session.live.step_source.activity", lambda _: "torch is loaded")
     made = Synthetic(tmp_path, gpus=0)
     made.start()
     app = live(made.session.path)
@@ -384,7 +403,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     from tuiprof.tui.live import view as live_view
 
     made = recorded(tmp_path, 60)
-    fold = load(made.session)
+    fold = read_fold(made.session)
     rank = fold.lead
     assert rank is not None
     view = View(fold.now_ns, None, False)
@@ -412,7 +431,7 @@ async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) ->
 
 
 def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
-    fold = load(recorded(tmp_path, 31).session)
+    fold = read_fold(recorded(tmp_path, 31).session)
     assert fold.lead is not None
     steps, chart = fold.lead.steps, StripChart()
 

@@ -8,9 +8,8 @@ import pytest
 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import Memory, Telemetry, Uses
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import DeviceMeta, SessionMeta
+from tuiprof.session.log import Memory, Telemetry, Uses
+from tuiprof.session.store.meta import Clock, DeviceMeta, SessionMeta
 from tuiprof.tui.live.view import device_views
 
 GPUS = [DeviceMeta(f"gpu{i}", "nvidia", "NVIDIA H200", None, {"uuid": f"GPU-{i}{i}"}) for i in range(4)]

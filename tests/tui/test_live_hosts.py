@@ -11,7 +11,7 @@ from on_screen import live, screen_text, until_shown
 from tests.session.host_parts import MS, START, S, goes_on, part
 from tests.session.session_logs import append, line
 from tuiprof.session.live.hosts import host_states
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.store.folders import run_of
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import device_views, devices_of, hosts_row
@@ -64,7 +64,7 @@ async def test_a_lost_host_is_named_on_a_small_screen(tmp_path: Path) -> None:
 def test_of_many_hosts_those_come_first_of_which_something_is_wrong(tmp_path: Path) -> None:
     sessions = [part(tmp_path, f"node{n}", [n], world=20, ended=n != 17) for n in range(20)]
     run = run_of(sessions[0])
-    row = "".join(text for text, _ in hosts_row(host_states(run, load(run)), 80))
+    row = "".join(text for text, _ in hosts_row(host_states(run, read_fold(run)), 80))
     assert row.index("node17") < row.index("node0")
     assert "more" in row
     assert len(row) <= 80
@@ -76,7 +76,7 @@ def test_the_devices_are_those_of_the_host_of_the_rank(tmp_path: Path) -> None:
         at = session.meta.mono_ns + S
         append(session, "recorder", line("tele", at=at, dev="gpu0", m={"util": share}))
     run = run_of(sessions[0])
-    fold = load(run)
+    fold = read_fold(run)
     for rank, share in zip(fold.ranks, (0.25, 0.75), strict=True):
         [device] = device_views(fold, devices_of(run, rank), rank)
         assert device.latest["util"] == share

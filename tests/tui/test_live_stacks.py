@@ -7,7 +7,7 @@ from pathlib import Path
 from on_screen import live, until, until_shown
 from synthetic import Synthetic
 
-from tuiprof.session.log.records import Stacks, Thread
+from tuiprof.session.log import Stacks, Thread
 from tuiprof.tui.live.screen import LiveScreen
 
 _FRAMES = [

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from synthetic import Synthetic, recorded
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
-from tuiprof.session.live.stats import NO_STATS
-from tuiprof.session.live.straggler import Lane
-from tuiprof.session.log.records import Telemetry
+from tuiprof.session.live.hosts import Lane
+from tuiprof.session.live.series import NO_STATS
+from tuiprof.session.log import Telemetry
 from tuiprof.session.run import control
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view

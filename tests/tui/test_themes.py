@@ -10,9 +10,8 @@ from on_screen import screen_text, until, workers_done
 from synthetic import Synthetic
 from textual.screen import Screen
 
-from tuiprof.report.ascii import to_ascii
-from tuiprof.report.sanitize import width
-from tuiprof.report.terminal import Terminal, detect
+from tuiprof.report import Terminal, detect_terminal
+from tuiprof.report.sanitize import to_ascii, width
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
@@ -42,7 +41,7 @@ UTF8 = {"LANG": "en_GB.UTF-8"}
     ],
 )
 def test_what_a_terminal_can_show(environ: dict[str, str], colours: str, plain: bool) -> None:
-    found = detect(environ)
+    found = detect_terminal(environ)
     assert (found.colours, found.plain) == (colours, plain)
     assert (
         themes.suited(found) == {"many": "tuiprof-dark", "16": "tuiprof-16", "none": "tuiprof-mono"}[colours]

@@ -24,7 +24,7 @@ from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_ns, format_ns_span, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit

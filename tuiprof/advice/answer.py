@@ -13,8 +13,8 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import opening
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Report, Trace, Window
-from tuiprof.model.answer import Answer, Change, Kind, Lane, Line, Picture, Range
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.report import Answer, Change, Lane, LaneKind, Line, Picture, Range
 
 #: The analyses with a line on the page, in this order.
 ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "data_loading", "steps")
@@ -102,7 +102,7 @@ def _rows(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     return union(trace.starts[rows], trace.ends[rows])
 
 
-def _lane(label: str, kind: Kind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
+def _lane(label: str, kind: LaneKind, spans: tuple[Ints, Ints], edges: Ints) -> Lane:
     covered = Coverage(*clip(*spans, int(edges[0]), int(edges[-1]))).between(edges[:-1], edges[1:])
     shares = covered / np.maximum(np.diff(edges), 1)
     return Lane(label, kind, shares=tuple(shares.tolist()))

@@ -19,9 +19,9 @@ from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.steps import SampledLine
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.replay import Calibrated

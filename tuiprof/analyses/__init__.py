@@ -18,7 +18,7 @@ from polars.exceptions import PanicException
 
 from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
-from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import EVENTLESS
 from tuiprof.plugins import discover
 

@@ -40,7 +40,7 @@ from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.whatif import fix, whatif
 from tuiprof.errors import TraceError, TuiprofError
-from tuiprof.system.threads import bound_threads
+from tuiprof.system.own_process import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")
@@ -135,7 +135,7 @@ def cli(
         from tuiprof.tui.start import Start
 
         if python_ is not None:
-            from tuiprof.session.run.command import choose_python
+            from tuiprof.session.run.interpreter import choose_python
 
             python_ = choose_python(python_)
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios, python=python_)))

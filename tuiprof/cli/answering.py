@@ -22,7 +22,7 @@ from tuiprof.cli.common import (
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Table, Trace, Unavailable
-    from tuiprof.model.answer import Answer
+    from tuiprof.model.report import Answer
     from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
@@ -118,8 +118,9 @@ def session_answer(
     session: Session, rank: int | None = None, run: str | None = None, step: int | None = None
 ) -> Answer:
     """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
-    from tuiprof.model.answer import Answer, Line
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.model.report import Answer, Line
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     summary = summarise(session, fold)
@@ -178,18 +179,18 @@ def _step_ns(summary: Report) -> float | None:
 
 def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
     """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
-    from tuiprof.blackbox import allocator, failure
-    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.blackbox.dumps import snapshot_report
+    from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
     from tuiprof.errors import TraceError
     from tuiprof.model import Unavailable
 
     reports: list[Report | Unavailable] = []
-    ended = failure.failure_report(session, fold, session.status())
+    ended = failure_report(session, fold, session.status())
     if ended is not None:
         reports.append(ended)
-    for path in failure.snapshots(fold)[-1:]:
+    for path in snapshots(fold)[-1:]:
         try:
-            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+            reports.append(snapshot_report(session.path / path, title="Where memory ran out"))
         except TraceError as error:
             reports.append(Unavailable("allocator", error.message, error.remedy))
     stall = newest(fold)
@@ -211,7 +212,8 @@ def page(
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.summary import summarise
 
     if fmt == "json":
         found = (

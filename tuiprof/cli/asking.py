@@ -47,9 +47,9 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
 
 def _of_process(pid: int, children: bool) -> Report:
     from tuiprof.blackbox import Process, stacks_report
-    from tuiprof.session.attaching import spy
+    from tuiprof.session import ptrace
 
-    threads = spy.stacks_of(pid, children=children)
+    threads = ptrace.stacks_of(pid, children=children)
     processes = [Process(f"process {number}", found) for number, found in threads.items()]
     return stacks_report(processes, title=f"Stacks of process {pid}")
 
@@ -62,7 +62,7 @@ def of_session(session: Session) -> Report:
     """
     from tuiprof.blackbox.session import asked, kept
     from tuiprof.errors import SessionError
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
 
     if session.status().state == "running":
         return asked(session)
@@ -94,8 +94,8 @@ def steps(
     before are withdrawn. The script keeps running, unchanged. MODULE is __main__ for the script itself.
     """
     from tuiprof.report.sanitize import sanitize
-    from tuiprof.session.attaching.change_steps import change_request, change_steps, said
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.asking import change_request, change_steps, said
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session or "last")

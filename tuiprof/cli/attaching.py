@@ -14,7 +14,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, Positive, open_screen, say
 
 if TYPE_CHECKING:
-    from tuiprof.session.attaching.attach import Candidate
+    from tuiprof.session.attach import Candidate
 
 #: ``--pid`` without a number: choose from a list.
 _CHOOSE: Final = "choose"
@@ -85,8 +85,8 @@ def attach(
 
 
 def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Path:
-    from tuiprof.session.attaching.attach import attach as enter
-    from tuiprof.session.attaching.attach import describe
+    from tuiprof.session.attach import attach as enter
+    from tuiprof.session.attach import describe
 
     session, answers = enter(list(dict.fromkeys(pids)), name=name, root=root, watch_nan=watch_nan)
     for answer in answers:
@@ -99,7 +99,7 @@ def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Pa
 def _chosen() -> int:
     """Let the user choose from the Python processes that have loaded a framework."""
     from tuiprof.errors import UsageProblem
-    from tuiprof.session.attaching.attach import candidates
+    from tuiprof.session.attach import candidates
 
     found = candidates()
     if not found:
@@ -130,7 +130,7 @@ def _line(one: Candidate) -> str:
 @click.pass_obj
 def detach(invocation: Invocation, session: str) -> int:
     """Detach from a process that `tuiprof attach --pid` attached to; it keeps running as before."""
-    from tuiprof.session.attaching.attach import detach as leave
+    from tuiprof.session.attach import detach as leave
     from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session)
@@ -166,10 +166,9 @@ def collect(
     need rsync, and ssh must log in by key: there is no password prompt. Copies go into the sessions folder here,
     and stay when the host removes the originals.
     """
-    from tuiprof.session.collecting.collect import Collector
-    from tuiprof.session.collecting.remote import Remote
+    from tuiprof.session.collecting import Collector, Remote
     from tuiprof.session.store.folders import sessions_root
-    from tuiprof.system import hangup
+    from tuiprof.system.own_process import signals_kept
 
     root = sessions_root(invocation.sessions)
     with tempfile.TemporaryDirectory(prefix="tuiprof-", dir=_SOCKETS) as sockets:
@@ -183,7 +182,7 @@ def collect(
             asked.append(number)
             collector.stop()
 
-        with hangup.signals_kept(stop):
+        with signals_kept(stop):
             collector.run()
     nothing = [host for host, copies in collector.copies.items() if not copies]
     if nothing:

@@ -264,12 +264,12 @@ def converted(path: Path, wanted: bool | None) -> Path:
     """
     import shlex
 
-    from tuiprof.formats import conversion
+    from tuiprof.formats.neuron import captures
 
-    found = conversion.possible(path) if wanted is not False else None
+    found = captures.possible(path) if wanted is not False else None
     if found is None:
         return path
-    if conversion.done_before(found):
+    if captures.done_before(found):
         say(f"tuiprof: {path} was converted before; opening {found.out}")
         return found.out
     command = shlex.join(found.command)
@@ -281,7 +281,7 @@ def converted(path: Path, wanted: bool | None) -> Path:
             return path
     else:
         say(f"tuiprof: running {command}")
-    return conversion.convert(found, lambda line: say(f"  {line}"))
+    return captures.convert(found, lambda line: say(f"  {line}"))
 
 
 def open_with_progress(path: Path) -> Trace:

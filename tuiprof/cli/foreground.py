@@ -14,9 +14,8 @@ from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.replay import Live
 from tuiprof.session.run.control import stop_unless_over
-from tuiprof.session.store.output import Tee
-from tuiprof.session.store.storage import trouble
-from tuiprof.system import hangup
+from tuiprof.session.store.output import Tee, trouble
+from tuiprof.system import own_process
 
 if TYPE_CHECKING:
     from tuiprof.session.live.fold import Fold
@@ -38,7 +37,7 @@ def signals_kept() -> Iterator[Sequence[int]]:
     """
     asked: list[int] = []
 
-    with hangup.signals_kept(lambda number, frame: asked.append(number)):
+    with own_process.signals_kept(lambda number, frame: asked.append(number)):
         yield asked
 
 

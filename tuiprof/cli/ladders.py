@@ -16,7 +16,7 @@ import click
 
 from tuiprof.cli import completing
 from tuiprof.cli.common import FORMATS, Invocation, Positive, chart_option, say
-from tuiprof.system.hangup import signals_kept
+from tuiprof.system.own_process import signals_kept
 
 if TYPE_CHECKING:
     from tuiprof.ladder.runner import Progress

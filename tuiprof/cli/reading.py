@@ -68,10 +68,10 @@ def open_(
         return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle
     from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
-    from tuiprof.formats.conversion import refuse
+    from tuiprof.formats.neuron.captures import refuse
     from tuiprof.model.characters import shell_word
 
     if session is None and Path(target).is_file() and is_pickle(Path(target)):
@@ -229,8 +229,7 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
 
 def _snapshot_of(target: str) -> Report | None:
     """Return the report of an allocator's snapshot; None = the target is something else."""
-    from tuiprof.blackbox.allocator import snapshot_report
-    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.blackbox.dumps import is_pickle, snapshot_report
 
     path = Path(target)
     return snapshot_report(path) if path.is_file() and is_pickle(path) else None
@@ -261,8 +260,9 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import refusals
-    from tuiprof.session.live.summary import read_fold, summarise
+    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     refused = refusals(fold)

@@ -57,7 +57,7 @@ def _watch_inline(session: Session) -> int | None:
         return 0
     from dataclasses import replace
 
-    from tuiprof.headline.trace import ask
+    from tuiprof.comparison.headline import ask
     from tuiprof.report import render_all
     from tuiprof.report.sanitize import for_log, sanitize
     from tuiprof.session.live.summary import summarise
@@ -182,8 +182,7 @@ def launch_spec(
     """
     from dataclasses import replace
 
-    from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
-    from tuiprof.session.run.step_option import step_environment
+    from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, step_environment
 
     if no_capture:
         if capture or stack or shapes or memory or capture_slower or capture_every:

@@ -257,7 +257,7 @@ def _report(found: Course, by: By) -> Report:
 
 def sessions_below(path: Path) -> list[Path]:
     """Return the sessions that a path names: itself, or those in it."""
-    from tuiprof.session.store.folders import SESSION_FILE
+    from tuiprof.session.store.meta import SESSION_FILE
 
     if (path / SESSION_FILE).is_file():
         return [path]

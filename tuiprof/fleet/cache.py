@@ -48,7 +48,7 @@ def entry_of(path: Path) -> Path | None:
     folder = cache_folder()
     if folder is None or path.is_dir():
         return None
-    from tuiprof.formats.sidecar import sidecar_name
+    from tuiprof.formats.session_files import sidecar_name
 
     digest = hashlib.blake2b(f"{__version__} {_LAYOUT}".encode(), digest_size=16)
     with path.open("rb") as file:

@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Final
 
 from tuiprof.fleet.task import Batch, bound_worker, run
-from tuiprof.system.hangup import on_hang_up
+from tuiprof.system.own_process import on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -36,7 +36,7 @@ def affordable(largest_bytes: int) -> int:
         largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
     """
     from tuiprof.system.memory import available_bytes
-    from tuiprof.system.threads import cores
+    from tuiprof.system.own_process import cores
 
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,12 +27,10 @@ from tuiprof.formats.source import Source
 if TYPE_CHECKING:
     import polars as pl
 
-    from tuiprof.model import Trace, TraceInfo, Track
-    from tuiprof.model.trace import RawSource
-    from tuiprof.model.trust import ReadStats
+    from tuiprof.model import RawSource, Trace
 
 #: Increment when an entry of an older version would be misread.
-_LAYOUT = 3
+_LAYOUT = 4
 #: ``off`` = no cache; a path = its directory.
 FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Maximum total size of all entries, bytes; the least recently used are deleted first.
@@ -44,16 +42,9 @@ WORTH_KEEPING = 4 << 20
 UNFINISHED = ".new-"
 _GIVEN_UP_NS = 86_400 * 10**9
 _ENDS = 1 << 16
+#: The parts of a trace that are not tables.
+_REST = "trace.json"
 _TABLES = ("events", "instants", "counters", "communications", "step_markers")
-
-
-class _Entry(msgspec.Struct):
-    """The parts of a trace that are not tables."""
-
-    info: dict[str, Any]
-    tracks: list[dict[str, Any]]
-    stats: dict[str, Any]
-    raw: bytes
 
 
 def root() -> Path | None:
@@ -73,6 +64,14 @@ def directory(variable: str, name: str) -> Path | None:
     return user_cache_path("tuiprof", appauthor=False) / name
 
 
+def size_limit(variable: str, default: int) -> int:
+    """Return the number of bytes that an environment variable gives; the default if it is not set, or not a number."""
+    try:
+        return int(os.environ.get(variable, default))
+    except ValueError:
+        return default
+
+
 def find(
     source: Source, restore: Callable[[Source, bytes], RawSource], sites: pl.DataFrame | None
 ) -> Trace | None:
@@ -82,7 +81,7 @@ def find(
         return None
     import polars as pl
 
-    from tuiprof.model import Trace
+    from tuiprof.model import ReadStats, Trace, TraceInfo, Track
 
     try:
         tables = {
@@ -90,15 +89,12 @@ def find(
             for name in _TABLES
             if (entry / f"{name}.arrow").exists()
         }
-        saved = msgspec.json.decode((entry / "trace.json").read_bytes(), type=_Entry)
+        info, tracks, stats, raw = msgspec.json.decode(
+            (entry / _REST).read_bytes(), type=tuple[TraceInfo, tuple[Track, ...], ReadStats, bytes]
+        )
+        info = replace(info, path=source.path)
         trace = Trace(
-            tables.pop("events"),
-            _tracks(saved.tracks),
-            _info(saved.info, source.path),
-            _stats(saved.stats),
-            sync_sites=sites,
-            raw=restore(source, saved.raw),
-            **tables,
+            tables.pop("events"), tracks, info, stats, sync_sites=sites, raw=restore(source, raw), **tables
         )
         os.utime(entry)  # mark as recently used
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError):
@@ -127,53 +123,18 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
         ) as folder:
             new = Path(folder) / "entry"
             new.mkdir()
-            for name, table in _tables(trace).items():
-                # A separate handle: a table is locked while it is written, and others may read this one.
-                table.clone().write_ipc(new / f"{name}.arrow", compression="uncompressed")
-            (new / "trace.json").write_bytes(msgspec.json.encode(_saved(trace, raw)))
+            tables = (
+                *(trace.events, trace.instants, trace.counters),
+                *(trace.communications, trace.given_step_markers),
+            )
+            for name, table in zip(_TABLES, tables, strict=True):
+                if table is not None:
+                    # A separate handle: a table is locked while it is written, and others may read this one.
+                    table.clone().write_ipc(new / f"{name}.arrow", compression="uncompressed")
+            rest = (replace(trace.info, path=None), trace.tracks, trace.stats, raw)
+            (new / _REST).write_bytes(msgspec.json.encode(rest))
             os.rename(new, entry)  # fails if another process was faster; its entry is equivalent
         evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
-
-
-def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
-    tables = {
-        "events": trace.events,
-        "instants": trace.instants,
-        "counters": trace.counters,
-        "communications": trace.communications,
-        "step_markers": trace.given_step_markers,
-    }
-    return {name: table for name, table in tables.items() if table is not None}
-
-
-def _saved(trace: Trace, raw: bytes) -> _Entry:
-    info = replace(trace.info, path=None)
-    return _Entry(
-        msgspec.to_builtins(info),
-        [msgspec.to_builtins(t) for t in trace.tracks],
-        msgspec.to_builtins(trace.stats),
-        raw,
-    )
-
-
-def _info(saved: dict[str, Any], path: Path) -> TraceInfo:
-    from tuiprof.model import DeviceInfo, TraceInfo
-
-    devices = tuple(DeviceInfo(**device) for device in saved.pop("devices"))
-    return TraceInfo(**{**saved, "path": path, "devices": devices})
-
-
-def _tracks(saved: list[dict[str, Any]]) -> tuple[Track, ...]:
-    from tuiprof.model import Track
-
-    return tuple(Track(**track) for track in saved)
-
-
-def _stats(saved: dict[str, Any]) -> ReadStats:
-    from tuiprof.model.trust import ReadStats, Remark
-
-    remarks = [Remark(**remark) for remark in saved.pop("remarks")]
-    return ReadStats(**saved, remarks=remarks)
 
 
 def _path_of(source: Source) -> Path | None:
@@ -205,12 +166,8 @@ def _path_of(source: Source) -> Path | None:
 
 
 def evict(newest: Path, variable: str, default: int) -> None:
-    """Delete the least recently used entries beside ``newest`` until the rest fits the limit, bytes (``variable``)."""
-    try:
-        limit = int(os.environ.get(variable, default))
-    except ValueError:
-        limit = default
-    entries = []
+    """Delete the least recently used entries beside ``newest`` until the rest fits :func:`size_limit`."""
+    limit, entries = size_limit(variable, default), []
     for entry in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process may evict it too
             size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())

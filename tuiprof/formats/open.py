@@ -84,7 +84,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
         Cancelled: Opening was cancelled.
     """
     from tuiprof.formats.directory import siblings
-    from tuiprof.formats.session_log import read_uncaptured
+    from tuiprof.formats.session_files import read_uncaptured
     from tuiprof.system.memory import keep_freed
 
     source, found = recognise(path, options.limit)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import TraceError
+from tuiprof.formats.source import Damaged, Source, open_source
 
-# Worker processes import this module at every start, so what they do not need is imported where it is used.
 if TYPE_CHECKING:
-    from tuiprof.formats.source import Source
     from tuiprof.model import Trace
-
-
-from tuiprof.formats.source import Source
 
 _HEAD = 1 << 16
 
@@ -59,7 +55,7 @@ class Format:
     Attributes:
         name: Its name, for example ``"kineto"``.
         title: Name for display.
-        sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
+        sniff: Tells by the first decompressed bytes and the path whether a file is of this format.
         open: Reads a file.
         order: Order of detection; lower comes first.
         directory: Tells whether a directory is of this format, for one that writes several files; it is then
@@ -70,7 +66,7 @@ class Format:
     title: str
     sniff: Callable[[bytes, Path], bool]
     open: Callable[[Source, Options], Trace]
-    order: int = field(default=100)
+    order: int = 100
     directory: Callable[[Path], bool] | None = None
 
 
@@ -98,8 +94,6 @@ def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
     Raises:
         TraceError: It does not exist, cannot be read, or has an unknown format; the message says which.
     """
-    from tuiprof.formats.source import Source, open_source
-
     if os.path.isdir(path):
         for candidate in available().values():
             if candidate.directory is not None and candidate.directory(path):
@@ -123,13 +117,11 @@ def _format_of(source: Source) -> Format:
 
 
 def first_bytes(source: Source) -> bytes:
-    """Return the first unwrapped bytes of a file.
+    """Return the first decompressed bytes of a file.
 
     Raises:
         TraceError: Its compression is broken from the start.
     """
-    from tuiprof.formats.source import Damaged
-
     with source.stream() as stream:
         parts: list[bytes] = []
         size = 0

@@ -1,17 +1,18 @@
-"""Traces at a URL: ``s3://``, ``gs://``, ``http(s)://`` and other fsspec protocols.
+"""Downloads traces from a URL: ``s3://``, ``gs://``, ``http(s)://`` and other fsspec protocols.
 
-A remote file is copied once, block by block, into the user's cache directory, named after its URL and what the server
-says of its version (ETag, time of change, size), and read from there: a trace is read from several places at once,
-which a connection cannot do. The copies share a limit; the longest unused go first.
+A file is downloaded once into the user's cache directory and opened from there, because a trace is read at several
+offsets at once, which one connection cannot do. The cache key is made of the URL and the version that the server
+reports (ETag, modification time, size). Cached files share a size limit; the least recently used are evicted first.
 
-Servers are not trusted: one that stops responding is abandoned, a file whose size differs from the reported one is
-rejected, and a file without a reported size may not be larger than the limit.
+Servers are not trusted: a request to an unresponsive server times out, a file whose size differs from the reported one
+is rejected, and a file without a reported size may not be larger than the limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import re
@@ -26,27 +27,27 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.cache import UNFINISHED, directory, evict
-from tuiprof.formats.sidecar import sidecar_name
+from tuiprof.formats.cache import UNFINISHED, directory, evict, size_limit
+from tuiprof.formats.session_files import sidecar_name
 
-#: ``off`` = copies are deleted with this process; a path = their directory.
+#: The cache directory; ``off`` = a temporary directory that is deleted when the process exits.
 FOLDER_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
-#: Maximum total size of all copies, bytes; also of one with unknown length.
+#: Maximum total size of the cache in bytes; also the limit for a file of unknown size.
 LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
-#: Timeout without data from a web server, s.
-PATIENCE_VARIABLE: Final = "TUIPROF_REMOTE_TIMEOUT_S"
+#: Timeout for connecting to a web server and for each read, s.
+TIMEOUT_VARIABLE: Final = "TUIPROF_REMOTE_TIMEOUT_S"
 _DEFAULT_LIMIT: Final = 16 << 30
-_DEFAULT_PATIENCE_S: Final = 60.0
-#: So many times that may pass between two answers: looking for a file asks for several things.
-_GIVEN_UP: Final = 4
+_DEFAULT_TIMEOUT_S: Final = 60.0
+#: Timeouts that may pass without data before the server counts as unresponsive: a lookup sends several requests.
+_STALL_TIMEOUTS: Final = 4
 _BLOCK: Final = 4 << 20
-#: Interval of checks for cancellation.
-_LOOK_S: Final = 0.1
-#: Maximum length of a quoted library message.
-_MOST_SAID: Final = 300
+#: Interval between checks for cancellation and for an unresponsive server.
+_POLL_S: Final = 0.1
+#: Maximum length of a library's message in an error.
+_MAX_MESSAGE: Final = 300
 _URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _REMEDY: Final = "pip install 'tuiprof[remote]'"
-#: Which package brings a protocol that fsspec itself does not.
+#: The package that implements a protocol for fsspec.
 _PACKAGES: Final = {
     "s3": "s3fs",
     "s3a": "s3fs",
@@ -69,34 +70,28 @@ def is_url(text: str | os.PathLike[str]) -> bool:
 
 
 def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> Path:
-    """Return a local copy of a remote trace, or of a remote directory of traces.
+    """Download a trace, or a directory of traces, unless it is cached; return the local path.
 
-    ``progress`` is called with (bytes copied, bytes in all; 0 = the server does not say).
+    ``progress`` is called with (bytes downloaded, total bytes; 0 = the server does not report it).
 
     Raises:
-        TraceError: fsspec or what it needs for this protocol is not installed, there is nothing at the URL, it may
-            not be read, or copying failed.
-        tuiprof.formats.Cancelled: ``cancelled`` answered True.
+        TraceError: fsspec or a package for this protocol is not installed, nothing exists at the URL, access is denied,
+            or the download failed.
+        tuiprof.formats.Cancelled: ``cancelled`` returned True.
     """
     system, path = _connect(url)
     with _explained(url):
-        files, is_folder = _stoppable(lambda: _found(system, path, url), cancelled, _Silence(system).check)
-    folder = _cache_folder() / _identity(url, files)
-    local = folder / _name(url)
-    if not folder.is_dir():
+        files, is_folder = _cancellable(
+            lambda: _list_files(system, path, url), cancelled, _StallTimer(system).check
+        )
+    entry = _cache_folder() / _cache_key(url, files)
+    local = entry / _file_name(url)
+    if not entry.is_dir():
         with _explained(url):
-            _copy(
-                system,
-                files,
-                path if is_folder else "",
-                folder,
-                local,
-                progress,
-                cancelled,
-            )
-        evict(folder, LIMIT_VARIABLE, _DEFAULT_LIMIT)
+            _download(system, files, path if is_folder else "", local, progress, cancelled)
+        evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
     with contextlib.suppress(OSError):
-        os.utime(folder)  # the most recently used is evicted last
+        os.utime(entry)  # mark as recently used
     return local
 
 
@@ -122,54 +117,48 @@ def _connect(url: str) -> tuple[Any, str]:
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """Return what a file system needs beyond the URL: for HTTP, the time after which a server is given up.
+    """Return the options of a file system: for HTTP, timeouts per connection attempt and per read.
 
-    By itself aiohttp gives up what takes five minutes in all, which a large trace on a slow line does.
+    aiohttp's default is a total of five minutes, which a large trace on a slow connection exceeds.
     """
     if protocol.lower() not in ("http", "https"):
         return {}
     import aiohttp
 
-    patience_s = _patience_s()
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=patience_s, sock_read=patience_s)
+    timeout_s = _timeout_s()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
     return {"client_kwargs": {"timeout": timeout}}
 
 
-def _patience_s() -> float:
+def _timeout_s() -> float:
     try:
-        return float(os.environ.get(PATIENCE_VARIABLE) or _DEFAULT_PATIENCE_S)
+        return float(os.environ.get(TIMEOUT_VARIABLE) or _DEFAULT_TIMEOUT_S)
     except ValueError:
-        return _DEFAULT_PATIENCE_S
+        return _DEFAULT_TIMEOUT_S
 
 
-class _Silence:
-    """Gives up a web server that says nothing, where aiohttp does not.
+class _StallTimer:
+    """Detects a web server that has stopped responding.
 
-    After a chunk that is none aiohttp now and then waits for ever: the connection is gone, and its own limit with it.
+    aiohttp's own read timeout is not enough: after a malformed chunk it can wait forever on a closed connection.
     """
 
     def __init__(self, system: Any) -> None:
-        self._most_s = _GIVEN_UP * _patience_s() if "http" in system.protocol else float("inf")
-        self.broken()
+        self._limit_s = _STALL_TIMEOUTS * _timeout_s() if "http" in system.protocol else float("inf")
+        self.restart()
 
-    def broken(self) -> None:
-        """Something has come."""
+    def restart(self) -> None:
+        """Note that data has arrived."""
         self._since_s = time.monotonic()
 
     def check(self) -> None:
-        """Raise where it has lasted too long.
-
-        Raises:
-            TimeoutError: It has.
-        """
-        if time.monotonic() - self._since_s > self._most_s:
+        """Raise TimeoutError if no data has arrived within the limit."""
+        if time.monotonic() - self._since_s > self._limit_s:
             raise TimeoutError
 
 
-def _stoppable(
-    work: Callable[[], T], cancelled: Callable[[], bool] | None, tick: Callable[[], None] = lambda: None
-) -> T:
-    """Run a blocking server request in a thread, which is abandoned on cancellation."""
+def _cancellable(work: Callable[[], T], cancelled: Callable[[], bool] | None, poll: Callable[[], None]) -> T:
+    """Run a blocking request in a thread, which is abandoned on cancellation or if ``poll`` raises."""
     from tuiprof.formats.registry import Cancelled
 
     future: Future[T] = Future()
@@ -177,27 +166,35 @@ def _stoppable(
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
             future.set_exception(error)
 
     threading.Thread(target=run, name="tuiprof-remote", daemon=True).start()
-    while not wait([future], _LOOK_S).done:
-        tick()
+    while not wait([future], _POLL_S).done:
+        poll()
         if cancelled is not None and cancelled():
             raise Cancelled("stopped while copying")
     return future.result()
 
 
-def _found(system: Any, path: str, url: str) -> tuple[list[dict[str, Any]], bool]:
-    """Return the files that a URL stands for, and whether it is a folder of them."""
+def _list_files(system: Any, path: str, url: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the metadata of the files to download, and whether the URL is a directory."""
     info = system.info(path)
-    if info.get("type") == "directory":
-        return _listed(system, path, url), True
-    return [info, *_beside(system, info)], False
+    if info.get("type") != "directory":
+        return [info, *_sidecar(system, info)], False
+    from tuiprof.formats.directory import is_trace_name
+
+    found = [info for info in system.find(path, detail=True).values() if info.get("type") == "file"]
+    traces = [
+        info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(".syncs.jsonl")
+    ]
+    if not traces:
+        raise TraceError(f"{_without_secrets(url)} contains no trace", "give the trace file")
+    return sorted(traces, key=lambda info: str(info["name"])), True
 
 
-class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801 - used like a function
-    """Turn what a file system raises into an error that says what to do."""
+class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801 - a context manager
+    """Convert the exceptions of file systems to a TraceError with a remedy."""
 
     def __init__(self, url: str) -> None:
         self._url = _without_secrets(url)
@@ -209,7 +206,7 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
             return None
         status = _status(error)
         if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) and status != 404:
-            error = error.__cause__  # fsspec calls every fault of a web server so
+            error = error.__cause__  # fsspec raises FileNotFoundError for every HTTP error
         if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             raise TraceError(f"{self._url} does not exist", "check the address") from error
         if isinstance(error, PermissionError) or status in (401, 403):
@@ -226,18 +223,18 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
         if isinstance(error, TimeoutError):
             raise TraceError(
                 f"{self._url} cannot be read: the server stopped responding",
-                f"try again; {PATIENCE_VARIABLE} sets the timeout",
+                f"try again; {TIMEOUT_VARIABLE} sets the timeout",
             ) from error
-        said = _redacted(" ".join(str(error).split()))[:_MOST_SAID]
-        if not said or is_url(said):  # aiohttp names some faults by their type alone
-            said = f"{type(error).__name__} {said}".rstrip()
+        message = _redacted(" ".join(str(error).split()))[:_MAX_MESSAGE]
+        if not message or is_url(message):  # some aiohttp errors have no message of their own
+            message = f"{type(error).__name__} {message}".rstrip()
         raise TraceError(
-            f"{self._url} cannot be read: {said}", "check the connection and try again"
+            f"{self._url} cannot be read: {message}", "check the connection and try again"
         ) from error
 
 
 def _status(error: BaseException | None) -> int | None:
-    """Return the HTTP status behind an error; fsspec wraps it in errors of its own."""
+    """Return the HTTP status of an error or of its causes; fsspec wraps HTTP errors in exceptions of its own."""
     while error is not None:
         status = getattr(error, "status", None)
         if isinstance(status, int):
@@ -246,94 +243,85 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
-def _beside(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the file with source lines that the probe wrote next to a trace, if it exists."""
+def _sidecar(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sidecar of a trace (source lines that the probe wrote), if it exists."""
     name = str(info["name"])
     folder, slash, own = name.partition("?")[0].rpartition("/")
     try:
         found = system.info(f"{folder}{slash}{sidecar_name(own)}")
-    except Exception:  # noqa: BLE001 - whatever the file system raises: the trace can be read without
+    except Exception:  # noqa: BLE001 - file systems raise anything; the sidecar is optional
         return []
     return [found] if found.get("type") == "file" else []
 
 
-def _listed(system: Any, path: str, url: str) -> list[dict[str, Any]]:
-    found = [info for info in system.find(path, detail=True).values() if info.get("type") == "file"]
-    from tuiprof.formats.directory import is_trace_name
-
-    traces = [
-        info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(".syncs.jsonl")
-    ]
-    if not traces:
-        raise TraceError(f"{_without_secrets(url)} contains no trace", "give the trace file")
-    return sorted(traces, key=lambda info: str(info["name"]))
-
-
-def _copy(
+def _download(
     system: Any,
     files: list[dict[str, Any]],
     top: str,
-    folder: Path,
     local: Path,
     progress: Progress | None,
     cancelled: Callable[[], bool] | None,
 ) -> None:
-    """Copy into a new folder, which takes its name when all of it is there."""
+    """Download files into a temporary directory, which is renamed to the cache entry once it is complete.
+
+    ``top`` is the remote directory; empty = the files are a trace and its sidecar.
+    """
     from tuiprof.formats.registry import Cancelled
 
+    entry = local.parent
     total = sum(_size(info) or 0 for info in files)
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if total > shutil.disk_usage(folder.parent).free:
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if total > shutil.disk_usage(entry.parent).free:
         raise OSError(errno.ENOSPC, "No space left on device")
-    done, silence = 0, _Silence(system)
+    done, stall_timer = 0, _StallTimer(system)
     with tempfile.TemporaryDirectory(
-        dir=folder.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
-    ) as made:
-        new = Path(made) / "copy"
+        dir=entry.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
+    ) as temporary:
+        new = Path(temporary) / "copy"
 
-        def report() -> None:
-            silence.check()
+        def poll() -> None:
+            stall_timer.check()
             if progress is not None:
                 progress(done, max(total, done) if total else 0)
 
-        def copy() -> None:
+        def download() -> None:
             nonlocal done
             for info in files:
                 name = str(info["name"])
                 if top:
-                    target = new / local.name / _below(name, top)
-                else:  # the file, or what lies beside it
+                    target = new / local.name / _relative_path(name, top)
+                else:
                     target = new / (local.name if info is files[0] else sidecar_name(local.name))
                 target.parent.mkdir(parents=True, exist_ok=True)
-                for size in _copied(system, name, _size(info), target):
+                for size in _download_file(system, name, _size(info), target):
                     done += size
-                    silence.broken()
+                    stall_timer.restart()
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")
 
-        _stoppable(copy, cancelled, report)
-        report()
-        with contextlib.suppress(OSError):  # another process was quicker, and its copy is as good
-            os.rename(new, folder)
+        _cancellable(download, cancelled, poll)
+        poll()
+        with contextlib.suppress(OSError):  # another process was faster; its entry is equivalent
+            os.rename(new, entry)
 
 
-def _copied(system: Any, name: str, size: int | None, target: Path) -> Iterator[int]:
-    """Copy one file; yields the number of bytes of each part."""
-    # Of a web server a file comes as one stream: not every one of them gives parts.
+def _download_file(system: Any, name: str, size: int | None, target: Path) -> Iterator[int]:
+    """Download one file; yields the number of bytes of each block."""
+    # Over HTTP the file is read as one stream, because not every server supports range requests.
     block = 0 if "http" in system.protocol else _BLOCK
-    most = size if size is not None else _limit()
+    limit = size if size is not None else size_limit(LIMIT_VARIABLE, _DEFAULT_LIMIT)
     done = 0
     with system.open(name, "rb", block_size=block) as source, target.open("wb") as file:
         while part := source.read(_BLOCK):
             done += len(part)
-            if done > most and size is None:
+            if done > limit and size is None:
                 raise TraceError(
-                    f"{_without_secrets(name)} is larger than {most:,} bytes, and the server does not report its size",
+                    f"{_without_secrets(name)} is larger than {limit:,} bytes, and the server does not report its size",
                     f"raise the limit with {LIMIT_VARIABLE}=<bytes>, or download the file yourself",
                 )
-            if done > most:
+            if done > limit:
                 raise TraceError(
-                    f"{_without_secrets(name)} is larger than the {most:,} bytes that the server reported",
+                    f"{_without_secrets(name)} is larger than the {limit:,} bytes that the server reported",
                     "try again",
                 )
             file.write(part)
@@ -343,67 +331,54 @@ def _copied(system: Any, name: str, size: int | None, target: Path) -> Iterator[
 
 
 def _size(info: dict[str, Any]) -> int | None:
-    """Return the size that a file is said to have; None = that is not said, or no size."""
+    """Return the size that the server reports for a file; None = none, or an invalid one."""
     size = info.get("size")
     return size if isinstance(size, int) and size >= 0 else None
 
 
-def _limit() -> int:
-    try:
-        return int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
-    except ValueError:
-        return _DEFAULT_LIMIT
-
-
-def _below(name: str, top: str) -> Path:
-    """Return a path relative to the copied folder; one that would lead out of it is an attack."""
+def _relative_path(name: str, top: str) -> Path:
+    """Return the path of a file relative to the remote directory; rejects path traversal."""
     relative = PurePosixPath(name.strip("/")).relative_to(PurePosixPath(top.strip("/")))
     if ".." in relative.parts or relative.is_absolute():
         raise TraceError(f"{name} is not a path below {top}", "download the files yourself")
     return Path(*relative.parts)
 
 
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the cache of a process that keeps no cache."""
+    return tempfile.TemporaryDirectory(prefix="tuiprof-remote-")
+
+
 def _cache_folder() -> Path:
-    return directory(FOLDER_VARIABLE, "remote") or _for_this_process()
+    return directory(FOLDER_VARIABLE, "remote") or Path(_temporary_folder().name)
 
 
-_temporary: list[tempfile.TemporaryDirectory[str]] = []
-
-
-def _for_this_process() -> Path:
-    if not _temporary:
-        _temporary.append(tempfile.TemporaryDirectory(prefix="tuiprof-remote-"))
-    return Path(_temporary[0].name)
-
-
-def _identity(url: str, files: list[dict[str, Any]]) -> str:
-    """Return a name for this version of what is behind a URL."""
+def _cache_key(url: str, files: list[dict[str, Any]]) -> str:
+    """Return a hash of the URL and of the versions of the files that the server reports."""
     digest = hashlib.blake2b(_without_secrets(url).encode(), digest_size=16)
+    keys = ("name", "size", "ETag", "etag", "LastModified", "mtime", "updated", "created")
     for info in files:
-        versions = [
-            info.get(key)
-            for key in ("name", "size", "ETag", "etag", "LastModified", "mtime", "updated", "created")
-        ]
-        digest.update(repr([_without_secrets(str(one)) for one in versions]).encode())
+        digest.update(repr([_without_secrets(str(info.get(key))) for key in keys]).encode())
     return digest.hexdigest()
 
 
-def _name(url: str) -> str:
-    """Return the file's own name: formats and ranks look at it."""
+def _file_name(url: str) -> str:
+    """Return a local name for a URL: the last part of its path, because formats and ranks are detected by name."""
     name = PurePosixPath(urlsplit(url).path).name or "trace"
     return re.sub(r"[^A-Za-z0-9._#+-]", "_", name)
 
 
 def _redacted(text: str) -> str:
-    """Return what a library said, without the passwords and signatures of the URLs in it."""
+    """Return a message with passwords and signatures removed from the URLs in it."""
     return re.sub(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>)]+", lambda found: _without_secrets(found[0]), text)
 
 
 def _without_secrets(url: str) -> str:
-    """Return a URL without password and signature, which belong neither on the screen nor in a name."""
+    """Return a URL without credentials and query, for messages and cache keys."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # such as http://[::1 without the other bracket
+    except ValueError:  # for example http://[::1, without the closing bracket
         return f"{url.partition('://')[0]}://"
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url

@@ -1,8 +1,8 @@
-"""Where the bytes of a trace come from: a plain file, gzip (also members one after another), or a zip.
+"""Reads the bytes of a trace from a plain file, a gzip file (also with several members), or a zip archive.
 
-Gzip inflates with ISA-L. Memory is asked for as bytes arrive, never ahead of them, and two limits stop a few kilobytes
-that were made to fill it: one on what a compressed file may inflate to while it is read piece by piece, and a lower one
-on what a format that needs all of a file at once may hold. One environment variable raises both.
+Gzip is decompressed with ISA-L. Memory is allocated as bytes arrive, never ahead of them. Two limits protect against
+decompression bombs: one on the decompressed size of a file that is read in blocks, and a lower one on the size of a
+file that a format reads as a whole. One environment variable replaces both.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 from tuiprof.errors import TraceError
-
-if TYPE_CHECKING:
-    from zipfile import ZipFile
 
 #: Environment variable that replaces both limits below, in bytes.
 LIMIT_VARIABLE = "TUIPROF_MAX_INFLATED_BYTES"
 DEFAULT_LIMIT = 8 << 30
-#: Of a format that is read at once: an XSpace, the JSON of neuron-profile.
+#: For formats that are read as a whole: XSpace, the JSON of neuron-profile.
 DEFAULT_WHOLE_LIMIT = 512 << 20
 _BLOCK = 1 << 20
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-_WRAPPED_AT_MOST = 3
+_MAX_NESTED_GZIP = 3
 
 Wrapping = Literal["plain", "gzip", "zip"]
 
 
 class Damaged(Exception):
-    """The compressed stream ends early or is corrupt; what came before is sound."""
+    """The compressed stream is truncated or corrupt; the bytes before the error are valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable file and how its bytes are wrapped."""
+    """A readable file and its compression."""
 
     path: Path  # the file
     size: int  # its size on disk, bytes
-    wrapping: Wrapping  # the outermost wrapping
-    limit: int = DEFAULT_LIMIT  # bytes it may inflate to
-    whole_limit: int = DEFAULT_WHOLE_LIMIT  # bytes that :meth:`whole` may return
-    member: str = ""  # entry of a zip
+    wrapping: Wrapping  # its compression, the outermost if there are several
+    limit: int = DEFAULT_LIMIT  # maximum decompressed size, bytes
+    whole_limit: int = DEFAULT_WHOLE_LIMIT  # maximum size of :meth:`whole`, bytes
+    member: str = ""  # the entry of a zip archive
 
     @contextmanager
     def stream(self) -> Iterator[Stream]:
-        """Open the unwrapped bytes, from the beginning."""
+        """Open the decompressed bytes, from the beginning."""
         with self.path.open("rb", buffering=0) as file:
             if self.wrapping == "zip":
                 from zipfile import ZipFile
 
-                with _explained(self.path):
+                with _zip_errors(self.path):
                     archive = ZipFile(file)
-                with archive, _opened(archive, self) as entry:
-                    yield Stream(self, file, _unwrapped(entry))
+                with archive:
+                    with _zip_errors(self.path):
+                        entry = archive.open(self.member)
+                    with entry:
+                        yield Stream(self, file, _decompressed(entry))
             elif self.wrapping == "gzip":
-                yield Stream(self, file, _unwrapped(_gunzip(file)))
+                yield Stream(self, file, _decompressed(_gunzip(file)))
             else:
                 yield Stream(self, file, file)
 
     def whole(self, padding: bytes = b"") -> bytearray:
-        """Return all unwrapped bytes, for a format that cannot be read piece by piece.
+        """Return all decompressed bytes followed by ``padding``, for formats that cannot be read in blocks.
 
         Raises:
-            Damaged: The compressed stream is broken.
-            TraceError: It is more than ``whole_limit``, or it cannot be read.
+            Damaged: The compressed stream is truncated or corrupt.
+            TraceError: There are more than ``whole_limit`` bytes, or the file cannot be read.
         """
         data = bytearray()
         with self.stream() as stream:
@@ -85,28 +85,28 @@ class Source:
         return data
 
     def extract(self, offset: int, length: int) -> bytes:
-        """Return a stretch of the unwrapped bytes; shorter at the end."""
+        """Return a range of the decompressed bytes; shorter at the end."""
         with self.stream() as stream:
             stream.skip(offset)
             return stream.read(length)
 
 
 class Stream:
-    """The unwrapped bytes of a source, in order.
+    """The decompressed bytes of a source, in order.
 
     Attributes:
-        at: How many bytes were read.
+        at: Number of bytes read so far.
     """
 
-    def __init__(self, source: Source, file: IO[bytes], unwrapped: IO[bytes]) -> None:
+    def __init__(self, source: Source, file: IO[bytes], content: IO[bytes]) -> None:
         self._source = source
         self._file = file
-        self._unwrapped = unwrapped
+        self._content = content
         self.at = 0
 
     @property
     def consumed(self) -> int:
-        """How much of the file on disk was read, bytes; for progress."""
+        """Number of bytes of the file on disk that were read, for progress."""
         return self._file.tell()
 
     def fileno(self) -> int:
@@ -114,12 +114,7 @@ class Stream:
         return self._file.fileno()
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes: as many as asked for, fewer only at the end.
-
-        Raises:
-            Damaged: The compressed stream is broken here.
-            TraceError: The file decompresses to more than the limit, or it cannot be read.
-        """
+        """Return the next ``size`` bytes, fewer only at the end; raises as :meth:`read_some` does."""
         parts: list[bytes] = []
         missing = size
         while missing:
@@ -131,15 +126,15 @@ class Stream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_some(self, size: int) -> bytes:
-        """Return the next bytes, at most this many; none only at the end.
+        """Return the next bytes, at most ``size``; empty only at the end.
 
         Raises:
-            Damaged: The compressed stream is broken here.
+            Damaged: The compressed stream is truncated or corrupt at this position.
             TraceError: The file decompresses to more than the limit, or it cannot be read.
         """
         try:
-            part: bytes = self._unwrapped.read(size)
-        except _broken() as error:
+            part: bytes = self._content.read(size)
+        except _decompression_errors() as error:
             raise Damaged(str(error)) from error
         except OSError as error:
             raise TraceError(f"{self._source.path}: {error.strerror or error}") from error
@@ -152,8 +147,8 @@ class Stream:
         return part
 
     def skip(self, size: int) -> None:
-        """Go forward."""
-        if self._unwrapped is self._file:
+        """Skip the next ``size`` bytes, fewer at the end."""
+        if self._content is self._file:
             self._file.seek(size, os.SEEK_CUR)
             self.at += size
             return
@@ -165,15 +160,15 @@ class Stream:
 
 
 def open_source(path: Path, limit: int | None = None) -> Source:
-    """Inspect a file and detect its compression.
+    """Check that a file can be read, and detect its compression.
 
     Raises:
-        TraceError: There is no such file, it may not be read, or it is not a regular file.
+        TraceError: The file does not exist, cannot be read, is empty, or is not a regular file.
     """
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise TraceError(f"there is no file {path}", _neighbour(path)) from None
+        raise TraceError(f"there is no file {path}", _similar_name(path)) from None
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
     if stat.S_ISDIR(status.st_mode):
@@ -196,7 +191,7 @@ def open_source(path: Path, limit: int | None = None) -> Source:
 
 
 def _limits(limit: int | None) -> tuple[int, int]:
-    """Return the maximum inflated size of a file, and the maximum size of one read."""
+    """Return the maximum decompressed size of a file, and the maximum size of a file that is read as a whole."""
     text = os.environ.get(LIMIT_VARIABLE, "")
     if limit is None and not text:
         return DEFAULT_LIMIT, DEFAULT_WHOLE_LIMIT
@@ -207,8 +202,8 @@ def _limits(limit: int | None) -> tuple[int, int]:
     return limit, limit
 
 
-def _broken() -> tuple[type[Exception], ...]:
-    """Return the exceptions of decompressors for a broken stream."""
+def _decompression_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that decompressors raise for a truncated or corrupt stream."""
     from gzip import BadGzipFile
     from lzma import LZMAError
     from zipfile import BadZipFile
@@ -226,31 +221,31 @@ def _gunzip(file: IO[bytes]) -> IO[bytes]:
     return opened
 
 
-def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
-    """Unwrap gzip inside gzip (compressed again by a browser or a script)."""
+def _decompressed(stream: IO[bytes]) -> IO[bytes]:
+    """Decompress gzip inside gzip or zip, for example a file that a browser or a script compressed again."""
     import io
 
-    unreadable: tuple[type[Exception], ...] = (*_broken(), OSError)
-    for _ in range(_WRAPPED_AT_MOST):
+    unreadable: tuple[type[Exception], ...] = (*_decompression_errors(), OSError)
+    for _ in range(_MAX_NESTED_GZIP):
         buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]
         try:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
         except unreadable:
-            return buffered  # the reader gets and reports the same error
+            return buffered  # the caller gets and reports the same error
         stream = _gunzip(buffered)
     return stream
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Convert ``zipfile`` exceptions for an unreadable archive to a TraceError."""
+def _zip_errors(path: Path) -> Iterator[None]:
+    """Convert the exceptions of ``zipfile`` for an unreadable archive to a TraceError."""
     import struct
     import zipfile
 
     try:
         yield
-    except NotImplementedError as error:  # a method of compression, a version
+    except NotImplementedError as error:  # the compression method or the version
         raise TraceError(
             f"{path} is an unsupported kind of zip archive: {error}", "unpack it first"
         ) from error
@@ -260,16 +255,11 @@ def _explained(path: Path) -> Iterator[None]:
         raise TraceError(f"{path} is a damaged zip archive: {error}", "copy or record it again") from error
 
 
-def _opened(archive: ZipFile, source: Source) -> IO[bytes]:
-    with _explained(source.path):
-        return archive.open(source.member)
-
-
 def _entry(path: Path) -> str:
-    """Choose the trace in a zip."""
+    """Return the name of the entry of a zip archive that is the trace."""
     from zipfile import ZipFile
 
-    with _explained(path), ZipFile(path) as archive:
+    with _zip_errors(path), ZipFile(path) as archive:
         files = [info for info in archive.infolist() if not info.is_dir()]
     traces = [info for info in files if info.filename.endswith((".json", ".json.gz"))] or files
     if len(traces) != 1:
@@ -282,7 +272,8 @@ def _entry(path: Path) -> str:
     return traces[0].filename
 
 
-def _neighbour(path: Path) -> str:
+def _similar_name(path: Path) -> str:
+    """Return a hint for a missing file: one of a similar name in the same folder."""
     import difflib
 
     try:

@@ -17,7 +17,7 @@ from tuiprof.ladder.guard import must_be_own
 from tuiprof.ladder.state import LadderRun
 from tuiprof.system import process
 from tuiprof.system.files import explain, is_own, read_end, read_small_json, write_inside
-from tuiprof.system.modules import module_command, module_environment
+from tuiprof.system.own_process import module_command, module_environment
 
 #: In ``control``: the process that runs the ladder.
 RUNNER_FILE: Final = "runner.json"

@@ -22,8 +22,18 @@ if TYPE_CHECKING:
         Unavailable,
         Verdict,
     )
-    from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
-    from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
+    from tuiprof.model.trace import (
+        CATEGORIES,
+        DEVICE_WORK,
+        EVENT_SCHEMA,
+        HOST_CALLS,
+        Category,
+        DeviceInfo,
+        RawSource,
+        Trace,
+        TraceInfo,
+        Track,
+    )
     from tuiprof.model.trust import ReadStats, Remark, Trust
 
 __all__ = [
@@ -54,24 +64,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "report": (
-        "Chart",
-        "Column",
-        "Fact",
-        "Report",
-        "RowsOf",
-        "Rule",
-        "Series",
-        "Table",
-        "Unavailable",
-        "Verdict",
-    ),
-    "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
-    "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
-    "trust": ("ReadStats", "Remark", "Trust"),
-    "intervals": ("Window",),
+    "intervals": "Window",
+    "report": "Chart Column Fact Report RowsOf Rule Series Table Unavailable Verdict",
+    "trace": "CATEGORIES Category DEVICE_WORK DeviceInfo EVENT_SCHEMA HOST_CALLS RawSource Trace TraceInfo Track",
+    "trust": "ReadStats Remark Trust",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,9 @@
-"""A trace of one rank: one table of events, and what is derived from it once and lazily."""
+"""A trace of one rank: one table of events, and what is derived from it once and lazily.
+
+Categories are Kineto's words without a vendor prefix, so that ``cuda_runtime``, ``hip_runtime`` and
+``mtia_runtime`` are all ``runtime``. What a format cannot place is ``other`` and keeps its original word in
+the raw event.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,195 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from threading import Lock, RLock
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+)
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.model import links, nesting, steps
-from tuiprof.model.derived import Derivation, derived
-from tuiprof.model.intervals import Ints, Window, row_type, union
-from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
+from tuiprof.model import steps
+from tuiprof.model.intervals import Ints, Nesting, Window, nest, row_type, union
 from tuiprof.model.trust import ReadStats
 
 if TYPE_CHECKING:
     from tuiprof.model.steps import Uncaptured
     from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
+
+
+Category = Literal[
+    "cpu_op",  # a framework operator on the host, e.g. aten::mm
+    "annotation",  # a range the user or the framework named, e.g. record_function, ProfilerStep#3
+    "device_annotation",  # the shadow of an annotation on a device track; never counts as work
+    "runtime",  # a call of the device runtime API, e.g. cudaLaunchKernel
+    "driver",  # a call of the driver API, e.g. cuLaunchKernel
+    "kernel",  # a kernel on the device
+    "memcpy",  # a copy by the device
+    "memset",  # a fill by the device
+    "sync",  # a synchronisation activity as the device's profiler reports it (Kineto's cuda_sync)
+    "python_function",  # one call of a Python function
+    "overhead",  # the profiler's own work
+    "collective",  # a collective operation on the device, where the format tells them apart
+    "compile",  # compilation seen by the profiler
+    "dataloader",  # data loading, where the format tells it apart
+    "other",
+]
+
+CATEGORIES: Final[tuple[str, ...]] = get_args(Category)
+
+#: What makes a device busy. Annotations and sync activities never do.
+DEVICE_WORK: Final[tuple[str, ...]] = ("kernel", "memcpy", "memset", "collective")
+
+#: Host calls into the device's API: what launches work and what waits for it.
+HOST_CALLS: Final[tuple[str, ...]] = ("runtime", "driver")
+
+CATEGORY_TYPE: Final = pl.Enum(CATEGORIES)
+
+#: Columns of :attr:`tuiprof.model.Trace.events`. The table is sorted by ``ts``; of events that start together
+#: the longer comes first, so that a parent stands before its children.
+EVENT_SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
+    "ts": pl.Int64,  # start, ns since the trace origin
+    "dur": pl.Int64,  # length, ns; 0 for an event without length
+    "name": pl.Enum,  # dictionary-encoded over the names of this trace
+    "category": CATEGORY_TYPE,
+    "track": pl.UInt32,  # index into Trace.tracks
+    "device": pl.Int16,  # device index; null = host
+    "stream": pl.Int64,  # stream of a device event; null = none
+    "correlation": pl.Int64,  # joins a host call with the device work it launched; null = none
+    "external_id": pl.Int64,  # joins an operator with runtime calls and kernels; null = none
+    "sequence": pl.Int64,  # autograd's number: joins a forward operator with its backward node; null = none
+    "bytes": pl.Int64,  # bytes moved or filled; null = unknown
+    "ordinal": pl.UInt32,  # position of the event in its file, for Trace.raw_event
+}
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    derived = cached_property  # type checkers know this one by name
+else:
+
+    class derived(cached_property):  # noqa: N801 - a decorator, as the one it extends
+        """A cached property that one thread computes while all others that ask wait for it.
+
+        Python up to 3.11 did this for every cached property; what takes as long as the links of a million events should
+        not be computed twice at the same time in later versions either.
+        """
+
+        def __init__(self, make) -> None:
+            super().__init__(make)
+            self._guard = RLock()
+
+        def __get__(self, instance, owner=None):
+            """Return it, computed if need be."""
+            with self._guard:
+                return super().__get__(instance, owner)
+
+
+_MISSING: Final = object()
+_guard = Lock()
+
+
+@dataclass(slots=True)
+class Derivation:
+    """One cached result, and the lock that makes one thread compute it while the others wait."""
+
+    value: Any = _MISSING
+    lock: RLock = field(default_factory=RLock)
+
+
+class cached_on_trace(Generic[P, T]):  # noqa: N801 - a decorator, as functools.cache
+    """Decorator for a pure function of a trace: each trace keeps what the function returned, by its arguments.
+
+    The arguments after the trace are positional and hashable. The result may refer to the trace. It is held by the
+    trace alone, so both are freed together; a global cache, even one with weak keys, would keep them alive. A trace
+    never changes, so a result never expires. An error is not kept.
+    """
+
+    def __init__(self, make: Callable[Concatenate[Trace, P], T]) -> None:
+        self._make = make
+        update_wrapper(self, make)
+
+    def __call__(self, trace: Trace, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result for these arguments, computed the first time."""
+        if kwargs:
+            raise TypeError("pass the arguments of a function that is cached on a trace by position")
+        with _guard:
+            kept = trace.derivations.setdefault((self, args), Derivation())
+        if kept.value is _MISSING:
+            with kept.lock:
+                if kept.value is _MISSING:
+                    kept.value = self._make(trace, *args, **kwargs)
+        value: T = kept.value
+        return value
+
+    def is_cached(self, trace: Trace, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Return whether the result for these arguments is known, so that calling returns at once."""
+        kept = trace.derivations.get((self, args))
+        return kept is not None and kept.value is not _MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Links between host calls and device work, by correlation.
+
+    A *launch* is any runtime or driver call whose correlation meets device work; no list of names. One CUDA
+    graph launch meets many kernels.
+
+    Attributes:
+        launch_of: For every event, the row of the host call that launched it; -1 for host events and for
+            device work whose launch is not in the trace. Shape ``(len(trace),)``.
+        launches: Rows of the host calls that launched anything, in order of start.
+        work_count: Number of device events each of ``launches`` launched, same shape.
+        unmatched_work: Number of device work events without a launch in the trace.
+    """
+
+    launch_of: Ints
+    launches: Ints
+    work_count: Ints
+    unmatched_work: int
+
+
+def link(trace: Trace) -> Links:
+    """Join device work with the host calls of the same correlation.
+
+    Where a runtime call and the driver call inside it carry the same correlation, the outer one (which starts
+    first) is the launch.
+    """
+    launch_of: Ints = np.full(len(trace), -1, dtype=row_type(len(trace)))
+    work, calls = trace.device_work, trace.host_calls
+    keys, wanted = trace.ints("correlation", calls), trace.ints("correlation", work)
+    # Stable by correlation, so that of equal ones the earliest call comes first and is the one found.
+    order = np.argsort(keys, kind="stable")
+    order = order[
+        np.searchsorted(keys, 0, side="right", sorter=order) :
+    ]  # CUPTI writes 0 for "no correlation"
+    calls, keys = calls[order], keys[order]
+    if not len(calls):
+        return Links(launch_of, calls, calls, len(work))
+    position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
+    found = keys[position] == wanted
+    launch_of[work[found]] = calls[position[found]]
+    counts = np.bincount(position[found], minlength=len(calls))
+    launching = np.flatnonzero(counts)
+    launching = launching[np.argsort(calls[launching], kind="stable")]
+    return Links(launch_of, calls[launching], counts[launching], int((~found).sum()))
+
 
 Mask = npt.NDArray[np.bool_]
 _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
@@ -104,7 +281,7 @@ class Trace:
     """A trace of one rank.
 
     Args:
-        events: Table with the columns of :data:`tuiprof.model.schema.EVENT_SCHEMA`, sorted by ``ts``, of
+        events: Table with the columns of :data:`tuiprof.model.trace.EVENT_SCHEMA`, sorted by ``ts``, of
             events that start together the longer first.
         tracks: Tracks by index.
         info: Where it comes from.
@@ -325,14 +502,14 @@ class Trace:
         return np.flatnonzero(self.ends[:count] > low)
 
     @derived
-    def links(self) -> links.Links:
+    def links(self) -> Links:
         """Which host call launched which device work."""
-        return links.link(self)
+        return link(self)
 
     @derived
-    def nesting(self) -> nesting.Nesting:
+    def nesting(self) -> Nesting:
         """Parent and depth of every event within its track."""
-        return nesting.nest(self.starts, self.ends, self.track_codes)
+        return nest(self.starts, self.ends, self.track_codes)
 
     @derived
     def steps(self) -> steps.Steps:

@@ -1,6 +1,6 @@
 """Runs inside a Python process that was started without tuiprof: loads the probe there, or removes it.
 
-:mod:`tuiprof.session.attaching.enter` has the process execute this file with two names set: ``session``, its directory,
+:mod:`tuiprof.session.ptrace` has the process execute this file with two names set: ``session``, its directory,
 and ``what``, ``"enter"`` or ``"leave"``. The work is done in a separate thread, so that the borrowed thread continues
 at once. The result is a file in the session's ``control/``.
 """

@@ -23,12 +23,11 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from tuiprof.model.answer import Answer, Change, Line
-from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
+from tuiprof.model.report import Answer, Change, Line
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Style
-from tuiprof.report.ascii import to_ascii
 from tuiprof.report.md import code, escape
-from tuiprof.report.sanitize import for_log, sanitize
+from tuiprof.report.sanitize import for_log, sanitize, to_ascii
 from tuiprof.report.text import COLOURS, SIGNS, paint, wrap
 
 SHAPE: Final = 1
@@ -106,10 +105,7 @@ def _gain(change: Change) -> str:
     """Return ``saves about 1.40 ms a step (1.10 ms to 1.70 ms)``."""
     if change.saves_ns is None:
         return ""
-    text = f"{format_ns(change.saves_ns)}"
-    if change.saves_low_ns is not None and change.saves_high_ns is not None:
-        text += f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
-    return text
+    return format_ns(change.saves_ns) + (f" ({change.saves_range})" if change.saves_range else "")
 
 
 def _nothing_found(answer: Answer) -> tuple[str, str]:
@@ -181,17 +177,13 @@ def to_markdown(answer: Answer) -> str:
     if answer.changes:
         lines += ["| saves a step | range | what | where | fix | prove |", "|--:|--:|---|---|---|---|"]
     for change in answer.changes[:_MOST]:
-        saves = f"{format_ns(change.saves_ns)}" if change.saves_ns is not None else "–"
+        saves = format_ns(change.saves_ns) if change.saves_ns is not None else "–"
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"
-        span = (
-            format_ns_span(change.saves_low_ns, change.saves_high_ns)
-            if change.saves_low_ns is not None and change.saves_high_ns is not None
-            else ""
-        )
         prove = code(sanitize(change.prove)) if change.prove else ""
         lines.append(
-            f"| {saves} | {span} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} | {prove} |"
+            f"| {saves} | {change.saves_range} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} "
+            f"| {prove} |"
         )
     if answer.refused:
         lines.append(f"! no advice: {escape(answer.refused)}")

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.model.answer import Answer, Change, Lane, Picture, Range
-from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
+from tuiprof.model.report import Answer, Change, Lane, Picture, Range
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
+from tuiprof.report.charts import svg_charts
 from tuiprof.report.sanitize import sanitize
-from tuiprof.report.svg import charts
 
 _SIGNS = {"good": "✓", "info": "i", "warn": "!", "bad": "✗"}
 _WORDS = {"good": "good", "info": "for information", "warn": "warning", "bad": "bad"}
@@ -107,7 +107,7 @@ def _section(anchor: str, report: Report) -> str:
         f'<p class="verdict {report.verdict.level}">{_sign(report)}<span>{escape(report.verdict.sentence)}</span></p>',
         *(f'<p class="note">{escape(note)}</p>' for note in report.notes),
         f'<dl class="facts">{facts}</dl>' if facts else "",
-        *(chart for table in report.tables for chart in charts(table)),
+        *(chart for table in report.tables for chart in svg_charts(table)),
         *(_table(table) for table in report.tables),
         f"<details><summary>Definitions and thresholds</summary><dl>{rules}</dl></details>" if rules else "",
         "</section>",
@@ -256,11 +256,7 @@ def _change(change: Change) -> str:
     saves = ""
     if change.saves_ns is not None:
         share = change.share or 0.0
-        span = (
-            f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
-            if change.saves_low_ns is not None and change.saves_high_ns is not None
-            else ""
-        )
+        span = f" ({change.saves_range})" if change.saves_range else ""
         saves = (
             f'<p class="saves">saves about <b>{format_rough_share(share)}</b> '
             f"<small>{format_ns(change.saves_ns)}{span} of a step"

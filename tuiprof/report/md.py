@@ -8,7 +8,7 @@ from typing import Any
 
 from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style
-from tuiprof.report.chart import chart, is_line
+from tuiprof.report.charts import is_line, text_chart
 from tuiprof.report.sanitize import sanitize
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -25,7 +25,7 @@ def escape(text: str) -> str:
 
 def _table(table: Table, style: Style) -> list[str]:
     columns = [column for column in table.columns if not column.hidden]
-    lines = [f"### {escape(table.title)}", "", *fenced(chart(table, style))]
+    lines = [f"### {escape(table.title)}", "", *fenced(text_chart(table, style))]
     if table.rows.is_empty():
         return [*lines, f"{escape(table.empty)}", ""]
     rows = table.rows if style.rows is None else table.rows.head(style.rows)
@@ -88,7 +88,7 @@ def pictures(tables: Sequence[Table], style: Style) -> list[str]:
     """Return tables as charts alone; without its chart a series is left out, others are tables."""
     lines: list[str] = []
     for table in tables:
-        picture = fenced(chart(table, style))
+        picture = fenced(text_chart(table, style))
         if not picture and is_line(table):
             continue
         note = [escape(table.note), ""] if picture and table.note else []

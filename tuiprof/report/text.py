@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.report import Renderer, Style, in_full
-from tuiprof.report.ascii import to_ascii
-from tuiprof.report.chart import chart, is_line
-from tuiprof.report.sanitize import clip, for_log, sanitize, width
+from tuiprof.report.charts import is_line, text_chart
+from tuiprof.report.sanitize import clip, for_log, sanitize, to_ascii, width
 
 SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
 COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
@@ -206,7 +205,7 @@ def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
     left_out = [] if style.details else [table for table in shown[2:] if not table.whole]
     for table in (table for table in shown if table not in left_out):
-        picture = chart(table, style)
+        picture = text_chart(table, style)
         body = _table(table, style)
         # One heading for both: that of the chart says more.
         lines += ["", *([paint(picture[0], "1", style), *picture[1:], "", *body[1:]] if picture else body)]
@@ -226,7 +225,7 @@ def pictures(tables: Sequence[Table], style: Style) -> list[str]:
     """Return tables as charts, each after a blank line; without a chart a series is left out, others are tables."""
     lines: list[str] = []
     for table in tables:
-        picture = chart(table, style)
+        picture = text_chart(table, style)
         if not picture and is_line(table):
             continue
         note = wrap(table.note, style, "  ") if picture and table.note else []

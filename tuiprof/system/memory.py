@@ -29,15 +29,25 @@ def keep_freed() -> None:
     _set(_M_TRIM_THRESHOLD, 2 * _LARGEST)
 
 
+def map_arrays() -> None:
+    """Have the C library map every array on its own from now on, and return its memory as soon as it is freed.
+
+    Called before a screen makes its first arrays. The library takes a hole of the heap where one is large enough: those
+    that large arrays leave there are never small again, and what is kept moves out of them only slowly.
+    """
+    _set(_M_MMAP_THRESHOLD, _SMALLEST)
+
+
 def return_freed() -> None:
     """Collect reference cycles, give what was freed back to the system, and do so at once with arrays from now on.
 
     Arrays of all sizes, made anew for each picture, leave holes in the heap: a screen that follows steps of a
     millisecond grew by 3 MB an hour through them. Textual's strips form reference cycles, which Python collects among
-    old objects only when those have grown by a quarter.
+    old objects only when those have grown by a quarter. They take megabytes a minute, and Python can give back hardly
+    any of what such a peak took: by then something that is kept lies in each megabyte.
     """
     gc.collect()
-    _set(_M_MMAP_THRESHOLD, _SMALLEST)
+    map_arrays()
     if trim := _c_function("malloc_trim"):
         trim(0)
 

@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tuiprof.system.neuron_tools import find_tool
+from tuiprof.system.monitors import JsonStream, find_tool
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
-from tuiprof.telemetry._stream import JsonStream
 
 _PERIOD: Final = "1s"
 _CONFIG: Final = {
@@ -43,7 +42,7 @@ class Neuron:
     """
 
     def __init__(self, monitor: str) -> None:
-        from tuiprof.formats.neuron.report import (
+        from tuiprof.formats.neuron.monitor import (
             Reports,  # with it come the readers of profiles: only where needed
         )
 

@@ -32,8 +32,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize_lines
-from tuiprof.system.hangup import IGNORED
-from tuiprof.system.modules import module_command, module_environment
+from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.tui.start import Start
 from tuiprof.web.dashboard import Dashboard, within
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Floats, Ints, Mask, row_type
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit, HostTime
 
 #: Category of copies and fills, in addition to those of kernels.

@@ -10,9 +10,8 @@ import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.model import Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, distinct, member, row_type, union
-from tuiprof.model.schema import HOST_CALLS
+from tuiprof.model.trace import HOST_CALLS, cached_on_trace
 
 #: Host activities, most specific first: an instant belongs to the first that applies.
 HOST_CAUSES: dict[str, str] = {

@@ -9,9 +9,9 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.answer import Answer
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, complement, union
+from tuiprof.model.report import Answer
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif import Edit, HostTime

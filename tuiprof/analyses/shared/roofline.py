@@ -18,8 +18,8 @@ import numpy as np
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.calls import arguments
 from tuiprof.model import Trace
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif.chips import Chip, find_chip
 
 #: Maximum number of operators to read: those of one step, else from the middle.

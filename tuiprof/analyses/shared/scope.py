@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.model import Trace, Unavailable, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, Mask, clip, distinct, member, total
+from tuiprof.model.trace import cached_on_trace
 
 
 @dataclass(frozen=True, slots=True)

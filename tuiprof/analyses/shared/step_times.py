@@ -13,8 +13,8 @@ import numpy as np
 
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Rule, Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.trace import cached_on_trace
 
 #: The host runs ahead if a device step takes this many times as long as a host step.
 AHEAD: Final = 1.05

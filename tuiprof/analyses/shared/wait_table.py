@@ -14,7 +14,6 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import KINDS, READ, xla_marks
 from tuiprof.model import Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import (
     Coverage,
     Ints,
@@ -26,6 +25,7 @@ from tuiprof.model.intervals import (
     member,
     union,
 )
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.replay import Calibrated
 

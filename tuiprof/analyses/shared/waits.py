@@ -18,8 +18,8 @@ import numpy as np
 
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.model import Trace, Window
-from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, Mask, distinct, member, union
+from tuiprof.model.trace import cached_on_trace
 
 #: Kinds by the name of the call alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
 CALLS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(

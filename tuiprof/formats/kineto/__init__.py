@@ -11,7 +11,7 @@ from tuiprof.errors import TraceError
 from tuiprof.formats.registry import Format, Options
 
 if TYPE_CHECKING:
-    from tuiprof.formats.kineto.reading.reader import EventReader
+    from tuiprof.formats.kineto.reader import EventReader, RawChunks
     from tuiprof.formats.source import Source
     from tuiprof.model import Trace
     from tuiprof.model.trust import ReadStats
@@ -28,22 +28,19 @@ def _sniff(head: bytes, path: Path) -> bool:
 
 def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats import cache
-    from tuiprof.formats.kineto.layout import NotATrace
-    from tuiprof.formats.kineto.raw import RawChunks
-    from tuiprof.formats.kineto.reading.pool import start_pool
-    from tuiprof.formats.kineto.reading.stretches import LONGEST
+    from tuiprof.formats.kineto.layout import LONGEST, NotATrace
+    from tuiprof.formats.kineto.pool import start_pool
 
     if options.cache and source.size >= cache.WORTH_KEEPING:
-        from tuiprof.formats.sidecar import read_sync_sites
+        from tuiprof.formats.session_files import read_sync_sites
 
-        kept = cache.find(source, RawChunks.restored, read_sync_sites(source.path))
+        kept = cache.find(source, _restored, read_sync_sites(source.path))
         if kept is not None:
             return kept
     pool = start_pool(source, options.workers)
     try:
-        from tuiprof.formats.kineto.reading.reader import (
-            EventReader,  # imports numpy in parallel with the workers
-        )
+        # Here, so that numpy is imported while the workers start.
+        from tuiprof.formats.kineto.reader import EventReader, RawChunks
 
         reader = EventReader(source, options, pool)
         size = reader.read(_Partial(reader, options))
@@ -64,6 +61,12 @@ def _open(source: Source, options: Options) -> Trace:
     if options.cache:
         cache.keep(source, trace, RawChunks(source, reader.chunks).saved())
     return trace
+
+
+def _restored(source: Source, saved: bytes) -> RawChunks:
+    from tuiprof.formats.kineto.reader import RawChunks
+
+    return RawChunks.restored(source, saved)
 
 
 class _Partial:
@@ -89,7 +92,7 @@ class _Partial:
 
 
 def _stats(reader: EventReader, size: int) -> ReadStats:
-    from tuiprof.formats.kineto.reading.stretches import LONGEST
+    from tuiprof.formats.kineto.layout import LONGEST
     from tuiprof.model.trust import ReadStats, Remark
 
     stats = ReadStats(source_bytes=size, truncated=reader.truncated)
@@ -121,8 +124,8 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
 
 def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
     from tuiprof.formats.kineto.assemble import assemble, base_unix_ns, describe_file
-    from tuiprof.formats.kineto.raw import RawChunks
-    from tuiprof.formats.sidecar import read_sync_sites
+    from tuiprof.formats.kineto.reader import RawChunks
+    from tuiprof.formats.session_files import read_sync_sites
 
     return assemble(
         reader.gathered,

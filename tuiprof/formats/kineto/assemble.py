@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.arrange import step_markers
-from tuiprof.formats.kineto import communications, pairs, words
+from tuiprof.formats.event_table import far_off, in_words, order_of, step_markers
+from tuiprof.formats.kineto import categories
+from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
 from tuiprof.formats.kineto.columns import Columns
-from tuiprof.formats.kineto.events import MISSING, NONE
-from tuiprof.formats.kineto.gather import Gathered, time_order
-from tuiprof.formats.kineto.lanes import ASYNC, Labels, Lane, describe
-from tuiprof.formats.times import far_off
+from tuiprof.formats.kineto.decode import Communication, Rare
+from tuiprof.formats.kineto.numbers import MISSING, NONE
+from tuiprof.formats.kineto.reader import Gathered
 from tuiprof.formats.xplane.words import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
-from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
-from tuiprof.model.trace import RawSource
+from tuiprof.model.trace import CATEGORIES, CATEGORY_TYPE, RawSource
 from tuiprof.model.trust import ReadStats, Remark
 
 Ints = npt.NDArray[np.int64]
+_BEGIN = ord("B")
 _LARGEST_DEVICE = 1 << 10
 _NO_INTS, _NO_CODES = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
 
@@ -51,7 +53,7 @@ def assemble(
     spans = _with_pairs(spans, ends, gathered, stats)
     spans, instants = _together(spans, instants, stats)
     origin = _origin(spans, instants)
-    lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
+    lanes = [describe_lane(pid, tid, labels) for pid, tid in gathered.lanes]
     category, device, stream = _places(spans, gathered, lanes)
     steps = None
     if labels.of_xla:
@@ -68,7 +70,7 @@ def assemble(
         stats,
         instants=_instants(instants, gathered, origin),
         counters=_counters(gathered, origin),
-        communications=communications.table(gathered.communications),
+        communications=_communications(gathered.communications),
         sync_sites=sync_sites,
         step_markers=steps,
         raw=raw,
@@ -77,15 +79,15 @@ def assemble(
 
 def _xla_marks(spans: Columns, category: npt.NDArray[np.uint8], origin: int) -> pl.DataFrame | None:
     """Identify launches and step marks of XLA's profilers, which write no category; return the steps."""
-    unsaid = category == words.CODE["other"]
+    unsaid = category == categories.CODE["other"]
     correlation = spans.numbers.get("correlation")
     if correlation is not None:
-        category[unsaid & (correlation > 0)] = words.CODE["runtime"]
+        category[unsaid & (correlation > 0)] = categories.CODE["runtime"]
     step = spans.numbers.pop("step_num", None)
     if step is None:
         return None
-    marks = np.flatnonzero((step >= 0) & ~np.isin(category, list(words.ON_DEVICE)))
-    category[marks] = words.CODE["annotation"]
+    marks = np.flatnonzero((step >= 0) & ~np.isin(category, list(categories.ON_DEVICE)))
+    category[marks] = categories.CODE["annotation"]
     start = spans.ts[marks] - origin
     return step_markers(spans.name[marks], step[marks], start, start + _durations(spans)[marks])
 
@@ -101,7 +103,7 @@ def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadSt
     if len(ends):
         assert ends.phase is not None
         names = gathered.names
-        found = pairs.match(
+        found = match(
             ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
         )
         unended, unbegun = found.unended, found.unbegun
@@ -116,14 +118,14 @@ def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadSt
             {key: column[rows] for key, column in ends.numbers.items()},
         )
         spans = spans.joined(matched)
-    asynchronous, more_unended, more_unbegun = pairs.match_async(gathered.rare, last)
+    asynchronous, more_unended, more_unbegun = match_async(gathered.rare, last)
     if asynchronous:
         spans = spans.joined(_async_columns(asynchronous, gathered))
     _remark_unmatched(unended + more_unended, unbegun + more_unbegun, stats)
     return spans
 
 
-def _async_columns(ranges: Sequence[pairs.Async], gathered: Gathered) -> Columns:
+def _async_columns(ranges: Sequence[Async], gathered: Gathered) -> Columns:
     begins = [found.begin for found in ranges]
     return Columns(
         np.array([event.ordinal for event in begins], dtype=np.uint32),
@@ -146,6 +148,100 @@ def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
     if unended:
         text = f"{unended} begin events without an end event last to the end of the trace"
         stats.remarks.append(Remark("unended", text, level="warn"))
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Spans made of pairs."""
+
+    begins: Ints  # row of the begin event of each span, among all that were given
+    ends_ns: Ints  # end of each span, ns
+    unended: int  # how many begins had no end; they last to the end of the trace
+    unbegun: int  # how many ends had no begin; they are dropped
+
+
+def match(
+    ts: Ints, phases: npt.NDArray[np.uint8], lanes: Sequence[int], names: Sequence[str], last_ns: int
+) -> Matched:
+    """Match begin and end events of each lane, like brackets; unclosed ones end at ``last_ns``.
+
+    An end closes the innermost open begin of its lane, or an outer one with its name. File order decides between equal
+    timestamps, except that an end waits for a begin of its name at the same instant (an empty range may be written end
+    first).
+    """
+    order = np.argsort(ts, kind="stable").tolist()
+    times, kinds = ts.tolist(), (phases == _BEGIN).tolist()
+    open_: dict[int, list[int]] = defaultdict(list)
+    waiting: dict[tuple[int, str, int], int] = defaultdict(int)
+    begins: list[int] = []
+    ends: list[int] = []
+    unbegun = unended = 0
+    soon = {(lanes[row], names[row], times[row]) for row in order if kinds[row]}
+    for row in order:
+        stack, name, at = open_[lanes[row]], names[row], times[row]
+        if kinds[row]:
+            key = (lanes[row], name, at)
+            if waiting.get(key):
+                waiting[key] -= 1
+                begins.append(row)
+                ends.append(at)
+            else:
+                stack.append(row)
+            continue
+        position = _position(stack, names, name)
+        if position is None and (lanes[row], name, at) in soon:
+            waiting[lanes[row], name, at] += 1
+        elif stack:
+            begins.append(stack.pop(-1 if position is None else position))
+            ends.append(at)
+        else:
+            unbegun += 1
+    unbegun += sum(waiting.values())
+    for stack in open_.values():
+        unended += len(stack)
+        begins.extend(stack)
+        ends.extend(max(last_ns, times[row]) for row in stack)
+    return Matched(np.asarray(begins, dtype=np.int64), np.asarray(ends, dtype=np.int64), unended, unbegun)
+
+
+@dataclass(frozen=True, slots=True)
+class Async:
+    """A span made of asynchronous begin and end events."""
+
+    begin: Rare  # its begin event
+    dur_ns: int  # its length, ns
+
+
+def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
+    """Match asynchronous begin and end events (b, e) of the same process, category and id.
+
+    Returns:
+        The spans; how many begins had no end; how many ends had no begin, or events had no time.
+    """
+    both = [event for event in events if event.phase in ("b", "e")]
+    timed = [(event, event.ts) for event in both if event.ts is not None]
+    lanes: dict[tuple[object, str, str], int] = {}
+    found = match(
+        np.array([ts for _, ts in timed], dtype=np.int64),
+        np.frombuffer("".join(e.phase for e, _ in timed).upper().encode(), dtype=np.uint8),
+        [lanes.setdefault((e.pid, e.cat, e.id), len(lanes)) for e, _ in timed],
+        [event.name for event, _ in timed],
+        max([last_ns, *(ts for _, ts in timed)]),
+    )
+    spans = [
+        Async(timed[row][0], end - timed[row][1])
+        for row, end in zip(found.begins.tolist(), found.ends_ns.tolist(), strict=True)
+    ]
+    return spans, found.unended, found.unbegun + len(both) - len(timed)
+
+
+def _position(stack: list[int], names: Sequence[str], name: str) -> int | None:
+    """Return the position of the innermost open begin of a name; the last if the end has no name."""
+    if not stack:
+        return None
+    if not name:
+        return len(stack) - 1
+    return next((i for i in range(len(stack) - 1, -1, -1) if names[stack[i]] == name), None)
 
 
 def _durations(spans: Columns) -> Ints:
@@ -182,14 +278,14 @@ def _places(
     spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16], Ints]:
     """Return category, device and stream of every span; -1 = none."""
-    other = words.CODE["other"]
-    by_word = [words.category(word) for word in gathered.cats]
-    lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)
+    other = categories.CODE["other"]
+    by_word = [categories.category(word) for word in gathered.cats]
+    lookup = np.array([other if word is None else categories.CODE[word] for word in by_word], dtype=np.uint8)
     category = lookup[spans.cat] if len(lookup) else np.zeros(0, dtype=np.uint8)
     unsaid = np.array([word is None for word in by_word], dtype=bool)
     if unsaid.any():
         _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, gathered, lanes)
-    on_device = np.isin(category, list(words.ON_DEVICE))
+    on_device = np.isin(category, list(categories.ON_DEVICE))
     device = np.full(len(spans), -1, dtype=np.int16)
     stream = np.full(len(spans), -1, dtype=np.int64)
     rows = np.flatnonzero(on_device)
@@ -238,13 +334,13 @@ def _by_name_and_lane(
     codes = []
     for cat, lane, name in distinct.tolist():
         about, text = lanes[lane], names[name]
-        if cats[cat].lower() in words.BY_NAME:
-            word = words.of_device_work(text)
+        if cats[cat].lower() in categories.BY_NAME:
+            word = categories.of_device_work(text)
         elif about.kind == "stream":
-            word = "device_annotation" if about.shadow else words.of_device_work(text, about.name)
+            word = "device_annotation" if about.shadow else categories.of_device_work(text, about.name)
         else:
-            word = "other" if about.kind == "other" else words.of_host_event(text)
-        codes.append(words.CODE[word])
+            word = "other" if about.kind == "other" else categories.of_host_event(text)
+        codes.append(categories.CODE[word])
     category[rows] = np.array(codes, dtype=np.uint8)[where.reshape(-1)]
 
 
@@ -270,7 +366,7 @@ def _table(
         _NO_CODES,
         _NO_CODES,
     )
-    order = time_order(given["ts"], given["dur"], given["ordinal"])
+    order = order_of(given["ts"], given["dur"], given["ordinal"])
     if len(order) < 1 << 32:
         order = order.astype(np.uint32)  # half the memory while the columns are put in order
 
@@ -280,8 +376,8 @@ def _table(
     columns = [
         pl.Series("ts", sorted_("ts") - origin),
         pl.Series("dur", sorted_("dur")),
-        _worded(pl.Series("name", sorted_("name")), pl.Enum(list(names))),
-        _worded(pl.Series("category", sorted_("category")), CATEGORY_TYPE),
+        in_words(sorted_("name"), pl.Enum(list(names))).alias("name"),
+        in_words(sorted_("category"), CATEGORY_TYPE).alias("category"),
         pl.Series("track", sorted_("track")),
         _nullable("device", sorted_("device"), -1),
         _nullable("stream", sorted_("stream"), -1),
@@ -293,12 +389,6 @@ def _table(
             columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
     columns.append(pl.Series("ordinal", sorted_("ordinal")))
     return pl.DataFrame(columns)
-
-
-def _worded(codes: pl.Series, words: pl.Enum) -> pl.Series:
-    """Convert codes to an Enum column without creating strings; the Polars 2 API has another name for it."""
-    to = getattr(codes.cat, "to", None)
-    return codes.cast(words) if to is None else to(words)
 
 
 def _nullable(name: str, values: npt.NDArray[Any], missing: int) -> pl.Series:
@@ -352,6 +442,21 @@ def _instants(instants: Columns, gathered: Gathered, origin: int) -> pl.DataFram
     for key, column in instants.numbers.items():
         columns[key] = _nullable(key, column[order], MISSING)
     return pl.DataFrame(columns)
+
+
+def _communications(found: Sequence[Communication]) -> pl.DataFrame | None:
+    """Return them as a table; None when there are none."""
+    if not found:
+        return None
+    schema = {
+        "correlation": pl.Int64,
+        "external_id": pl.Int64,
+        "group": pl.String,
+        "description": pl.String,
+        "ranks": pl.String,
+        "size": pl.Int64,
+    }
+    return pl.DataFrame([msgspec.structs.astuple(one) for one in found], schema=schema, orient="row")
 
 
 def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:

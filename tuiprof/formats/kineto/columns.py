@@ -1,4 +1,8 @@
-"""Converts a stretch of events to columns, which a worker returns instead of one object per event."""
+"""Events as they are decoded, and their columns, which a worker returns instead of one object per event.
+
+Field names are those of the Trace Event Format document; Kineto adds the keys inside ``args``. Other fields stay in
+the file and are read on demand for the raw event.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,106 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import clock
-from tuiprof.formats.kineto.events import (
+from tuiprof.formats.kineto.numbers import (
     MISSING,
-    NO_ARGS,
-    NO_MEMORY_ARGS,
     NONE,
-    AnyEvent,
-    ExactEvent,
-    Instant,
-    Loose,
+    Codes,
+    Ints,
+    codes,
+    integers,
+    ns_from_numbers,
+    ns_from_text,
 )
-from tuiprof.formats.kineto.fastpath.arrays import Codes, Ints, codes, integers
+
+#: Accepted types of a number. Tools write ids as text; non-numeric text is MISSING.
+Loose = int | float | str | None
+#: A process or a thread, as :func:`identity` returns it.
+Identity = int | str | None
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that become columns."""
+
+    correlation: Loose = NONE
+    external_id: Loose = msgspec.field(default=NONE, name="External id")
+    # PyTorch 1.8 to 1.10 wrote it in lower case on runtime calls and device work.
+    external_id_lower: Loose = msgspec.field(default=NONE, name="external id")
+    sequence: Loose = msgspec.field(default=NONE, name="Sequence number")
+    # Ascend's msprof: joins a CANN call with the task it launched.
+    connection_id: Loose = NONE
+    # XLA's profilers (JAX) write both as text.
+    correlation_id: Loose = NONE
+    step_num: Loose = NONE
+    stream: Loose = NONE
+    device: Loose = NONE
+    bytes: Loose = NONE
+
+
+class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of Kineto's ``[memory]`` instants."""
+
+    bytes: Loose = msgspec.field(default=MISSING, name="Bytes")
+    address: Loose = msgspec.field(default=MISSING, name="Addr")
+    total_allocated: Loose = msgspec.field(default=MISSING, name="Total Allocated")
+    total_reserved: Loose = msgspec.field(default=MISSING, name="Total Reserved")
+    device_type: Loose = msgspec.field(default=MISSING, name="Device Type")
+    device: Loose = msgspec.field(default=MISSING, name="Device Id")
+
+
+NO_ARGS = Args()
+NO_MEMORY_ARGS = MemoryArgs()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event with its times as numbers: exact for nearly every trace, and checked per value."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: Loose = None
+    dur: Loose = None
+    args: Args | None = NO_ARGS
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """One event with its times as text, for timestamps that a double cannot represent."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    args: Args | None = NO_ARGS
+
+
+class Instant(msgspec.Struct, gc=False):
+    """Fields of events without a duration."""
+
+    args: MemoryArgs | None = NO_MEMORY_ARGS
+
+
+class Loosely(msgspec.Struct, gc=False):
+    """An event of a rare kind (metadata, counters, asynchronous ranges) with all its arguments."""
+
+    ts: msgspec.Raw = msgspec.Raw()
+    id: int | str | float | None = None
+    args: Any = None
+
+
+AnyEvent = Event | ExactEvent
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_exact_events = msgspec.json.Decoder(list[ExactEvent]).decode
+decode_pieces = msgspec.json.Decoder(list[msgspec.Raw]).decode
+decode_event = msgspec.json.Decoder(Event).decode
+decode_exact_event = msgspec.json.Decoder(ExactEvent).decode
+decode_instant = msgspec.json.Decoder(Instant).decode
+decode_loosely = msgspec.json.Decoder(Loosely).decode
+
 
 #: Integer columns beside the times: those of the event table, and the number that marks a step.
 NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes", "step_num")
@@ -116,7 +208,7 @@ class Books:
             book.setdefault(lane, len(book))
         return np.repeat(codes([book[lane] for lane in runs]), np.diff(starts, append=len(pid)))
 
-    def lane_list(self) -> list[tuple[int | str | None, int | str | None]]:
+    def lane_list(self) -> list[tuple[Identity, Identity]]:
         """Return the lanes in order of their codes; numbers written as text are numbers."""
         return [(identity(pid), identity(tid)) for pid, tid in self.lanes]
 
@@ -151,10 +243,7 @@ def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[s
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
-    columns = {
-        "external_id": _first(external, older),
-        "sequence": _numbers([a.sequence for a in arguments]),
-    }
+    columns = {"external_id": _first(external, older), "sequence": _numbers([a.sequence for a in arguments])}
     if linked:
         correlation = _numbers([a.correlation for a in arguments])
         connection = _numbers([a.connection_id for a in arguments])
@@ -185,8 +274,8 @@ def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
 
 def _times(values: list[Loose | msgspec.Raw], events: Sequence[AnyEvent]) -> Ints:
     if events and isinstance(events[0], ExactEvent):
-        return clock.from_text([bytes(value) for value in values])  # type: ignore[arg-type]
-    converted = clock.from_numbers(values)
+        return ns_from_text([bytes(value) for value in values])  # type: ignore[arg-type]
+    converted = ns_from_numbers(values)
     if converted is None:
         raise Untimely
     return converted
@@ -235,7 +324,7 @@ def _first(preferred: Ints | None, other: Ints | None) -> Ints | None:
     return np.where(preferred == NONE, other, preferred)
 
 
-def identity(value: object) -> int | str | None:
+def identity(value: object) -> Identity:
     """Return a process or thread; a number written as text is a number."""
     if isinstance(value, str):
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tuiprof.formats.kineto.events import (
+from tuiprof.formats.kineto.columns import (
     Args,
     Event,
     MemoryArgs,

@@ -67,7 +67,6 @@ def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.neuron import captures, monitor
     from tuiprof.formats.neuron.tables import JsonTables, ParquetTables
     from tuiprof.formats.registry import first_bytes
-    from tuiprof.system.neuron_tools import find_tool
 
     path = source.path
     if path.is_dir():
@@ -77,7 +76,7 @@ def _open(source: Source, options: Options) -> Trace:
     else:
         head = first_bytes(source)
         if captures.is_capture(head, path):
-            raise captures.refuse(path, find_tool("neuron-explorer"))
+            raise captures.refusal(path)
         kind = _kind(head, path)
         if kind == "parquet":
             trace = _read(ParquetTables(path.parent), path.parent, None)
@@ -92,12 +91,11 @@ def _open(source: Source, options: Options) -> Trace:
 
 
 def _choose(path: Path) -> Path:
-    from tuiprof.formats.neuron.captures import refuse
-    from tuiprof.system.neuron_tools import find_tool
+    from tuiprof.formats.neuron.captures import refusal
 
     found = _profiles(path)
     if not found:
-        raise refuse(path, find_tool("neuron-explorer"))
+        raise refusal(path)
     if len(found) > 1:
         names = ", ".join(str(each.relative_to(path)) for each in found[:5])
         raise TraceError(f"{path} contains {len(found)} Neuron profiles", f"open one of {names}")
@@ -117,12 +115,12 @@ def _json(source: Source) -> dict[str, Any]:
 
 
 def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
-    from tuiprof.formats.neuron import assemble, device, system
+    from tuiprof.formats.neuron import profiles
     from tuiprof.formats.neuron.tables import RawRows
     from tuiprof.model import DeviceInfo, ReadStats, Trace, TraceInfo
 
-    of_system = system.read(tables)
-    joined = assemble.join(of_system or device.read(tables), from_first=bool(of_system))
+    of_system = profiles.read_system(tables)
+    joined = profiles.join(of_system or profiles.read_device(tables), from_first=bool(of_system))
     properties = _properties(tables, document)
     metadata = properties.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -134,11 +132,14 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
         remarks=remarks,
     )
     if of_system:
-        tracks = system.describe_tracks(joined.tracks)
-        counters, instants = system.counters(tables, tracks, joined.origin), None
+        tracks = profiles.system_tracks(joined.tracks)
+        counters, instants = profiles.system_counters(tables, tracks, joined.origin), None
     else:
-        tracks = device.describe_tracks(joined.tracks)
-        counters, instants = device.counters(tables, tracks), device.instants(tables, tracks)
+        tracks = profiles.device_tracks(joined.tracks)
+        counters, instants = (
+            profiles.device_counters(tables, tracks),
+            profiles.device_instants(tables, tracks),
+        )
     cores = sorted({track.device for track in tracks if track.device is not None})
     kind = str(metadata.get("instance_type") or _nested(properties, "summary", "instance_type") or "")
     info = TraceInfo(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.times import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS
 from tuiprof.system.memory import available_bytes
 
 Ints = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""From the names XLA's profilers write to the categories of the model.
+"""What the names in an XSpace say: kinds of lines, categories, tracks, devices and the framework.
 
 An XPlane carries no category: what an event is follows from the plane and line it lies on, from its stats and
 from its name. C++ names change every few releases (``TfrtCpu…``, ``PjRtCpu…``, ``CommonPjRt…``), so they are
@@ -10,7 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tuiprof.model import DeviceInfo, TraceInfo, Track
+
+if TYPE_CHECKING:
+    from tuiprof.formats.xplane.space import Plane, Space
 
 
 class Row(IntEnum):
@@ -66,7 +72,7 @@ def stream_of(line: str) -> int | None:
     return int(match[1]) if match else None
 
 
-#: A host wait that the runtime writes as two short marks of one name; see :mod:`tuiprof.formats.xplane.link`.
+#: A host wait that the runtime writes as two short marks of one name; see :mod:`tuiprof.formats.xplane.build`.
 AWAIT: Final = re.compile(r"Buffer::(?:Await|AwaitReady|BlockHostUntilReady|ToLiteral(?:Sync)?)$|AwaitReady$")
 #: The host call that hands a program to a TPU core.
 ENQUEUE: Final = "DoEnqueueProgram"
@@ -200,3 +206,73 @@ def of_stream(name: str, line: str, details: str) -> str:
 def of_wait(name: str) -> str:
     """Return the category of a mark inside a TPU program."""
     return "sync" if re.search(r"wait|barrier|sync", name) else "device_annotation"
+
+
+def tracks_of(space: Space, threads: dict[int, int]) -> tuple[Track, ...]:
+    """Return a track for every line, in file order."""
+    tracks = []
+    for index, line in enumerate(space.lines):
+        plane = space.planes[line.plane]
+        device, row = device_of(plane.name), row_of(plane.name, line.name)
+        name = line.display_name or line.name or f"line {line.id}"
+        if row is Row.HOST:
+            tracks.append(Track(index, "thread", plane.name, threads.get(index, line.id), name))
+        elif row in (Row.SHADOW, Row.WAITS, Row.COUNTERS) or device is None:
+            tracks.append(Track(index, "other", plane.name, line.id, name, device[1] if device else None))
+        else:
+            stream = stream_of(line.name)
+            tracks.append(
+                Track(
+                    index,
+                    "stream",
+                    plane.name,
+                    line.id if stream is None else stream,
+                    name if stream is None else f"stream {stream}",
+                    device[1],
+                )
+            )
+    return tuple(tracks)
+
+
+def describe(space: Space, path: Path | None, origin_unix_ns: int | None) -> TraceInfo:
+    """Return the origin of the trace."""
+    devices: dict[int, DeviceInfo] = {}
+    for plane in space.planes:
+        found = device_of(plane.name)
+        if found is not None and found[1] not in devices:
+            devices[found[1]] = _device(plane, *found)
+    properties: dict[str, object] = {}
+    for plane in space.planes:
+        if device_of(plane.name) is None:
+            properties.update((k, v) for k, v in plane.values.items() if not isinstance(v, bytes))
+    return TraceInfo(
+        path,
+        "xplane",
+        origin_unix_ns,
+        tuple(devices[index] for index in sorted(devices)),
+        framework=_framework(space, properties),
+        host=space.hostnames[0] if space.hostnames else "",
+        properties=properties,
+    )
+
+
+def _device(plane: Plane, kind: str, index: int) -> DeviceInfo:
+    values = plane.values
+    vendor = str(values.get("device_vendor") or "")
+    name = str(
+        values.get("device_type_string")
+        or values.get("gpu_device_name")
+        or " ".join(word for word in (vendor, kind, str(index)) if word)
+    )
+    memory = values.get("memory_size")
+    properties = {key: value for key, value in values.items() if not isinstance(value, bytes)}
+    return DeviceInfo(index, name, memory if isinstance(memory, int) else None, properties)
+
+
+def _framework(space: Space, properties: dict[str, object]) -> str:
+    if version := properties.get("jax_version"):
+        return f"JAX {version}"
+    return framework(
+        (metadata.name for plane in space.planes for metadata in plane.events.values()),
+        (line.name for line in space.lines),
+    )

@@ -1,4 +1,4 @@
-"""Starting a script under tuiprof, and waiting for its end."""
+"""Starting a script under tuiprof, with the options that say where its steps end, and waiting for its end."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ import platform
 import re
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
-from tuiprof.session.log.records import SCHEMA_VERSION, End
-from tuiprof.session.run.command import choose_python, must_be_python, resolve
+from tuiprof.session.log import SCHEMA_VERSION, End
 from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
-from tuiprof.session.run.plan import Plan, Reply
+from tuiprof.session.run.interpreter import choose_python, must_be_python, resolve
 from tuiprof.session.run.source import keep, script_of
-from tuiprof.session.store.folders import Session, create, sessions_root, write_meta
-from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
+from tuiprof.session.run.supervisor import Plan, Reply
+from tuiprof.session.store.folders import Session, create, sessions_root
+from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest, write_meta
 from tuiprof.session.store.status import Status, last_end
-from tuiprof.system.hangup import IGNORED
+from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
@@ -52,7 +51,7 @@ class LaunchSpec:
         argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
         name: Name of the session; empty = the scenario, or the name of the script.
         cwd: Where to run it; None = here.
-        python: ``--python`` (see :func:`tuiprof.session.run.command.choose_python`).
+        python: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`).
         scenario: The scenario, if it is one.
         env: Environment variables on top of this process's.
         capture: Steps to profile from the start on; None = none.
@@ -199,23 +198,33 @@ def wait(session: Session, timeout_s: float | None = None) -> Status:
 
 
 def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> SessionMeta:
+    return new_meta(
+        spec.name or _name(spec),
+        list(spec.argv),
+        str(cwd),
+        python=str(python) if command[0] == str(python) else "",
+        scenario=spec.scenario,
+        capture=spec.capture,
+    )
+
+
+def new_meta(name: str, argv: list[str], cwd: str, **more: Any) -> SessionMeta:
+    """Return the metadata of a session that begins now, on this machine; ``more`` are further fields."""
     return SessionMeta(
         v=SCHEMA_VERSION,
-        name=spec.name or _name(spec),
-        argv=list(spec.argv),
-        cwd=str(cwd),
+        name=name,
+        argv=argv,
+        cwd=cwd,
         unix_ns=time.time_ns(),
         mono_ns=time.monotonic_ns(),
         boot=boot_id(),
         host=platform.node(),
-        python=str(python) if command[0] == str(python) else "",
-        scenario=spec.scenario,
-        capture=spec.capture,
         # By name: the package itself reaches every room, which this one must not import.
         versions={
             "tuiprof": import_module("tuiprof").__version__,
             "tuiprof's python": platform.python_version(),
         },
+        **more,
     )
 
 
@@ -248,19 +257,15 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
     # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
-    # -P: the working directory must not shadow modules. PYTHONPATH: tuiprof may run from a checkout, and what it
-    # needs may lie where the caller's own path says.
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), env.get("PYTHONPATH"))))
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tuiprof.session.run.supervisor", str(session.path)],
+                module_command("tuiprof.session.run.supervisor", str(session.path)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=env,
+                env=recorder_environment(),
                 start_new_session=True,
                 pass_fds=() if plan.stdin is None else (plan.stdin,),
             )
@@ -271,10 +276,60 @@ def _supervise(session: Session, plan: Plan) -> None:
         answer, _ = process.communicate(msgspec.json.encode(plan))
         reply = msgspec.json.decode(answer, type=Reply)
     except (OSError, msgspec.DecodeError) as error:
-        said = log.read_text(errors="replace").strip().splitlines()
-        raise LaunchError(
-            f"the supervisor died: {said[-1] if said else 'no output'}", f"see {log}"
-        ) from error
+        raise died("supervisor", log) from error
     if reply.error:
         kind = SessionError if reply.of_session else LaunchError
         raise kind(reply.error, reply.remedy)
+
+
+def recorder_environment() -> dict[str, str]:
+    """Return the environment of a process that records; what it needs may lie where the caller's own path says."""
+    own = ("PYTHONHOME", "TUIPROF_SESSION")
+    return {name: value for name, value in module_environment().items() if name not in own}
+
+
+def died(what: str, log: Path) -> LaunchError:
+    """Return the error for a process that ended instead of recording, with the last line of its output."""
+    said = log.read_text(errors="replace").strip().splitlines()
+    return LaunchError(f"the {what} died: {said[-1] if said else 'no output'}", f"see {log}")
+
+
+#: Variables of the script's environment that the probe reads.
+STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
+
+
+def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
+    """Return the environment variables for the probe.
+
+    Args:
+        at: ``FILE:LINE``; None = not so.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        option: What the user typed before them, ``{}`` for ``at`` and ``function``.
+
+    Raises:
+        UsageProblem: It cannot be read, there is no such file, or both are given.
+    """
+    step_at, step_function = option.format("at"), option.format("function")
+    if at and function:
+        raise UsageProblem(f"{step_at} cannot be used with {step_function}", "use one of them")
+    if at:
+        file, _, line = at.rpartition(":")
+        if not file or not line.isdecimal() or not int(line):
+            raise UsageProblem(f"{step_at} {at!r} is not FILE:LINE", "for example train.py:88")
+        path = Path(file)
+        if not path.is_file():
+            raise UsageProblem(
+                f"{step_at}: there is no file {file}", "its path is relative to the current directory"
+            )
+        lines = path.read_bytes().count(b"\n") + 1
+        if int(line) > lines:
+            raise UsageProblem(f"{step_at}: {file} has {lines} lines", f"it has no line {line}")
+        return {STEP_AT: f"{path.resolve()}:{int(line)}"}
+    if function:
+        module, _, name = function.partition(":")
+        if not module or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise UsageProblem(
+                f"{step_function} {function!r} is not MODULE:NAME", "for example __main__:train_step"
+            )
+        return {STEP_FUNCTION: function}
+    return {}

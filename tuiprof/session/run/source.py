@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import SessionError
-from tuiprof.session.run.command import is_python
+from tuiprof.session.run.interpreter import is_python
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import Source
 from tuiprof.system.files import open_regular, read_small, typed_path, write_atomic
@@ -102,11 +102,7 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
 
 
 def texts(session: Session) -> dict[str, str]:
-    """Return the texts that a session keeps of its script, by their paths beside it; the script is the first.
-
-    Args:
-        session: The session; untrusted.
-    """
+    """Return the texts that a session (untrusted) keeps of its script, by their paths beside it; the script first."""
     source = session.meta.source
     folder = (session.path / FOLDER).resolve()
     found: dict[str, str] = {}

@@ -26,11 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.log.records import SCHEMA_VERSION
-from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.hosts import (
     TOGETHER_NS,
     ClockDifference,
@@ -46,32 +42,11 @@ from tuiprof.session.store.hosts import (
     shift_ns,
     with_waiting,
 )
-from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
+from tuiprof.session.store.meta import SESSION_FILE, Clock, SessionMeta, read_meta, write_meta
 from tuiprof.session.store.status import Status, status
 from tuiprof.session.store.summary import Summary, of_run, summary_of
-from tuiprof.system.files import explain, read_versioned, typed_path, write_atomic
+from tuiprof.system.files import explain, typed_path
 
-__all__ = [
-    "CaptureRequest",
-    "DeviceMeta",
-    "Git",
-    "RecorderLock",
-    "Scenario",
-    "Session",
-    "SessionMeta",
-    "Summary",
-    "create",
-    "find_session",
-    "ladder_dirs",
-    "list_sessions",
-    "read_meta",
-    "run_of",
-    "sessions_root",
-    "slug",
-    "write_meta",
-]
-
-SESSION_FILE: Final = "session.json"
 #: Marks a directory that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
 LADDER_FILE: Final = "ladder.json"
 _NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
@@ -161,11 +136,7 @@ class Session:
         return next((host.session for host in self.others if host.name == on_host), self)
 
     def with_traces(self, rank: int | None = None) -> Session:
-        """Return the part of the run with the traces of a rank.
-
-        Args:
-            rank: The rank; None = the lowest that has some.
-        """
+        """Return the part of the run with the traces of a rank; None = the lowest rank that has some."""
         parts = [part for part in self.parts if part.traces()]
         of_rank = next((host.session for host in self.others if rank in host.ranks), self)
         return of_rank if rank is not None or not parts else parts[0]
@@ -283,32 +254,8 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "session"
 
 
-def write_meta(path: Path, meta: SessionMeta) -> None:
-    """Write ``session.json`` atomically.
-
-    Raises:
-        SessionError: It cannot be written.
-    """
-    write_atomic(path / SESSION_FILE, msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
-
-
-def read_meta(path: Path) -> SessionMeta:
-    """Read ``session.json``.
-
-    Raises:
-        SessionError: It does not exist, is not a session, or was written by a newer tuiprof.
-    """
-    remedy = "delete the session, or restore the file"
-    return read_versioned(
-        path / SESSION_FILE, SessionMeta, what="session", version=SCHEMA_VERSION, remedy=remedy
-    )
-
-
 def session_dirs(root: Path) -> list[Path]:
-    """Return the session directories under a root, newest first, without reading them.
-
-    Args:
-        root: Where sessions are kept; it need not exist.
+    """Return the session directories under a root (which need not exist), newest first, without reading them.
 
     Raises:
         SessionError: It cannot be read.
@@ -317,10 +264,7 @@ def session_dirs(root: Path) -> list[Path]:
 
 
 def ladder_dirs(root: Path) -> list[Path]:
-    """Return the ladder directories under a root, newest first.
-
-    Args:
-        root: Where sessions are kept; it need not exist.
+    """Return the ladder directories under a root (which need not exist), newest first.
 
     Raises:
         SessionError: It cannot be read.

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from tuiprof.session.log.records import DeviceStep, Head, Slower, Step
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import DeviceStep, Head, Slower, Step, decode, first_head
 from tuiprof.session.store.hosts import Launch, Part, combined, launch_of, part_of
-from tuiprof.session.store.pieces import decode, first_head
+from tuiprof.session.store.meta import Clock
+from tuiprof.session.store.output import lost_output, trouble
 from tuiprof.session.store.status import State, Status
-from tuiprof.session.store.storage import lost_output, trouble
 from tuiprof.system.files import read_end
 
 if TYPE_CHECKING:

@@ -19,18 +19,17 @@ from typing import Final, TextIO
 
 from tuiprof.errors import SessionError
 from tuiprof.model.characters import shell_word
-from tuiprof.report.ascii import to_ascii
-from tuiprof.report.terminal import Terminal, this_terminal
+from tuiprof.report import Terminal, this_terminal
+from tuiprof.report.sanitize import to_ascii
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
+from tuiprof.session.live.sharing import of_others
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.output import OutputReader
+from tuiprof.session.store.output import OutputReader, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.storage import trouble
-from tuiprof.system.hangup import on_hang_up, signals_kept
+from tuiprof.system.own_process import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import one_line
 from tuiprof.tui.live.phase_bar import phase_line, phases_of

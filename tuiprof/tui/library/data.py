@@ -17,7 +17,7 @@ from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
     from tuiprof.session.run.interpreter import Facts
@@ -64,7 +64,7 @@ class Library:
 
     def read_example(self, cancelled: Callable[[], bool]) -> None:
         """Read what the example says first; takes seconds unless it was read before."""
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         if self.example is not None and not self._example:
             self._example = ask(self.example, cancelled).line
@@ -80,7 +80,7 @@ class Library:
         Raises:
             LaunchError: There is no such interpreter.
         """
-        from tuiprof.session.run.command import choose_python
+        from tuiprof.session.run.interpreter import choose_python
 
         return choose_python(self._python)
 
@@ -104,7 +104,7 @@ class Library:
         """
         from tuiprof.ladder import scenarios
         from tuiprof.session.store.folders import list_sessions
-        from tuiprof.session.store.labels import Labels, read_labels
+        from tuiprof.session.store.meta import Labels, read_labels
 
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
         for session in sessions:  # finished sessions do not grow
@@ -434,7 +434,7 @@ class Measured:
         Returns:
             Whether there was one.
         """
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         for figure in list(self._found.get(ladder, {}).values()):
             if figure.trace is not None and figure.trace not in self._headlines:

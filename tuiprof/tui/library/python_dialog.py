@@ -26,8 +26,7 @@ from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.lines import Painted
 
 if TYPE_CHECKING:
-    from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.run.interpreters import Interpreter
+    from tuiprof.session.run.interpreter import Facts, Interpreter
 
 #: The oldest Python that the probe runs in.
 _OLDEST: Final = "3.9"
@@ -74,7 +73,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """List the interpreters found, then query each."""
-        from tuiprof.session.run.interpreters import Interpreter, find_interpreters
+        from tuiprof.session.run.interpreter import Interpreter, find_interpreters
 
         self._found = find_interpreters()
         if self._chosen not in [one.path for one in self._found]:
@@ -143,7 +142,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
         def answered(text: str | None) -> None:
             if text:
-                from tuiprof.session.run.command import choose_python
+                from tuiprof.session.run.interpreter import choose_python
 
                 self.dismiss(choose_python(text))
 
@@ -157,7 +156,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
 def _wrong_python(text: str) -> str:
     """Return the error in a typed interpreter; empty = none."""
-    from tuiprof.session.run.command import choose_python
+    from tuiprof.session.run.interpreter import choose_python
 
     if not text:
         return "type a path"

@@ -60,7 +60,7 @@ class SessionActions:
 
     def ask_for_tags(self, session: Summary) -> None:
         """Change the tags of a session."""
-        from tuiprof.session.store.labels import read_labels, set_tags
+        from tuiprof.session.store.meta import read_labels, set_tags
         from tuiprof.tui.dialogs.form import TextForm
 
         path = Path(session.path)
@@ -78,7 +78,7 @@ class SessionActions:
 
     def ask_for_note(self, session: Summary) -> None:
         """Write a note on a session."""
-        from tuiprof.session.store.labels import add_note
+        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
@@ -124,7 +124,7 @@ class SessionActions:
 
 def _wrong_tags(text: str) -> str:
     """Return the error in typed tags; empty = none."""
-    from tuiprof.session.store.labels import parse_tags
+    from tuiprof.session.store.meta import parse_tags
 
     try:
         parse_tags(text)

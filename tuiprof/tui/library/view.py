@@ -19,7 +19,7 @@ from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spr
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.labels import Labels
+    from tuiprof.session.store.meta import Labels
     from tuiprof.session.store.summary import Summary
 
 #: Endings that all traces share, left out of their names.

@@ -6,9 +6,9 @@ import math
 from collections.abc import Set
 
 from tuiprof.session.live.alerts import Alert, alerts
-from tuiprof.session.live.ownership import of_others
-from tuiprof.session.live.stats import NO_STATS, StepStats
-from tuiprof.session.store.storage import trouble
+from tuiprof.session.live.series import NO_STATS, StepStats
+from tuiprof.session.live.sharing import of_others
+from tuiprof.session.store.output import trouble
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.view import View, phases, stats_in_view
 

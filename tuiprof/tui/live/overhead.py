@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from tuiprof.session.store.viewing import store_viewing
+from tuiprof.session.store.meta import store_viewing
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.view import overhead_row
 from tuiprof.tui.widgets.spans import Row

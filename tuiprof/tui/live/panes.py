@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.step_source import counted, likely
-from tuiprof.session.live.straggler import lanes
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import DevicePanel
@@ -88,7 +88,7 @@ class RunPanes(Vertical):
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or it has made one."""
-        from tuiprof.session.run.activity import activity
+        from tuiprof.session.live.step_source import activity
 
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):

@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.system.memory import return_freed
+from tuiprof.system.memory import map_arrays, return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
@@ -39,7 +39,7 @@ from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
     from tuiprof.session.store.summary import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
@@ -56,8 +56,8 @@ _PICTURE_S: Final = 0.5
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
-#: Interval of releasing memory left by frames, s.
-_RETURN_S: Final = 60.0
+#: Interval of releasing memory left by frames, s: what they leave in this time takes part in how much memory is kept.
+_RETURN_S: Final = 10.0
 #: Seconds between two searches for other runs.
 _RUNS_S: Final = 3.0
 #: Seconds after which the clocks of hosts are compared again, once all ranks have been found.
@@ -122,6 +122,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Begin to follow the session."""
+        map_arrays()
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
         self.set_interval(_RETURN_S, self._return_freed)
@@ -140,6 +141,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def draw_at_next_tick(self) -> None:
         """Draw though nothing is new: what happened under another screen, or what another size has room for."""
         self._shown = ()
+
+    @on(events.ScreenResume)
+    def _map_arrays(self) -> None:
+        """Map arrays again after a trace was open above this screen, which keeps what it frees."""
+        map_arrays()
 
     # -- drawing -----------------------------------------------------------------------------------------
 
@@ -386,7 +392,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def _read_headline(self, path: Path) -> None:
         """Read a trace in another process, for what it says first."""
-        from tuiprof.headline.trace import ask
+        from tuiprof.comparison.headline import ask
 
         def show(headline: Headline) -> None:
             self._verdict.set_headline(path, headline)
@@ -411,7 +417,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_steps_form(self) -> None:
         """Ask what a step shall be, and ask the script to count these."""
-        from tuiprof.session.attaching.change_steps import change_request, request_change
+        from tuiprof.session.asking import change_request, request_change
         from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm
 
@@ -481,7 +487,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
-        from tuiprof.session.store.labels import read_labels
+        from tuiprof.session.store.meta import read_labels
         from tuiprof.tui.dialogs.reading import ReadingScreen
 
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
@@ -490,7 +496,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
-        from tuiprof.session.store.labels import add_note
+        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tuiprof.headline.trace import Headline
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import refusal
-from tuiprof.session.store.storage import lost_output
+from tuiprof.session.store.output import lost_output
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
 from tuiprof.tui.live.moment import Moment

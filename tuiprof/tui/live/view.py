@@ -17,16 +17,14 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, DeviceHistory, Fold, NoteLine
-from tuiprof.session.live.hosts import HostState
-from tuiprof.session.live.ownership import device_of
+from tuiprof.session.live.hosts import HostState, Lane
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.stats import StepStats
-from tuiprof.session.live.straggler import Lane
+from tuiprof.session.live.series import StepStats
+from tuiprof.session.live.sharing import device_of
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import DeviceMeta, Session, SessionMeta
-from tuiprof.session.store.labels import Labels
-from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta, Labels, SessionMeta, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, headline
@@ -35,7 +33,7 @@ from tuiprof.tui.widgets.braille import Floats
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
 
 if TYPE_CHECKING:
-    from tuiprof.headline.trace import Headline
+    from tuiprof.comparison.headline import Headline
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
@@ -746,7 +744,7 @@ def alert_paragraphs(
         out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
     if not alerts:
         out += [("no alerts by these rules", "text"), ("", "text")]
-        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
+        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES.items()]
     if labels.tags:
         out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
     if labels.notes:

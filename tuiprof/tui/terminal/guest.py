@@ -20,9 +20,9 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
 from tuiprof.errors import TuiprofError
+from tuiprof.report import this_terminal
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.report.terminal import this_terminal
-from tuiprof.system.hangup import GRACE_S, exit_within, on_hang_up
+from tuiprof.system.own_process import GRACE_S, exit_within, on_hang_up
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key

@@ -21,7 +21,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter
 
 from tuiprof.model.characters import UNSAFE
-from tuiprof.report.ascii import to_ascii
+from tuiprof.report.sanitize import to_ascii
 
 
 class TextAlone(LineFilter):

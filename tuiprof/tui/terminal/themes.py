@@ -8,7 +8,7 @@ from typing import Any, Final
 from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
 
-from tuiprof.report.terminal import Colours, Terminal
+from tuiprof.report import Colours, Terminal
 
 DARK: Final = Theme(
     name="tuiprof-dark",

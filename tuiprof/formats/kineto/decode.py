@@ -1,0 +1,365 @@
+"""Decodes one chunk of a list of events into columns. Runs in the reader and in its worker processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import compress
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats.kineto import layout, tolerant
+from tuiprof.formats.kineto.columns import (
+    AnyEvent,
+    Books,
+    Columns,
+    Identity,
+    Untimely,
+    build,
+    decode_events,
+    decode_exact_events,
+    decode_instant,
+    decode_loosely,
+    decode_pieces,
+    identity,
+    memory_numbers,
+    words,
+)
+from tuiprof.formats.kineto.lines import LineReader, Lines
+from tuiprof.formats.kineto.numbers import MISSING, Codes, ns_from_text
+
+_SEPARATORS = re.compile(rb"[ \t\r\n,]*")
+_LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
+#: Where the search for the end of the list starts, bytes from the end of the last chunk.
+_LONG_TAIL = 1 << 16
+_X = ord("X")
+
+
+def _among(letters: bytes) -> npt.NDArray[np.bool_]:
+    """Return which of all phases are among these, by ASCII."""
+    table = np.zeros(256, dtype=bool)
+    table[list(letters)] = True
+    return table
+
+
+_NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
+_INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
+
+
+_GROUP_KEY = b'"Process Group Name"'
+#: Maximum length of the arguments of one event, bytes.
+_LONGEST_ARGUMENTS = 1 << 16
+_Number = int | float | str | None
+
+
+class Communication(msgspec.Struct, array_like=True):
+    """The process group in the arguments of one event.
+
+    Attributes:
+        correlation: Links a kernel with its launch; None = an operator.
+        external_id: Its operator, or the one that launched it.
+        group: Name of the process group, unique among the groups of a rank.
+        description: What the framework calls it, as ``mesh_dp``.
+        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
+        size: Number of its ranks; None = not said.
+    """
+
+    correlation: int | None
+    external_id: int | None
+    group: str
+    description: str
+    ranks: str
+    size: int | None
+
+
+class _Arguments(msgspec.Struct):
+    group: int | str = msgspec.field(name="Process Group Name")
+    correlation: _Number = None
+    external_id: _Number = msgspec.field(name="External id", default=None)
+    description: str = msgspec.field(name="Process Group Description", default="")
+    ranks: str | list[int] = msgspec.field(name="Process Group Ranks", default="")
+    size: _Number = msgspec.field(name="Group size", default=None)
+
+
+_decode_arguments = msgspec.json.Decoder(_Arguments).decode
+
+
+def find_communications(data: bytes, end: int) -> list[Communication]:
+    """Return the process groups of the events in a text whose last complete event ends at ``end``.
+
+    PyTorch writes them into the arguments of collective kernels, which have a correlation, and of the operator
+    ``record_param_comms``, which has an external id. They are read from the text, independent of the decoder of events.
+    """
+    found = []
+    at = data.find(_GROUP_KEY, 0, end)
+    while at >= 0:
+        start = data.find(b"{", max(data.rfind(b'"args"', max(0, at - _LONGEST_ARGUMENTS), at), 0), at)
+        stop = data.find(b"}", at, at + _LONGEST_ARGUMENTS) + 1
+        try:
+            said = _decode_arguments(data[start:stop])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # not arguments as PyTorch writes them
+        else:
+            found.append(
+                Communication(
+                    _id_or_none(said.correlation),
+                    _id_or_none(said.external_id),
+                    str(said.group),
+                    said.description,
+                    said.ranks if isinstance(said.ranks, str) else str(said.ranks),
+                    _id_or_none(said.size),
+                )
+            )
+        at = data.find(_GROUP_KEY, at + len(_GROUP_KEY), end)
+    return found
+
+
+def _id_or_none(value: _Number) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+
+
+class Rare(msgspec.Struct):
+    """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e)."""
+
+    ordinal: int  # its position in the chunk
+    phase: str
+    name: str
+    cat: str  # its category word
+    pid: Identity  # its process
+    tid: Identity  # its thread
+    ts: int | None  # its time in ns on the clock of the file; None = not said
+    id: str  # what joins asynchronous events
+    args: object  # its arguments as decoded
+
+
+class Chunk(msgspec.Struct):
+    """What one chunk holds."""
+
+    events: int  # number of events in it, of every phase
+    phases: dict[str, int]  # their number by phase; the phase of an event without one is ``"?"``
+    names: list[str]  # names by code
+    cats: list[str]  # category words by code
+    lanes: list[tuple[Identity, Identity]]  # (process, thread) by code
+    spans: Columns  # complete events (X)
+    pairs: Columns  # begin and end events (B, E), in file order
+    instants: Columns  # events without length
+    rare: list[Rare]  # events that are decoded whole
+    #: What its events say of process groups.
+    communications: list[Communication] = msgspec.field(default_factory=list)
+    malformed: int = 0  # stretches without an event, and events without time
+    repaired: int = 0  # events kept after a repair
+    strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
+    closed_at: int | None = None  # where in the chunk the list ends; None = not here
+    rest: int = 0  # where in the chunk the last, incomplete event begins; its length when there is none
+
+
+class ChunkDecoder:
+    """Decodes chunks, and remembers the precision required for the times of this file."""
+
+    def __init__(self) -> None:
+        self._exactly = False
+        self._lines = LineReader()
+
+    def decode(self, data: bytes) -> Chunk:
+        """Decode comma-separated events (with an optional leading comma); never raises because of the content."""
+        chunk = self._strictly(data)
+        if chunk is None:
+            chunk = self._patiently(data)
+        chunk.communications = find_communications(data, chunk.rest)
+        return chunk
+
+    def _strictly(self, data: bytes) -> Chunk | None:
+        """Decode plain JSON; None if it is invalid."""
+        try:
+            if not self._exactly:
+                try:
+                    return self._read(data, decode_events)
+                except Untimely:
+                    self._exactly = True
+            return self._read(data, decode_exact_events)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+
+    def _read(self, data: bytes, decode: Callable[[bytes], Sequence[AnyEvent]]) -> Chunk:
+        """Read events in libkineto's line format, and decode the rest."""
+        books = Books()
+        lines = self._lines.read(data, books)
+        if lines is None:
+            # A chunk begins right behind an event, so with the comma.
+            first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
+            listed = b"".join((b"[", memoryview(data)[first:], b"]"))
+            return _chunk(decode(listed), listed, len(data), Books())
+        if not lines.texts:
+            return _plain(lines, books, len(data))
+        listed = b"[%b]" % b",".join(lines.texts)
+        chunk = _chunk(decode(listed), listed, len(data), books, lines.others)
+        chunk.spans = chunk.spans.joined(lines.spans) if len(chunk.spans) else lines.spans
+        chunk.events = lines.events
+        for phase, count in lines.phases.items():
+            chunk.phases[phase] = chunk.phases.get(phase, 0) + count
+        return chunk
+
+    def _patiently(self, data: bytes) -> Chunk:
+        """Decode a stretch that is not, or not only, valid events."""
+        end = _end_of_list(data)
+        if end is not None:
+            # The last chunk of a sound file: events, the end of the list, properties.
+            chunk = self._strictly(data[:end])
+            if chunk is not None:
+                chunk.closed_at = chunk.rest = end
+                return chunk
+        pieces = tolerant.split(data if end is None else data[:end])
+        if end is not None:
+            pieces.damaged += pieces.rest < end
+            pieces.closed_at = pieces.rest = end
+        if pieces.slices and not pieces.damaged:
+            # Sound events, and behind them the end of the list or one that is cut off.
+            chunk = self._strictly(data[: pieces.slices[-1][1]])
+            if chunk is not None:
+                chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+                return chunk
+        return self._mended(data, pieces)
+
+    def _mended(self, data: bytes, pieces: tolerant.Pieces) -> Chunk:
+        """Decode event by event, repairing if necessary."""
+        texts: list[bytes] = []
+        malformed, repaired = pieces.damaged, 0
+        for start, stop in pieces.slices:
+            text = data[start:stop]
+            mended = tolerant.mend(text)
+            if mended is None:
+                malformed += 1
+                continue
+            repaired += mended is not text
+            texts.append(mended)
+        chunk = self._strictly(b",".join(texts))
+        assert chunk is not None, "repaired events decode one by one, so they also decode together"
+        chunk.malformed += malformed
+        chunk.repaired += repaired
+        chunk.strict = False
+        chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+        return chunk
+
+
+def _end_of_list(data: bytes) -> int | None:
+    """Return where the ``]`` stands that ends the list, if what follows it ends the file as it should."""
+    for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
+        bracket = match.end() - 1
+        if layout.tail_properties(data[bracket:], strict=True) is not None:
+            return bracket
+    return None
+
+
+def _plain(lines: Lines, books: Books, size: int) -> Chunk:
+    """Return a chunk of nothing but complete events and flows, all read: most are such."""
+    return Chunk(
+        lines.events,
+        lines.phases,
+        words(books.names),
+        words(books.cats),
+        books.lane_list(),
+        lines.spans,
+        _NO_EVENTS,
+        _NO_EVENTS,
+        [],
+        rest=size,
+    )
+
+
+def _chunk(
+    events: Sequence[AnyEvent], listed: bytes, size: int, books: Books, positions: Codes | None = None
+) -> Chunk:
+    """Sort events by phase into columns.
+
+    Raises:
+        Untimely: A time cannot be read exactly from the decoded number.
+    """
+    phases = _phases(events)
+    every = np.arange(len(events), dtype=np.uint32) if positions is None else positions
+    if len(every) != len(events):
+        raise msgspec.DecodeError("the number of events does not match their positions")
+
+    def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
+        return list(compress(events, mask.tolist())), every[mask]
+
+    is_span = phases == _X
+    linked = b'"correlation"' in listed  # searching the text is faster than checking every event
+    chosen, ordinals = (events, every) if is_span.all() else some(is_span)
+    of_xla = b'"correlation_id"' in listed or b'"step_num"' in listed
+    spans = build(chosen, ordinals, books, linked=linked, of_xla=of_xla)
+    counted = np.bincount(phases, minlength=256)
+    is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
+    pairs = build(*some(is_pair), books, with_dur=False)
+    pairs.phase = phases[is_pair]
+    marks, mark_ordinals = some(is_instant)
+    instants = build(marks, mark_ordinals, books, with_dur=False)
+    instants.phase = phases[is_instant]
+    rare_at = np.flatnonzero(_RARE[phases]).tolist()
+    texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
+    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()])
+    rare = _rare([int(every[i]) for i in rare_at], [events[i] for i in rare_at], [texts[i] for i in rare_at])
+    spans, no_time, repaired = _sound(spans)
+    pairs, pairs_no_time, _ = _sound(pairs)
+    instants, instants_no_time, _ = _sound(instants)
+    return Chunk(
+        events=len(events),
+        phases={chr(code) if code else "?": int(counted[code]) for code in np.flatnonzero(counted).tolist()},
+        names=words(books.names),
+        cats=words(books.cats),
+        lanes=books.lane_list(),
+        spans=spans,
+        pairs=pairs,
+        instants=instants,
+        rare=rare,
+        malformed=no_time + pairs_no_time + instants_no_time,
+        repaired=repaired,
+        rest=size,
+    )
+
+
+def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
+    """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
+    phases = [event.ph for event in events]
+    if phases.count("X") == len(phases):
+        return np.full(len(phases), _X, dtype=np.uint8)
+    joined = "".join(phases)
+    if len(joined) == len(phases) and joined.isascii() and "" not in phases:
+        return np.frombuffer(joined.encode(), dtype=np.uint8)
+    return np.array([ord(p) if len(p) == 1 and p.isascii() else 0 for p in phases], dtype=np.uint8)
+
+
+def _sound(columns: Columns) -> tuple[Columns, int, int]:
+    """Drop events without time, give those without length one of 0; also how many were dropped and repaired."""
+    timeless = columns.ts == MISSING
+    lost = int(timeless.sum())
+    if lost:
+        columns = columns.take(~timeless)
+    if columns.dur is None:
+        return columns, lost, 0
+    short = columns.dur < 0  # MISSING is negative, too
+    mended = int(short.sum())
+    if mended:
+        columns.dur = np.where(short, 0, columns.dur)
+    return columns, lost, mended
+
+
+def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
+    """Decode events whole; their times all at once, because an array operation an event is slow."""
+    whole = [decode_loosely(text) for text in texts]
+    times = ns_from_text([bytes(event.ts) for event in whole]).tolist()
+    return [
+        Rare(
+            ordinal,
+            event.ph,
+            "" if event.name is None else str(event.name),
+            event.cat or "",
+            identity(event.pid),
+            identity(event.tid),
+            None if ts == MISSING else ts,
+            "" if loosely.id is None else str(loosely.id),
+            loosely.args,
+        )
+        for ordinal, event, loosely, ts in zip(ordinals, events, whole, times, strict=True)
+    ]

@@ -1,1 +1,0 @@
-"""Reads lines in exactly libkineto's format, one column at a time."""

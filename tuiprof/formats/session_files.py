@@ -1,0 +1,371 @@
+"""Reads what a session recorded around a trace: source lines of host waits, and steps while no profiler ran.
+
+The probe writes the source lines next to the trace. A session keeps its traces in ``traces/`` and the log of each
+process in ``log/``. A trace of PyTorch is named after the process that it is of,
+``rank0.1795252887389.pt.trace.json.gz``; one of JAX is named after its host, and the log of the process has its path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import msgspec
+
+# The name of a sidecar is needed where neither numpy nor Polars is loaded yet.
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tuiprof.model.steps import SampledLine, Uncaptured, WorkerRestarts
+
+
+_ENDINGS = (
+    *(".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json"),
+    *(".xplane.pb.gz", ".xplane.pb"),
+)
+
+
+#: Bytes of what the probe writes at most, by far.
+_LARGEST = 256 << 20
+
+
+#: What 64-bit columns hold, with room for sums: the file may be damaged.
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+
+
+class _Site(msgspec.Struct):
+    unix_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    tid: _Whole
+    what: str
+    frames: list[str]
+    dur_ns: _Whole | None = None
+
+
+def sidecar_name(trace: str) -> str:
+    """Return the name of the file next to a trace."""
+    stem = next(
+        (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
+    )
+    return f"{stem}.syncs.jsonl"
+
+
+def read_sync_sites(trace: Path) -> pl.DataFrame | None:
+    """Return the table of :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without
+    one.
+    """
+    try:
+        beside = trace.with_name(sidecar_name(trace.name))
+        if not beside.is_file() or beside.stat().st_size > _LARGEST:
+            return None  # not recorded
+        lines = beside.read_bytes().splitlines()
+    except OSError:
+        return None
+    import polars as pl
+
+    decode = msgspec.json.Decoder(_Site).decode
+    sites: list[_Site] = []
+    for line in lines:
+        try:
+            sites.append(decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # the last line of a probe that was killed
+    return pl.DataFrame(
+        {
+            "unix_ns": [site.unix_ns for site in sites],
+            "tid": [site.tid for site in sites],
+            "what": [site.what for site in sites],
+            "frames": [site.frames for site in sites],
+            "dur_ns": [site.dur_ns for site in sites],
+        },
+        schema={
+            "unix_ns": pl.Int64,
+            "tid": pl.Int64,
+            "what": pl.String,
+            "frames": pl.List(pl.String),
+            "dur_ns": pl.Int64,
+        },
+    ).sort("unix_ns")
+
+
+#: Fewer steps than this say little about the others.
+LEAST_STEPS: Final = 5
+#: No more of them are kept: the newest before the capture resemble the captured ones most.
+_MOST_STEPS: Final = 1000
+#: Number of steps after the first in which the host may run ahead. Steps below this share of a steady one count, if
+#: there are at least this many.
+_FIRST_STEPS: Final = 50
+_AHEAD: Final = 0.9
+_LEAST_AHEAD: Final = 2
+#: The host runs ahead where a step takes it less than this part of what it takes the device.
+_HOST_AHEAD: Final = 0.95
+#: Steps after a capture that its end may still disturb.
+_DISTURBED: Final = 3
+#: The device time of a step is logged later, within this many lines.
+_LATER: Final = 200
+_LONGEST_LINE: Final = 1 << 20
+#: Repeatedly written records are within this many bytes of the end. Minimum number of line samples.
+_TAIL: Final = 1 << 18
+_LEAST_SAMPLES: Final = 20
+_CORE: Final = re.compile(r"core\d+_util$")
+#: Measurements of the host that are read at most: the first minutes of a run.
+_MOST_SAMPLES: Final = 500
+_LineT = TypeVar("_LineT", bound=msgspec.Struct)
+_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+#: What 64-bit columns hold, with room for sums: a log may be damaged.
+
+
+class _Line(msgspec.Struct):
+    """The fields of a log line that matter here; other lines have other fields."""
+
+    t: str
+    n: _Whole
+    dur: _Whole
+    ph: dict[str, _Whole] = {}
+    cap: bool = False
+
+
+class _Lines(msgspec.Struct):
+    """Where the main thread was seen."""
+
+    samples: _Whole
+    top: list[tuple[str, _Whole, _Whole]]
+    doing: list[str]
+
+
+class _Workers(msgspec.Struct):
+    """What a loader that starts its workers again took so far."""
+
+    n: _Whole
+    workers: _Whole
+    starts: _Whole
+    ns: _Whole
+    waited_ns: _Whole
+
+
+class _Host(msgspec.Struct):
+    """What the recorder measured of the host."""
+
+    m: dict[str, float]
+    dev: str = ""
+
+
+class _Details(msgspec.Struct):
+    usable_cores: int | None = None
+    bf16: str | None = None
+
+
+class _Device(msgspec.Struct):
+    kind: str = ""
+    details: _Details = msgspec.field(default_factory=_Details)
+
+
+class _Meta(msgspec.Struct):
+    devices: list[_Device] = []
+    cwd: str = ""
+
+
+def read_uncaptured(trace: Path) -> Uncaptured | None:
+    """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them."""
+    import numpy as np
+
+    from tuiprof.model.steps import Uncaptured
+
+    log = _log_of(trace.resolve())
+    if log is None:
+        return None
+    try:
+        steps = _read_steps(log)
+    except OSError:
+        return None
+    # The first steps of a run compile, tune and fill caches.
+    steady = steps.before[len(steps.before) // 2 :]
+    chosen, is_after = (steady, False) if len(steady) >= LEAST_STEPS else (steps.after, True)
+    if not steps.captured or len(chosen) < LEAST_STEPS:
+        return None
+    numbers = {step.n for step in chosen}
+    host_ns = _ahead(steps.first, chosen)
+    times = [step.dur for step in chosen]
+    device = [step.dur for step in steps.device if step.n in numbers]
+    if len(device) >= LEAST_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
+        # The launch queue was not full yet: these steps say what the host takes, and the device how long a step is.
+        times, host_ns = device, float(np.median(times))
+    low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
+    session = log.parent.parent
+    meta = _meta(session / "session.json")
+    host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
+    return Uncaptured(
+        len(chosen),
+        median,
+        low,
+        high,
+        host_ns,
+        is_after,
+        host.usable_cores,
+        *_cores(log.parent / "recorder.jsonl"),
+        host.bf16,
+        _lines(log, meta.cwd),
+        _restarts(log),
+    )
+
+
+def _log_of(trace: Path) -> Path | None:
+    """Return the log of the process that a trace is of."""
+    traces = next((folder for folder in trace.parents if folder.name == "traces"), None)
+    logs = traces.parent / "log" if traces is not None else None
+    if logs is None or not logs.is_dir():
+        return None
+    if trace.parent == traces:
+        log = logs / f"{trace.name.partition('.')[0]}.jsonl"
+        return log if log.is_file() else None
+    written = f'"path": {json.dumps(str(trace.relative_to(logs.parent)))}'.encode()
+    return next((log for log in sorted(logs.glob("*.jsonl")) if _has_capture(log, written)), None)
+
+
+def _has_capture(log: Path, written: bytes) -> bool:
+    """Return whether a log says that a capture was written to a path."""
+    try:
+        with log.open("rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                if line.startswith(b'{"t": "capture"') and written in line:
+                    return True
+    except OSError:
+        pass
+    return False
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps of a log that matter here."""
+
+    captured: bool = False
+    first: list[_Line] = field(default_factory=list)  # the first ones of the run
+    before: list[_Line] = field(default_factory=list)  # before the first capture, the newest
+    after: list[_Line] = field(default_factory=list)  # after the last one, the newest
+    device: list[_Line] = field(default_factory=list)  # what the device took
+
+
+def _read_steps(log: Path) -> _Steps:
+    found = _Steps()
+    before: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    after: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    device: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    captured_at, later = -1, 0
+    decode = msgspec.json.Decoder(_Line).decode
+    with log.open("rb") as lines:
+        while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
+            later += found.captured and len(before) >= 2 * LEAST_STEPS
+            is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
+            if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
+                continue
+            try:
+                step = decode(line)
+            except _UNDECODABLE:  # a damaged line, or the one being written
+                continue
+            if not is_step:
+                device.append(step)
+            elif step.cap:
+                found.captured, captured_at = True, step.n
+            elif not found.captured:
+                before.append(step)
+                if 0 < step.n <= _FIRST_STEPS:
+                    found.first.append(step)
+            elif step.n > captured_at + _DISTURBED:
+                after.append(step)
+    found.before, found.after, found.device = list(before), list(after), list(device)
+    return found
+
+
+def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
+    """Return what the first steps of a run take while the host runs ahead, ns; None = it does not, as far as is known.
+
+    They have the phases of a steady step, and take clearly less.
+    """
+    import numpy as np
+
+    limit = _AHEAD * float(np.median([step.dur for step in steady]))
+    phases = {frozenset(step.ph) for step in steady}
+    ahead = [step.dur for step in first if 0 < step.dur < limit and frozenset(step.ph) in phases]
+    # Some of them are still cold, and the last of them wait for the queue already: both take longer.
+    return float(np.percentile(ahead, 25)) if len(ahead) >= _LEAST_AHEAD else None
+
+
+def _meta(meta: Path) -> _Meta:
+    """Return what a session knows of its host and its script."""
+    if not meta.is_file():  # a pipe would hold up its reader
+        return _Meta()
+    try:
+        return msgspec.json.decode(meta.read_bytes(), type=_Meta)
+    except (OSError, *_UNDECODABLE):
+        return _Meta()
+
+
+def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
+    """Return the lines at which the main thread was sampled, as the log has them last."""
+    from tuiprof.model.steps import SampledLine
+
+    found = _last(log, b'{"t": "lines"', _Lines)
+    if found is None or found.samples < _LEAST_SAMPLES:
+        return ()
+    inside = cwd.rstrip("/") + "/"
+    return tuple(
+        SampledLine(f"{file.removeprefix(inside)}:{line}", count / found.samples, doing)
+        for (file, line, count), doing in zip(found.top, found.doing, strict=False)
+    )
+
+
+def _restarts(log: Path) -> WorkerRestarts | None:
+    """Return how loaders started their workers again, as the log has it last."""
+    from tuiprof.model.steps import WorkerRestarts
+
+    found = _last(log, b'{"t": "workers"', _Workers)
+    if found is None or min(found.n, found.starts, found.ns) <= 0:
+        return None
+    return WorkerRestarts(found.workers, found.starts, found.n, found.ns, max(found.waited_ns, 0))
+
+
+def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
+    """Return the last line near the end of a log that begins so and is whole; None = there is none."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        written = [line for line in file.read().splitlines() if line.startswith(beginning)]
+    for line in reversed(written):
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except _UNDECODABLE:  # damaged, or the one being written
+            continue
+    return None
+
+
+def _cores(log: Path) -> tuple[float | None, float | None]:
+    """Return how many cores a run keeps busy, and how many are idle, in the median; None = not recorded."""
+    import numpy as np
+
+    if not log.is_file():
+        return None, None
+    found: list[tuple[float, float]] = []
+    decode = msgspec.json.Decoder(_Host).decode
+    with log.open("rb") as lines:
+        while len(found) < _MOST_SAMPLES and (line := lines.readline(_LONGEST_LINE)):
+            if b'"dev":"host"' not in line[:100]:
+                continue
+            try:
+                figures = decode(line).m
+            except _UNDECODABLE:
+                continue
+            idle = [1 - value for name, value in figures.items() if _CORE.match(name)]
+            if idle and "tree_cpu" in figures:
+                found.append((figures["tree_cpu"], sum(idle)))
+    # A run begins with imports, on one core.
+    steady = np.array(found[len(found) // 2 :])
+    if not len(steady) or not np.isfinite(steady).all():
+        return None, None
+    busy, idle_cores = np.maximum(np.median(steady, axis=0), 0.0).tolist()
+    return busy, idle_cores
