@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 
@@ -236,6 +237,21 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
         await until_shown(pilot, "running")
         await pilot.press("q")
     assert f"tuiprof attach {made.session.path}" in app.farewell
+
+
+async def test_the_command_to_come_back_can_be_pasted_whatever_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recorded(tmp_path / "made", 5)
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
+    path = made.session.path.rename(tmp_path / "20261121T092115Z-$(touch x) ##[error]y")
+    app = live(path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "running")
+        await pilot.press("q")
+    command = app.farewell.partition("watch it again:")[2].strip()
+    assert "##[" not in command
+    assert shlex.split(command) == ["tuiprof", "attach", path.name]
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

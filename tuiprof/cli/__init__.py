@@ -62,7 +62,9 @@ class _Verbs(click.Group):
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if os.path.exists(args[0]):
-                hint = f" To open a file: tuiprof open {args[0]}"
+                from tuiprof.model.characters import shell_word
+
+                hint = f" To open a file: tuiprof open {shell_word(args[0])}"
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
 

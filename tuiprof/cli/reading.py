@@ -96,16 +96,19 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
         UsageProblem: It holds one rank.
     """
     from tuiprof.errors import UsageProblem
+    from tuiprof.model.characters import shell_word
 
     if session is not None and session.others:
         raise UsageProblem(
             f"the captures of {session.id} are in one folder per host, which the map cannot open together",
-            f"tuiprof report {session.id} stragglers heat -f html > job.html",
+            f"tuiprof report {shell_word(session.id)} stragglers heat -f html > job.html",
         )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run, several=True)
     if len(found) < 2:
-        raise UsageProblem(f"{target} contains the trace of a single rank", f"tuiprof open {target}")
+        raise UsageProblem(
+            f"{target} contains the trace of a single rank", f"tuiprof open {shell_word(target)}"
+        )
     folders = {file.path.parent for file in found.files}
     return folders.pop() if len(folders) == 1 else place
 

@@ -588,4 +588,4 @@ def _fate(session: Session) -> str:
 
 def _attach_command(session: Session) -> str:
     known = session.path.parent == sessions_root()
-    return f"tuiprof attach {session.id if known else shell_word(str(session.path))}"
+    return f"tuiprof attach {shell_word(session.id if known else str(session.path))}"
