@@ -15,7 +15,6 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests import real_traces
-from tuiprof.ladder import process as ladder_runner
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library import data as library_data
@@ -108,7 +107,9 @@ async def test_in_the_library_on_ladders_sessions_and_traces(
 
 async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ladder_runner, "start", lambda ladder: pytest.fail("a form must come first"))
+    monkeypatch.setattr(
+        "tuiprof.ladder.runner.start_in_background", lambda ladder: pytest.fail("a form must come first")
+    )
     folder = tmp_path / "scenarios"
     folder.mkdir()
     (folder / "tiny.py").write_text(SCRIPT)

@@ -15,8 +15,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
@@ -153,9 +152,7 @@ class FleetScreen(Screen[None]):
         """In a thread: read all ranks in processes."""
         try:
             from tuiprof.fleet.fleet import Fleet
-            from tuiprof.fleet.gather import gather
-            from tuiprof.fleet.processes import Processes, affordable
-            from tuiprof.fleet.task import File
+            from tuiprof.fleet.gather import File, Processes, affordable, gather
             from tuiprof.formats import Cancelled, open_set
 
             found = open_set(self._place).files

@@ -114,7 +114,7 @@ class LadderShelf:
         Raises:
             TuiprofError: Its folder cannot be read.
         """
-        from tuiprof.ladder.process import last_words, runner_of
+        from tuiprof.ladder.runner import last_words, runner_of
         from tuiprof.ladder.state import LadderRun
 
         meta = LadderRun(folder).meta
@@ -380,20 +380,20 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._resume(folder)
 
     def _resume(self, folder: Path) -> None:
-        from tuiprof.ladder.process import start
+        from tuiprof.ladder.runner import start_in_background
         from tuiprof.ladder.state import LadderRun
 
         with self.app.telling_errors():
-            self._child = start(LadderRun(folder))
+            self._child = start_in_background(LadderRun(folder))
             self._asked = 0
             self._look()
 
     def action_stop(self) -> None:
         """Stop after the current trial; the second time, immediately."""
-        from tuiprof.ladder.process import stop
+        from tuiprof.ladder.runner import stop_runner
 
         folder = self._folder
-        if folder is not None and stop(folder):
+        if folder is not None and stop_runner(folder):
             self._asked += 1
             text = "stops after this trial; press again to stop now" if self._asked == 1 else "stopping"
             self.app.notify(text, timeout=4)

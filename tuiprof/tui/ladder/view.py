@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tuiprof.ladder.kernels import kernel_words, range_words
-from tuiprof.ladder.report import between
+from tuiprof.ladder.report import between, kernel_words, range_words
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
 from tuiprof.model.report import Level

@@ -462,7 +462,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self._read("captures", lambda _: captures_of(newest), self._choose_trace)
 
     def _choose_trace(self, found: Captures) -> None:
-        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+        from tuiprof.tui.opening.captures import CapturesScreen
 
         def chosen(path: Path | None) -> None:
             if path is not None:
