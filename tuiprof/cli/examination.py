@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import tuiprof
 from tuiprof import plugins
 from tuiprof.errors import LaunchError, UsageProblem
-from tuiprof.ladder.scenarios import Ladder, Missing, Scan, availability, scan
+from tuiprof.ladder.availability import Missing, availability
+from tuiprof.ladder.scenarios import Ladder, Scan, scan
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts

@@ -196,7 +196,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 def _trusted(measured: LadderRun) -> None:
     """Show the commands of a ladder that may come from somebody else, before any of them is run."""
     from tuiprof.errors import SessionError
-    from tuiprof.ladder.guard import must_be_own
+    from tuiprof.ladder.runner import must_be_own
 
     try:
         must_be_own(measured)
