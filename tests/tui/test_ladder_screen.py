@@ -14,7 +14,7 @@ from on_screen import screen_text, until, until_shown, workers_done
 
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import ladder_or_none
-from tuiprof.ladder.process import runner_of
+from tuiprof.ladder.runner import runner_of
 from tuiprof.ladder.state import (
     Figures,
     KernelFigures,

@@ -188,7 +188,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
-    from tuiprof.telemetry.hardware import find_hardware
+    from tuiprof.telemetry import find_hardware
 
     return found, find_hardware().all
 
@@ -196,7 +196,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 def _trusted(measured: LadderRun) -> None:
     """Show the commands of a ladder that may come from somebody else, before any of them is run."""
     from tuiprof.errors import SessionError
-    from tuiprof.ladder.guard import must_be_own
+    from tuiprof.ladder.runner import must_be_own
 
     try:
         must_be_own(measured)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import tuiprof
 from tuiprof import plugins
 from tuiprof.errors import LaunchError, UsageProblem
-from tuiprof.ladder.scenarios import Ladder, Missing, Scan, availability, scan
+from tuiprof.ladder.availability import Missing, availability
+from tuiprof.ladder.scenarios import Ladder, Scan, scan
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
-from tuiprof.telemetry import Device, backends
-from tuiprof.telemetry.hardware import Hardware, find_hardware
+from tuiprof.telemetry import Device, Hardware, backends, find_hardware
 
 if TYPE_CHECKING:
     import polars as pl

@@ -34,8 +34,7 @@ from tuiprof.cli.targets import (
 
 if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
-    from tuiprof.fleet.gather import Executor, Progress
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import Executor, File, Progress
     from tuiprof.model import Report, Trace, Unavailable
     from tuiprof.report import Style
     from tuiprof.session.store.folders import Session
@@ -325,7 +324,7 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         UsageProblem: There is no such run.
     """
     from tuiprof.cli.targets import traces_at
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import File
 
     found: list[tuple[Path, int, int]] = []
     for target in targets:
@@ -414,7 +413,7 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
     if on is not None and dask_workers is not None and where != "ssh":
         raise UsageProblem("--on and --dask-workers cannot be used together", "omit one of them")
     if where in ("", "processes") and dask_workers is None:
-        from tuiprof.fleet.processes import Processes, affordable
+        from tuiprof.fleet.gather import Processes, affordable
 
         if rest and not (rest.isdecimal() and int(rest)):
             raise UsageProblem(

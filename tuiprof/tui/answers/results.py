@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Final
 
 import numpy as np
+import polars as pl
 
 from tuiprof import analyses
 from tuiprof.model.intervals import Window
-from tuiprof.model.report import Report, Unavailable
+from tuiprof.model.report import Column, Report, Table, Unavailable, Verdict
 from tuiprof.model.trace import Trace
-from tuiprof.tui.timeline.events_table import EVENTS, events_report
 
 Answer = Report | Unavailable
 
@@ -60,11 +60,7 @@ class Results:
         return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 
     def work_out(self, name: str, window: Window) -> Answer:
-        """Run an analysis and keep its answer.
-
-        Returns:
-            Its answer.
-        """
+        """Run an analysis, keep its answer and return it."""
         answer: Answer
         if name == EVENTS:
             # As large as the trace itself: kept for one window only.
@@ -76,29 +72,49 @@ class Results:
         return answer
 
 
-def later_by(part: Trace, trace: Trace) -> int:
-    """Return by how many ns the events of a part of a file lie later in a longer part of the same file.
+#: Name of the tab that shows them.
+EVENTS: Final = "events"
 
-    A trace counts time from its first event, which need not be in the part of the file that was read first.
-    """
-    row = row_in(part, trace, 0) if len(part) else None
-    return int(trace.starts[row] - part.starts[0]) if row is not None else 0
-
-
-def row_in(part: Trace, trace: Trace, row: int) -> int | None:
-    """Return which row an event of a part of a file is in more of the same file.
-
-    Returns:
-        Its row there; None = it is not there.
-    """
-    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == part.events["ordinal"][row])
-    return int(found[0]) if len(found) else None
+_COLUMNS: Final = (
+    Column("start_ns", "start", "ns", "Time since the start of the trace"),
+    Column("dur_ns", "duration", "ns", "Length of the event"),
+    Column("category", "category"),
+    Column("name", "name"),
+    Column("step", "step", "count", "Step of the host call that made it"),
+    Column("track", "track"),
+    Column("bytes", "bytes", "bytes", "Bytes moved or filled"),
+    Column("event", "event", "count", "Row in the table of events", hidden=True),
+)
 
 
-def moved(window: Window, by: int) -> Window:
-    """Return a window moved in time."""
-    return replace(
-        window,
-        start_ns=None if window.start_ns is None else window.start_ns + by,
-        end_ns=None if window.end_ns is None else window.end_ns + by,
+def events_report(trace: Trace, window: Window) -> Report:
+    """Return a report with only the events."""
+    rows = np.flatnonzero(trace.in_window(window))
+    whole = len(rows) == len(trace)
+    events = trace.events if whole else trace.events[rows]
+    step_of = trace.steps.step_of[rows]
+    numbers = np.append(trace.steps.numbers, -1)[step_of]
+    names = pl.Series([track.name.strip() for track in trace.tracks], dtype=pl.String)
+    track = names.gather(events["track"]).cast(pl.Enum(names.unique(maintain_order=True)))
+    frame = pl.DataFrame(
+        {
+            "start_ns": trace.starts[rows] - trace.span[0],
+            "dur_ns": events["dur"],
+            "category": events["category"],
+            "name": events["name"],
+            "step": pl.Series(numbers).set(pl.Series(step_of < 0), None),
+            "track": track,
+            "bytes": events["bytes"],
+            "event": rows,
+        }
+    )
+    present = tuple(
+        c for c in _COLUMNS if frame[c.key].null_count() < len(frame) or c.key in ("start_ns", "event")
+    )
+    return Report(
+        EVENTS,
+        "Events",
+        Verdict("", "info"),
+        tables=(Table("events", "Events", present, frame, empty="no event overlaps this window"),),
+        window=window,
     )

@@ -1,9 +1,13 @@
-"""Turns lanes, the overview and links into characters and categories of cells; no colours, no widgets."""
+"""What a timeline shows, without colours or widgets.
+
+Lanes, the map of the whole trace and links become characters and kinds of cells; the readout describes an instant, an
+event with its links, or a range.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -14,14 +18,13 @@ from rich.cells import cell_len
 
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import CATEGORIES, Mask, Trace
-from tuiprof.model.units import format_ns
+from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.timeline.lane_extras import Samples
-from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
+from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
 from tuiprof.tui.widgets.rows import fit_text
 
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
 #: Minimum width of a truncated label, cells.
 _FEWEST_OF_CUT = 6
@@ -119,7 +122,7 @@ def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
     picked, shares = bars.within(edges), bars.shares(edges)
     # A sliver of work still shows; only a full column is drawn full.
     height = np.where(picked >= 0, np.clip(np.floor(shares * 8.08), 1, 8), 0).astype(np.int64)
-    chars = [_EIGHTHS[level] for level in height.tolist()]
+    chars = [glyphs.EIGHTHS_UP[level] for level in height.tolist()]
     if not len(bars):
         return Cells(chars, np.zeros(len(chars), dtype=np.uint8))
     kinds = _KIND_OF_CATEGORY[trace.category_codes[bars.rows[np.maximum(picked, 0)]]]
@@ -166,7 +169,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     ns = np.diff(lost.up_to(edges))
     share = ns / np.maximum(np.diff(edges), 1)
     level = np.where(share > _LEAST_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
-    chars = [_EIGHTHS[height] for height in level.tolist()]
+    chars = [glyphs.EIGHTHS_UP[height] for height in level.tolist()]
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
     for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
         label = f" {format_ns(cost_ns)} "
@@ -214,7 +217,7 @@ def _counter(samples: Samples, edges: Ints) -> Cells:
     values = samples.highest(edges)
     level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
     return Cells(
-        [_EIGHTHS[height] for height in level.tolist()],
+        [glyphs.EIGHTHS_UP[height] for height in level.tolist()],
         np.where(level > 0, Kind.COUNTER, Kind.BLANK).astype(np.uint8),
     )
 
@@ -246,16 +249,16 @@ def _label_runs(
 
 
 def legend(
-    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, closed: bool
+    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return the signs that lanes are drawn with: sign, style, meaning.
+    """Return the signs that visible lanes are drawn with: sign, style, meaning.
 
     Args:
-        lanes: The lanes that show.
+        lanes: The visible lanes.
         drawn: Each :class:`Kind` that is on the screen now.
         replayed: Whether they show a replayed step.
-        nested: Whether those show that spell out what others enclose.
-        closed: Whether there are such lanes.
+        nested: Whether lanes that spell out what others enclose are open.
+        has_nested: Whether there are such lanes.
     """
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
@@ -268,7 +271,7 @@ def legend(
             found.append(("▇", Kind.LOST_BAD if lane.lost.bad else Kind.LOST_WARN, "lost to this finding"))
     if "idle" in styles:
         found.append(("░▓", Kind.IDLE, "idle"))
-    if closed:
+    if has_nested:
         found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
     return [*found, *(sign for sign in _LETTERS if sign[1] in drawn)]
 
@@ -322,12 +325,9 @@ def link_cells(
 
 @lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
-    """Return the distinctive part of a name, one cell per character.
+    """Return the distinctive part of an untrusted name, one cell per character.
 
     Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
-
-    Args:
-        name: A name out of a trace; untrusted.
     """
     _, frame, function = name.partition("): ")
     if frame and _FRAME.match(name):
@@ -338,3 +338,124 @@ def short_name(name: str) -> str:
         text = head.split("::")[-1] or head or text
     safe = sanitize(text)
     return "".join(c if cell_len(c) == 1 else "·" for c in safe)
+
+
+def offset_text(offset_ns: int, precision_ns: int) -> str:
+    """Return an instant counted from the begin of the trace, with the digits that ``precision_ns``, a column, needs."""
+    scale, unit = next(
+        ((s, u) for s, u in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")) if abs(offset_ns) >= s),
+        (1, "ns"),
+    )
+    digits = max(0, min(9, len(str(scale // max(precision_ns, 1))) - 1)) if scale > precision_ns else 0
+    return f"{offset_ns / scale:.{digits}f} {unit}"
+
+
+def readout(state: TimelineState, lanes: Lanes) -> str:
+    """Return the line below the axis: the measurement, else the selected event, else the item under the cursor."""
+    if lanes.stride > 1:
+        every = format_count(lanes.stride)
+        return f" a sketch from one of {every} events: the exact picture is being worked out"
+    trace, found = lanes.trace, ""
+    if state.search is not None:
+        position = state.search.position(state.event)
+        of = f"{position + 1} of " if position is not None else ""
+        found = f" /{sanitize(state.search.needle)} {of}{format_count(len(state.search.hits))} ·"
+    if (chosen := state.chosen_range) is not None:
+        return found + range_words(lanes, *chosen)
+    if state.event is not None and trace.starts[state.event] <= state.cursor <= trace.ends[state.event]:
+        return found + event_words(trace, state.event, state.links)
+    return found + instant_words(lanes, state.visible_lanes, state.cursor)
+
+
+def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
+    """Return which step and which events are at an instant; one line, safe for a terminal."""
+    trace = lanes.trace
+    parts = []
+    steps = lanes.steps
+    if len(steps):
+        index = int(np.searchsorted(steps.starts, instant, side="right")) - 1
+        inside = index >= 0 and instant < steps.ends[index]
+        parts.append(f"step {steps.numbers[index]}" if inside else "outside of steps")
+    at = np.array([instant], dtype=np.int64)
+    for lane in visible:
+        if lane.samples is not None:
+            value = lane.samples.at_instant(instant)
+            if value is not None:
+                parts.append(f"{sanitize(lane.label.strip())} {lane.samples.format(value)}")
+            continue
+        if lane.style == "idle":
+            gap = idle_gap(lane.bars, instant, *trace.span)
+            if gap:
+                parts.append(f"{lane.label.strip()} {format_ns(gap[1] - gap[0])}")
+            continue
+        if lane.lost is not None:
+            continue
+        index = int(lane.bars.at(at)[0])
+        if index >= 0:
+            row = int(lane.bars.rows[index])
+            parts.append(
+                f"{_short(trace, row)} {format_ns(int(lane.bars.ends[index] - lane.bars.starts[index]))}"
+            )
+    return " " + " · ".join(parts) if parts else " nothing recorded here"
+
+
+def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
+    """Return what an event is, and what it is linked with; one line, safe for a terminal."""
+    parts = [f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"]
+    for position, link in enumerate(links):
+        key = "f: " if not position else "F: " if link is links[-1] else ""
+        parts.append(key + link_words(trace, row, link))
+    return " · ".join(parts)
+
+
+def link_words(trace: Trace, row: int, link: Link) -> str:
+    """Return what an event is linked with, and how much time is between; safe for a terminal."""
+    call, work = link.call_and_work(row)
+    other = _short(trace, link.row, 24)
+    if link.way in ("launches", "launched by"):
+        several = ""
+        if link.way == "launches":
+            count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
+            several = f" and {format_count(count - 1)} more" if count > 1 else ""
+        latency = format_ns(int(trace.starts[work] - trace.ends[call]))
+        return f"{link.way} {other}{several}, {latency} between"
+    if link.way in ("waited for", "waited for by"):
+        return (
+            f"{link.way} {other}, done {format_ns(int(trace.ends[call] - trace.ends[work]))} before its end"
+        )
+    return f"{link.way} {other}, {format_ns(int(trace.starts[work] - trace.ends[call]))} after it"
+
+
+def range_words(lanes: Lanes, low: int, high: int) -> str:
+    """Return how long a range is and what lies in it; one line, safe for a terminal."""
+    length = high - low
+    parts = [f" Δ {format_ns(length)}"]
+    for lane in lanes.lanes:
+        if lane.lost is not None and (lost := lane.lost.between(low, high)):
+            parts.append(f"lost {format_ns(lost)}")
+        if lane.style == "idle":
+            busy = int(lane.bars.covered.between(low, high))
+            device = lane.label.removesuffix("idle")
+            share = format_share(busy / length) if length else "–"
+            parts.append(f"{device}busy {format_ns(busy)} ({share}), idle {format_ns(length - busy)}")
+            parts.append(f"{_count(lane.bars.starts, low, high)} works")
+    waits = lanes.syncs
+    if len(waits):
+        waited = format_ns(int(waits.covered.between(low, high)))
+        parts.append(f"waits {_count(waits.starts, low, high)}, {waited}")
+    launches = [lane.launches for lane in lanes.lanes if lane.launches is not None]
+    parts.extend(f"launches {_count(bars.starts, low, high)}" for bars in launches)
+    steps = lanes.steps
+    if len(steps):
+        parts.append(f"steps {_count(steps.starts, low, high)}")
+    return " · ".join(parts)
+
+
+def _count(starts: Ints, low: int, high: int) -> str:
+    first, last = np.searchsorted(starts, [low, high])
+    return format_count(int(last - first))
+
+
+def _short(trace: Trace, row: int, most: int = 40) -> str:
+    name = short_name(trace.name(row))
+    return name if len(name) <= most else name[: most - 1] + "…"
