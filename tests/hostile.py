@@ -17,8 +17,7 @@ import msgspec
 
 from tests.tui.synthetic import Synthetic
 from tuiprof.ladder.state import LadderMeta, Rung, Trial
-from tuiprof.session.store.labels import Labels, RunNote
-from tuiprof.session.store.meta import Scenario
+from tuiprof.session.store.meta import Labels, RunNote, Scenario
 
 #: What a page would do if it ran: change its title and ask a host that only a test resolves.
 RAN: Final = "OWNED"

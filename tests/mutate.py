@@ -45,8 +45,8 @@ TARGETS = {
     "model/intervals.py": (*_IDLE, "tests/model"),
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
     "session/live/fold.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/stats.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/straggler.py": ("tests/session/test_straggler.py",),
+    "session/live/series.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
+    "session/live/hosts.py": ("tests/session/test_hosts.py",),
     "whatif/replay.py": ("tests/whatif",),
 }
 _TURNED = {

@@ -19,7 +19,8 @@ from tuiprof.errors import UsageProblem
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
 from tuiprof.report import Style, render
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import Scenario, Session
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import Scenario
 
 NAIVE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FIXED = shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz"

@@ -11,8 +11,8 @@ import pytest
 from analyses.made import Made
 
 from tuiprof.analyses import run
+from tuiprof.comparison.headline import ask, headline
 from tuiprof.formats import open_trace
-from tuiprof.headline.trace import ask, headline
 from tuiprof.model import Report
 from tuiprof.model.units import format_rough_share
 from tuiprof.resources import shipped

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores
 
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
@@ -24,7 +24,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _own_process(code: str, **environment: str) -> str:
     """Run code in a process that bounds its threads as the command line does; return what it prints."""
-    code = f"from tuiprof.system.threads import bound_threads\nbound_threads()\nimport os\n{code}"
+    code = f"from tuiprof.system.own_process import bound_threads\nbound_threads()\nimport os\n{code}"
     environment = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

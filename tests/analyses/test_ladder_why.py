@@ -19,8 +19,8 @@ from tuiprof.ladder.why import Seen, changes, same_work
 from tuiprof.model import Trace
 from tuiprof.report import Style, render
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import SessionMeta
 from tuiprof.session.store.folders import create as create_session
+from tuiprof.session.store.meta import SessionMeta
 
 
 def naive() -> Trace:

@@ -3,8 +3,8 @@
     pytest -m bench tests/benchmarks/bench_cores.py -s
 
 NumPy's and Polars' threads are as many as the machine has cores unless they are bounded, and the more cores there are,
-the more is saved: the same verbs run in turns with and without the bound of :mod:`tuiprof.system.threads`. Figures are
-processor time, user and system, of a process and all that it starts; medians.
+the more is saved: the same verbs run in turns with and without the bound of :mod:`tuiprof.system.own_process`. Figures
+are processor time, user and system, of a process and all that it starts; medians.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pytest
 from tests.benchmarks.bench_live import growing as growing  # a fixture
 from tests.benchmarks.bench_live import say, terminal
 from tuiprof.resources import shipped
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -81,7 +81,7 @@ def watched(screens: int, code: str, session: Path) -> tuple[float, int, float]:
                 for process in (screen, *screen.children(recursive=True)):
                     try:
                         times = process.cpu_times()
-                        if "tuiprof.headline" in process.cmdline():
+                        if "tuiprof.comparison.headline" in process.cmdline():
                             readers.add(process.pid)
                     except psutil.Error:  # it has just ended
                         continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.blackbox.allocator import NO_STACK, read_snapshot, snapshot_report
+from tuiprof.blackbox.dumps import NO_STACK, read_snapshot, snapshot_report
 from tuiprof.cli import main
 from tuiprof.errors import TraceError
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tuiprof.blackbox.failure import failure_report
+from tuiprof.blackbox.session import failure_report
 from tuiprof.cli import main
 from tuiprof.model.units import format_bytes
 from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.replay import load
-from tuiprof.session.live.summary import read_fold
-from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.store.folders import Session, create
 from tuiprof.session.store.meta import SessionMeta
 from tuiprof.system import process
@@ -181,7 +180,7 @@ def test_alerts_of_the_black_box(tmp_path: Path) -> None:
         {"t": "nan", "at": 170 * MS, "n": 17, "what": "metric loss", "value": "nan"},
         {"t": "oom", "at": 180 * MS, "n": 18, "dev": 1, "wanted": 3 << 30},
     )
-    fold = load(session)
+    fold = read_fold(session)
     soon, late = 20_000 * MS, 31_000 * MS
     texts = [alert.text for alert in alerts(fold, fold.lead, soon)]
     assert "rank0 could not allocate 3.00 GiB on device 1 at step 18" in texts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.blackbox.flight import OFF, collectives, of_session, read_dump
+from tuiprof.blackbox.dumps import OFF, collectives, of_session, read_dump
 from tuiprof.errors import TraceError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuiprof.blackbox.stacks import Process, group, location, stacks_report
 from tuiprof.report import Style, render
-from tuiprof.session.log.records import Thread
+from tuiprof.session.log import Thread
 
 _TORCH = "/env/lib/python3.11/site-packages/torch"
 _REDUCE = [

@@ -266,8 +266,8 @@ def read_trace(path: Path) -> None:
         AssertionError: Something is not as promised.
     """
     from tuiprof import analyses
+    from tuiprof.comparison import headline as trace_headline
     from tuiprof.formats import open_set, open_trace
-    from tuiprof.headline import trace as trace_headline
     from tuiprof.model import Unavailable
     from tuiprof.report import formats, render_all
 

@@ -16,7 +16,7 @@ import psutil
 
 from tests.waiting import until
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run import output_writer
 from tuiprof.session.store.folders import Session, session_dirs
 from tuiprof.session.store.status import processes
@@ -219,7 +219,7 @@ class Recorded:
 
     def fold(self) -> Fold:
         """Return what was recorded."""
-        return load(self.session)
+        return read_fold(self.session)
 
     def lost_steps(self) -> int:
         """Return how many of the script's steps are not in the session."""

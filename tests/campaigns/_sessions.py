@@ -223,9 +223,9 @@ def _session_reports(session: Any) -> list[Any]:
 
 def _watch(session: Any) -> None:
     """Do what the live screen does, now and at three moments of the past."""
-    from tuiprof.session.live.replay import Live, Replay, load
+    from tuiprof.session.live.replay import Live, Replay, read_fold
 
-    load(session)
+    read_fold(session)
     live = Live(session, tail_bytes=4096)
     for _ in range(3):
         live.advance()
@@ -243,20 +243,19 @@ def _watch(session: Any) -> None:
 
 
 def _draw(session: Any, fold: Any) -> None:
-    from tuiprof.session.live import alerts, crowding, ownership, straggler
+    from tuiprof.session.live import alerts, hosts, sharing
     from tuiprof.session.run import control
-    from tuiprof.session.run.source import texts
-    from tuiprof.session.store.labels import read_labels
+    from tuiprof.session.run.launch import texts
+    from tuiprof.session.store.meta import read_labels, viewings
     from tuiprof.session.store.output import OutputReader, last_lines
-    from tuiprof.session.store.viewing import viewings
     from tuiprof.tui.live import view as live_view
 
     status = session.status()
     rank = fold.lead
-    others = ownership.of_others(fold, session)
+    others = sharing.of_others(fold, session)
     found = alerts.alerts(fold, rank, fold.now_ns, others)
-    assert isinstance(crowding.crowded(fold), str)
-    lanes = straggler.lanes(fold.ranks, fold.now_ns)
+    assert isinstance(sharing.crowded(fold), str)
+    lanes = hosts.lanes(fold.ranks, fold.now_ns)
     live_view.rank_rows(lanes, "rank0", 100, 8)
     if found:
         live_view.alert_row(found, 100)

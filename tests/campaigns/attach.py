@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tuiprof.errors import TuiprofError
-from tuiprof.session.attaching.attach import attach, detach
+from tuiprof.session.attach import attach, detach
 from tuiprof.session.store.folders import Session
 
 from .campaign import Options, Outcome

@@ -23,10 +23,10 @@ from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
 from tests.waiting import Missed, until
 from tuiprof.resources import shipped
-from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.run.control import request_capture
 from tuiprof.session.store.folders import session_dirs
-from tuiprof.session.store.storage import read_counts
+from tuiprof.session.store.output import read_counts
 
 PROMISE = (
     "No full, read-only or vanished file system fails the script, or ends a command in a traceback; nothing that "
@@ -454,7 +454,7 @@ def _two_recordings(folder: Path) -> list[str]:
 def _two_recorders(folder: Path) -> list[str]:
     from tuiprof.errors import SessionError
     from tuiprof.session.run import launch
-    from tuiprof.session.run.plan import Plan
+    from tuiprof.session.run.supervisor import Plan
 
     with recorded(folder) as run:
         until(lambda: run.steps > 5, "5 steps")

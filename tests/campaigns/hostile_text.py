@@ -9,13 +9,14 @@ import contextlib
 import csv
 import io
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +34,7 @@ from tests.hostile import CORPUS, Made, obeyed, obeyed_in_lines
 from tests.terminals import in_terminal
 from tests.tui.on_screen import until
 from tuiprof.cli import main
-from tuiprof.cli.snapshot import _encoded
+from tuiprof.cli.screens import _encoded
 from tuiprof.errors import TuiprofError
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.snapshot import Shot, take, text_of
@@ -47,20 +48,26 @@ _FORMULA: Final = re.compile(r"[\s\"]*[=+\-@＝＋－＠]")
 _COMMAND: Final = re.compile(r"::[A-Za-z-]+( [^:]*)?::")
 #: Where nothing of what stands in a test's own environment is looked at.
 _QUIET: Final = {"TUIPROF_CONFIG": os.devnull, "TUIPROF_TRACE_CACHE": "off"}
+#: Title, text and media type of a page.
+Page = tuple[str, str, str]
 
 
 def run(options: Options) -> Outcome:
     """Put every text of the corpus, and mixtures of them, through every output."""
     outcome = Outcome()
-    with _environment(_QUIET), Pages() as pages, ThreadPoolExecutor(1) as beside:
-        for key, text in _texts(options).items():
-            folder = options.folder / f"text {outcome.cases}"
-            made = hostile.make(folder, text, raw=key == "lone surrogates")
-            found = [*_commands(made, pages, key), *_completion(made)]
-            if key != "lone surrogates" and (not options.short or key == "all"):
-                found += asyncio.run(_screens(made, folder, pages, key, options))
-            outcome.cases += len(found)
-            outcome.failures += [f"{key}: {where}: {what}" for where, whats in found for what in whats]
+    texts = _texts(options)
+    # Half of the time is spent waiting for screens, so there is one process more than processors.
+    several = ProcessPoolExecutor(
+        min(len(texts), (os.cpu_count() or 1) + 1), multiprocessing.get_context("spawn")
+    )
+    with _environment(_QUIET), Pages() as pages, several, ThreadPoolExecutor(1) as beside:
+        numbered = enumerate(texts.items())
+        for result in [several.submit(_put, n, key, text, options) for n, (key, text) in numbered]:
+            cases, failures, shown = result.result()
+            outcome.cases += cases
+            outcome.failures += failures
+            for page in shown:
+                pages.add(*page)
         terminals = beside.submit(_terminals, options.folder / "terminals")
         outcome.cases += len(_TERMINALS)
         outcome.failures += terminals.result()
@@ -69,8 +76,18 @@ def run(options: Options) -> Outcome:
         else:
             outcome.cases += len(pages)
             outcome.failures += pages.problems()
-    outcome.figures["texts"] = str(len(_texts(options)))
+    outcome.figures["texts"] = str(len(texts))
     return outcome
+
+
+def _put(number: int, key: str, text: str, options: Options) -> tuple[int, list[str], list[Page]]:
+    """Put one text through every output; return the number of cases, what failed, and pages for the browser."""
+    folder, pages = options.folder / f"text {number}", list[Page]()
+    made = hostile.make(folder, text, raw=key == "lone surrogates")
+    found = [*_commands(made, pages, key), *_completion(made)]
+    if key != "lone surrogates" and (not options.short or key == "all"):
+        found += asyncio.run(_screens(made, folder, pages, key, options))
+    return len(found), [f"{key}: {where}: {what}" for where, whats in found for what in whats], pages
 
 
 def _texts(options: Options) -> dict[str, str]:
@@ -118,7 +135,7 @@ def printed(*args: object) -> tuple[object, str, str]:
     return (status, *streams)  # type: ignore[return-value]
 
 
-def _commands(made: Made, pages: Pages, key: str) -> list[Found]:
+def _commands(made: Made, pages: list[Page], key: str) -> list[Found]:
     """Put it through every verb that prints, in every format."""
     typed = made.name.replace("\x00", "").encode("utf-8", "replace").decode()  # an argument holds no NUL
     limits = ("--max", "step_median_ms=1", "--max", "syncs_per_step=0", "--min", "no_such_ms=3")
@@ -160,7 +177,7 @@ def _commands(made: Made, pages: Pages, key: str) -> list[Found]:
             page = (
                 out if fmt == "html" else MarkdownIt("commonmark", {"html": True}).enable("table").render(out)
             )
-            pages.add(f"{key}: {name}", page)
+            pages.append((f"{key}: {name}", page, "text/html"))
     return found
 
 
@@ -320,7 +337,7 @@ async def _idle(pilot: Pilot[int]) -> None:
     await pilot.pause()
 
 
-async def _screens(made: Made, folder: Path, pages: Pages, key: str, options: Options) -> list[Found]:
+async def _screens(made: Made, folder: Path, pages: list[Page], key: str, options: Options) -> list[Found]:
     """Visit every screen, and take pictures of some."""
     found = []
     library = Start.library(sessions=made.root, scenarios=(made.scenarios,), python=Path(sys.executable))
@@ -341,8 +358,10 @@ async def _screens(made: Made, folder: Path, pages: Pages, key: str, options: Op
         except TuiprofError:  # a file of it is damaged
             continue
         found.append((f"a picture of the {start.view} screen", _lines(picture.text)))
-        pages.add(f"{key}: snapshot of {start.view}", picture.svg, "image/svg+xml")
-        pages.add(f"{key}: snapshot of {start.view} as a page", _encoded(picture, ".html").decode())
+        pages += [
+            (f"{key}: snapshot of {start.view}", picture.svg, "image/svg+xml"),
+            (f"{key}: snapshot of {start.view} as a page", _encoded(picture, ".html").decode(), "text/html"),
+        ]
     return found
 
 

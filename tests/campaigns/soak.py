@@ -27,7 +27,7 @@ from tests.campaigns._recorded import SCRIPT, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
 from tests.terminals import InTerminal
 from tests.waiting import until
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     SCHEMA_VERSION,
     Cost,
     End,
@@ -38,7 +38,8 @@ from tuiprof.session.log.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.folders import SessionMeta, create, write_meta
+from tuiprof.session.store.folders import create
+from tuiprof.session.store.meta import SessionMeta, write_meta
 from tuiprof.system import process
 
 PROMISE = (

@@ -17,8 +17,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.predictions.cases import Case
 
 ROUNDS, STEPS, WARM = 3, 30, 12
 CAPTURE_AT, CAPTURED, RECORDED = 50, 4, 100
@@ -51,13 +55,18 @@ def timed(name: str) -> dict[str, Any]:
                 last = step()
             case.wait(last)
             all_ms[which].append((clock() - began) / STEPS * 1e3)
-    bad, good = statistics.median(all_ms["bad"]), statistics.median(all_ms["good"])
     device = platform.processor() or "CPU" if case.cpu else torch.cuda.get_device_name()
     framework = f"PyTorch {torch.__version__}"
     if case.jax:
         import jax
 
         framework = f"JAX {jax.__version__}"
+    return compared(case, all_ms, f"{device}, {framework}, Python {platform.python_version()}")
+
+
+def compared(case: Case, all_ms: dict[str, list[float]], machine: str) -> dict[str, Any]:
+    """Return a case as it is written to ``truth.json``, with the ms a step of each round."""
+    bad, good = statistics.median(all_ms["bad"]), statistics.median(all_ms["good"])
     return {
         "planted": case.planted,
         "fix": case.fix,
@@ -69,17 +78,17 @@ def timed(name: str) -> dict[str, Any]:
         "bad_all": all_ms["bad"],
         "good_all": all_ms["good"],
         "cpu": case.cpu,
-        "machine": f"{device}, {framework}, Python {platform.python_version()}",
+        "machine": machine,
     }
 
 
-def recorded(name: str, out: Path) -> None:
-    """Record a case; its session becomes ``out/name``."""
+def recorded(name: str, out: Path, argv: tuple[str, ...]) -> Path:
+    """Record a command; its session becomes ``out/name``, which is returned."""
     from tuiprof.session.run.launch import LaunchSpec, start, wait
     from tuiprof.session.store.meta import CaptureRequest
 
     spec = LaunchSpec(
-        (sys.executable, "-m", "tests.predictions.run", name, "--steps", str(RECORDED)),
+        argv,
         name=name,
         python=sys.executable,
         capture=CaptureRequest("start", steps=CAPTURED, at=CAPTURE_AT),
@@ -90,6 +99,7 @@ def recorded(name: str, out: Path) -> None:
     wait(session)
     shutil.rmtree(out / name, ignore_errors=True)
     shutil.move(session.path, out / name)
+    return out / name
 
 
 def main() -> None:
@@ -103,23 +113,40 @@ def main() -> None:
     if chosen.time:
         print(json.dumps(timed(chosen.cases[0])))
         return
-    deadline = time.monotonic() + chosen.seconds
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    truth_file = chosen.out / "truth.json"
+    this = [sys.executable, "-m", "tests.predictions.record", str(chosen.out)]
+    run = (sys.executable, "-m", "tests.predictions.run")
+    keep(
+        chosen.out,
+        chosen.cases or _names(),
+        chosen.seconds,
+        lambda name: [*this, name, "--time"],
+        lambda name: recorded(name, chosen.out, (*run, name, "--steps", str(RECORDED))),
+    )
+
+
+def keep(
+    out: Path,
+    names: list[str],
+    seconds: float,
+    timing: Callable[[str], list[str]],
+    record: Callable[[str], object],
+) -> None:
+    """Time cases by a command whose last line is what it measured, and record them, until the time is up."""
+    deadline = time.monotonic() + seconds
+    out.mkdir(parents=True, exist_ok=True)
+    truth_file = out / "truth.json"
     truth = json.loads(truth_file.read_text()) if truth_file.exists() else {"cases": {}}
-    names = chosen.cases or _names()
     for name in names:
         if name in truth["cases"] or time.monotonic() > deadline:
             continue
         began = time.monotonic()
-        command = [sys.executable, "-m", "tests.predictions.record", str(chosen.out), name, "--time"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(timing(name), capture_output=True, text=True)
         try:
             measured = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             print(f"{name}: not timed: {done.stderr[-400:]}", flush=True)
             continue
-        recorded(name, chosen.out)
+        record(name)
         truth["cases"][name] = measured
         truth_file.write_text(json.dumps(truth, indent=1))
         print(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.forked import ForkedPython
-    from tuiprof.session.log import records
+    from tuiprof.session import log as records
 
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
 
@@ -33,7 +33,7 @@ class Run:
         return [record for record in self.logs[writer] if type(record) is kind]
 
     def captures(self, identity: str) -> list[records.Capture]:
-        from tuiprof.session.log import records
+        from tuiprof.session import log as records
 
         return [record for record in self.of(records.Capture) if record.id == identity]
 
@@ -100,7 +100,7 @@ def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, byte
     """Decode every line of every log with the session's own types; what follows the last newline is kept."""
     import msgspec  # not above: the tests on a GPU machine have only pytest and torch
 
-    from tuiprof.session.log import records
+    from tuiprof.session import log as records
 
     decode = msgspec.json.Decoder(records.Record, strict=True).decode
     logs, cut = {}, {}

@@ -15,7 +15,7 @@ from forked import ForkedPython
 from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 
@@ -167,7 +167,7 @@ for i in range(30):
 
 
 def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
-    from tuiprof.blackbox.flight import of_session
+    from tuiprof.blackbox.dumps import of_session
     from tuiprof.blackbox.stacks import Process, group
 
     pytest.importorskip("torch.distributed")

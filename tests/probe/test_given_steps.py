@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 PYTHONS = [
     Path(path)

@@ -19,7 +19,7 @@ from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace
 from tuiprof.resources import shipped
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "gpu"
 

@@ -14,7 +14,7 @@ from probe_runs import Run
 from tuiprof.probe.frameworks.torch_device import TorchDevice
 from tuiprof.probe.log import line
 from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
-from tuiprof.session.log.records import Record, Uses
+from tuiprof.session.log import Record, Uses
 
 Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]
 

@@ -16,7 +16,7 @@ from tuiprof.advice import advise
 from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 JAX = """
 import sys, jax, jax.numpy as jnp, tuiprof

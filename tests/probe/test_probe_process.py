@@ -14,7 +14,7 @@ import pytest
 from probe_runs import Run, environment, read
 from waiting import running, until
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 MARKS = """
 import tuiprof

@@ -12,7 +12,7 @@ from forked import ForkedPython
 from probe_runs import Run, new_session, run_script
 
 from tuiprof.probe.requests import Requests, Trigger, Triggers
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 # Steps of 5 ms; those named in the arguments take half a second.
 SCRIPT = """

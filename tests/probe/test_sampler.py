@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

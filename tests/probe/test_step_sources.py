@@ -13,7 +13,7 @@ from probe_runs import Run
 
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.script import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ import pytest
 from forked import ForkedPython
 from probe_runs import Run, run_script
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.session.log import records
+from tuiprof.session import log as records
 
 pytest.importorskip("torch")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.session.session_logs import append, line
-from tuiprof.session.log.records import SCHEMA_VERSION
-from tuiprof.session.store.folders import Session, SessionMeta, create
+from tuiprof.session.log import SCHEMA_VERSION
+from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.meta import SessionMeta
 
 S = 1_000_000_000
 MS = 1_000_000

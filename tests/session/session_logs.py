@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tuiprof.session.log.records import SCHEMA_VERSION
-from tuiprof.session.store.folders import Session, SessionMeta, create
+from tuiprof.session.log import SCHEMA_VERSION
+from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.meta import SessionMeta
 from tuiprof.system import process
 
 

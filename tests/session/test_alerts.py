@@ -10,9 +10,9 @@ import pytest
 from session_logs import append, head, line, new_session
 
 from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.replay import load
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.log.records import Memory, Step, Telemetry
+from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.log import Memory, Step, Telemetry
 from tuiprof.session.store.folders import Session
 
 S = 1_000_000_000
@@ -56,7 +56,7 @@ def readings(
 
 
 def said(session: Session) -> dict[str, str]:
-    fold = load(session)
+    fold = read_fold(session)
     found = alerts(fold, fold.lead, fold.now_ns)
     assert all(alert.rule for alert in found)
     return {alert.name: alert.text for alert in found}
@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_is_the_worst(session: Session) -> None:
     steps(session, 20, data=40_000_000)
     note = {"level": "warn", "text": "metric loss is not recorded: it is nan"}
     append(session, "rank0", line("note", at=ORIGIN + 5 * S, **note), line("note", at=ORIGIN + 9 * S, **note))
-    fold = load(session)
+    fold = read_fold(session)
     first = alerts(fold, fold.lead, fold.now_ns)[0]
     assert (first.level, first.text) == ("bad", "loss is NaN since 5.00 s into the run")
 
@@ -151,7 +151,7 @@ def ranks(session: Session, durations: list[int], own: list[int]) -> list[bool]:
                 for n in range(60)
             ),
         )
-    fold = load(session)
+    fold = read_fold(session)
     return [lane.straggles for lane in lanes(fold.ranks, fold.now_ns)]
 
 

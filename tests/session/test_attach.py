@@ -16,8 +16,8 @@ from waiting import running, until
 
 from tuiprof.cli import main
 from tuiprof.errors import SessionError
-from tuiprof.session.attaching import enter, ptrace
-from tuiprof.session.attaching.attach import Candidate, attach, candidates, detach
+from tuiprof.session import ptrace
+from tuiprof.session.attach import Candidate, attach, candidates, detach
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import session_dirs
 
@@ -85,7 +85,7 @@ def _until_stepping(session: Path) -> None:
 
 
 def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], tmp_path: Path) -> None:
-    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.live.replay import read_fold
     from tuiprof.session.run.control import request_capture
 
     session, [answer] = attach([trains.pid], root=tmp_path / "sessions")
@@ -177,8 +177,8 @@ def test_a_session_that_was_launched_is_not_detached(tmp_path: Path) -> None:
     ],
 )
 def test_which_waits_hold_nothing(call: str, unlimited: bool, at_all: bool) -> None:
-    assert enter._waits(call, limited=False) is unlimited
-    assert enter._waits(call, limited=True) is at_all
+    assert ptrace._waits(call, limited=False) is unlimited
+    assert ptrace._waits(call, limited=True) is at_all
 
 
 def test_why_ptrace_is_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

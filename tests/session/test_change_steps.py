@@ -15,8 +15,8 @@ from waiting import running, until
 
 from tuiprof.cli import cli
 from tuiprof.errors import UsageProblem
-from tuiprof.session.attaching.change_steps import change_request
-from tuiprof.session.live.summary import read_fold
+from tuiprof.session.asking import change_request
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.store.folders import Session, find_session
 
 pytest.importorskip("torch")

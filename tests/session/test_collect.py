@@ -20,13 +20,13 @@ from tests.session.host_parts import MS, S, goes_on, part
 from tests.session.session_logs import append, line
 from tests.waiting import running, until
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.collecting.remote import Remote
+from tuiprof.session.collecting import Remote
 from tuiprof.session.live.hosts import host_states
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import arm, disarm, request_capture, request_stop
-from tuiprof.session.store.collected import Collected, read_collected, write_collected
 from tuiprof.session.store.folders import find_session, list_sessions
 from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.status import Collected, read_collected, write_collected
 from tuiprof.system import process
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")
@@ -101,7 +101,7 @@ def test_what_two_hosts_recorded_becomes_one_run_here(hosts: Path) -> None:
         copied = contents(here / f"{session.id}.{host}", without=["collected.json"])
         assert copied == contents(session.path)
     run = find_session(here, "last")
-    assert [rank.label for rank in load(run).ranks] == ["rank0 on node1", "rank1 on node2"]
+    assert [rank.label for rank in read_fold(run).ranks] == ["rank0 on node1", "rank1 on node2"]
     assert [summary.state for summary in list_sessions(here)] == ["finished"]
     assert [path.name for path in run.all_traces()] == ["a.pt.trace.json"]
 
@@ -126,7 +126,7 @@ def test_a_run_that_grows_is_followed_to_its_end_and_requests_reach_its_host(hos
         disarm(run, "slow")
         until(lambda: not trigger.exists(), "the trigger's end")
         append(there, "rank0", line("step", n=40, at=there.meta.mono_ns + 9 * S, dur=MS))
-        until(lambda: len(load(run).ranks[0].steps) == 41, "the step")
+        until(lambda: len(read_fold(run).ranks[0].steps) == 41, "the step")
         append(there, "recorder", line("end", at=there.meta.mono_ns + 10 * S, code=0))
         _, said = process_.communicate(timeout=60)
         assert process_.returncode == 0, said
@@ -148,11 +148,11 @@ def test_a_host_that_is_not_reached_holds_up_nobody_and_is_taken_up_again(hosts:
         run = find_session(here, "last")
 
         def of_second() -> str:
-            return host_states(run, load(run))[1].lost
+            return host_states(run, read_fold(run))[1].lost
 
         until(lambda: "Connection refused" in of_second(), of_second)
         append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 9 * S, dur=MS))
-        until(lambda: len(load(run).ranks[0].steps) == 41, "a step of the other host")
+        until(lambda: len(read_fold(run).ranks[0].steps) == 41, "a step of the other host")
         request_capture(run, 3, 50, id="one")
         assert [(it.control / "capture-one.json").exists() for it in run.parts] == [True, False]
         down.unlink()
@@ -162,7 +162,7 @@ def test_a_host_that_is_not_reached_holds_up_nobody_and_is_taken_up_again(hosts:
     assert process_.returncode == 0, said
     assert "node2: ssh: connect to host node2 port 22: Connection refused" in said
     assert "node2: reached again" in said
-    states = host_states(run, load(run))
+    states = host_states(run, read_fold(run))
     assert all("no collector is running: tuiprof collect" in host.lost for host in states)
     with pytest.raises(SessionError, match="is over"):
         request_capture(run, 3, 50)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans can be 
 
 def _adopting(code: str, *arguments: object) -> str:
     """Run code in a process that inherits the orphans of what it starts, and return what it prints."""
-    begin = "from tuiprof.session.run.family import become_subreaper\nbecome_subreaper()\n"
+    begin = "from tuiprof.session.run.supervisor import become_subreaper\nbecome_subreaper()\n"
     command = [sys.executable, "-c", begin + textwrap.dedent(code), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -72,7 +72,7 @@ def test_a_process_that_the_last_signal_missed_is_sent_it_again() -> None:
     told = _adopting(
         """
         import os, subprocess
-        from tuiprof.session.run.family import Ending, Family
+        from tuiprof.session.run.supervisor import Ending, Family
         script = "setsid sh -c 'echo ready; exec sleep 60' & wait"
         leader = subprocess.Popen(["sh", "-c", script], process_group=0, stdout=subprocess.PIPE)
         leader.stdout.readline()

@@ -18,12 +18,11 @@ from session_logs import append, head, line, new_session, step
 from tuiprof.session.live import fold as fold_module
 from tuiprof.session.live import writer_state
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.replay import Replay, load
-from tuiprof.session.live.series import Histogram, Overview
-from tuiprof.session.live.stats import step_stats
+from tuiprof.session.live.replay import Replay, read_fold
+from tuiprof.session.live.series import Histogram, Overview, step_stats
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     Capture,
     Cost,
     DeviceStep,
@@ -36,9 +35,8 @@ from tuiprof.session.log.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
-from tuiprof.session.store.summary import summary_of
+from tuiprof.session.store.folders import summary_of
+from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.tui.app.inline import strip_rows
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
@@ -312,7 +310,7 @@ def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
 ) -> None:
     session = new_session(tmp_path)
     append(session, "rank0", *(json.dumps(record).encode() + b"\n" for record in records))
-    fold = load(session)
+    fold = read_fold(session)
     assert fold.records <= len(records)
     assert summary_of(session).id == session.id
     assert summarise(session).verdict.sentence
@@ -359,7 +357,7 @@ def test_replay_shows_what_was_known_then(tmp_path: Path) -> None:
     now[0] += 1000
     assert steps() == 1000
     assert replay.over
-    assert _state(replay.fold) == _state(load(session))
+    assert _state(replay.fold) == _state(read_fold(session))
     replay.close()
 
 

@@ -17,11 +17,11 @@ import pytest
 from waiting import until
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run import launch
 from tuiprof.session.run.control import request_capture, request_stop, stop_unless_over
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
-from tuiprof.session.run.plan import Plan
+from tuiprof.session.run.supervisor import Plan
 from tuiprof.session.store.folders import Session, find_session, list_sessions
 from tuiprof.session.store.status import Status, processes
 from tuiprof.system.process import alive
@@ -62,7 +62,7 @@ def _pids(session: Session) -> tuple[int, int]:
 
 
 def _notes(session: Session) -> str:
-    return " ".join(note.text for note in load(session).notes)
+    return " ".join(note.text for note in read_fold(session).notes)
 
 
 def _ended(session: Session, *, script: bool = False) -> bool:
@@ -97,7 +97,7 @@ def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
     assert (session.meta.name, session.meta.python) == ("a name", sys.executable)
     assert session.meta.devices[0].kind == "host"
     assert (session.control / f"capture-{DEFAULT_CAPTURE.id}.json").exists()
-    fold = load(session)
+    fold = read_fold(session)
     assert len(fold.devices["host"].t_ns) >= 1
     assert "the probe recorded nothing" in _notes(session)
     assert (session.control / "supervisor.log").read_text() == ""
@@ -201,7 +201,7 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
     assert str(session.status()) == "running (recorder lost)"
     size = session.stdout.stat().st_size
     until(lambda: session.stdout.stat().st_size > size + 10, "more output")
-    assert len(load(session).devices["host"].t_ns) >= 1  # what was recorded is there
+    assert len(read_fold(session).devices["host"].t_ns) >= 1  # what was recorded is there
     assert request_capture(session, 3) == "c1"
     request_stop(session, firm=True)
     until(lambda: _ended(session, script=True), "end of the script")
@@ -245,7 +245,7 @@ def test_torch_end_to_end(run: Run) -> None:
         env={"OMP_NUM_THREADS": "1"},
     )
     assert wait(session, 120) == Status("finished", 0)
-    fold = load(session)
+    fold = read_fold(session)
     assert fold.lead is not None
     assert len(fold.lead.steps) == 30
     assert {"forward", "backward", "optimizer"} <= set(fold.lead.steps.phases)
@@ -285,7 +285,7 @@ def test_a_script_that_trains_in_the_background(run: Run) -> None:
         """
     )
     assert wait(session, 30) == Status("finished", 0)
-    assert load(session).writers["rank0"].steps.last_n == 27
+    assert read_fold(session).writers["rank0"].steps.last_n == 27
 
 
 def test_what_cannot_start(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_what_cannot_start(tmp_path: Path) -> None:
 def test_a_launch_that_comes_to_nothing_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch.sys, "executable", "/no/such/python")  # what the supervisor would run under
+    monkeypatch.setattr("sys.executable", "/no/such/python")  # what the supervisor would run under
     with pytest.raises(LaunchError, match="the supervisor could not be started"):
         start(LaunchSpec(("true",), root=tmp_path))
     status = find_session(tmp_path, "last").status()
@@ -335,7 +335,7 @@ def test_a_launch_that_comes_to_nothing_is_told_at_once(
 
 
 def test_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.session.run.command import choose_python, resolve
+    from tuiprof.session.run.interpreter import choose_python, resolve
 
     for folder in ("venv", "conda", "path"):
         python = tmp_path / folder / "bin" / "python"

@@ -18,14 +18,13 @@ import pytest
 from small_disk import small_disk
 from waiting import running, until
 
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, summary_of
+from tuiprof.session.store.output import Counts, lost_output, read_counts, trouble
 from tuiprof.session.store.status import Status, processes
-from tuiprof.session.store.storage import Counts, lost_output, read_counts, trouble
-from tuiprof.session.store.summary import summary_of
 from tuiprof.system.process import alive
 
 Run = Callable[..., Session]
@@ -129,7 +128,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     assert "MiB of the output lost (No space left on device)" in lost_output(session)
     assert "of the output lost" in summary_of(session).detail
     assert any("of the output lost" in note for note in summarise(session).notes)
-    assert load(session).end is not None
+    assert read_fold(session).end is not None
 
 
 def test_a_disk_that_was_full_for_a_while_loses_nothing(run: Run, tiny_disk: Path, tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from small_disk import small_disk
 from waiting import until
 
 from tuiprof.errors import SessionError
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.tail import LogReader
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import Head, Note
+from tuiprof.session.log import Head, LogWriter, Note
 from tuiprof.session.run.control import put_capture
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
 from tuiprof.session.run.recorder import Recorder, git_state
@@ -83,7 +82,7 @@ def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> 
     time.sleep(1.2)  # readings that find no space
     seen.touch()
     assert str(wait(session, 30)) == "finished"
-    fold = load(session)
+    fold = read_fold(session)
     assert fold.end is not None
     assert len(fold.devices["host"].t_ns) >= 2  # what could not be written at the time, too
 
@@ -129,7 +128,7 @@ def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
     until(lambda: good.taken >= 3, "three samples")
     recorder.stop()
     log.close()
-    fold = load(session)
+    fold = read_fold(session)
     assert len(fold.devices["good"].t_ns) >= 3
     assert fold.devices["good"].rows.names == ["t_ns", "util"]
     assert len(fold.devices["bad"].t_ns) == 1

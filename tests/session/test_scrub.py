@@ -10,7 +10,7 @@ from waiting import until
 
 from tuiprof.session.live import replay as replay_module
 from tuiprof.session.live import tail
-from tuiprof.session.live.replay import Live, Replay, load
+from tuiprof.session.live.replay import Live, Replay, read_fold
 from tuiprof.session.live.tail import LogFile
 from tuiprof.session.store.folders import Session
 
@@ -77,7 +77,7 @@ def test_what_was_printed_until_then_is_known(tmp_path: Path) -> None:
         line("out", at=1_000 + 5 * MS, out=100, err=0),
         line("out", at=1_000 + 9 * MS, out=250, err=7),
     )
-    assert load(session).printed == (250, 7)
+    assert read_fold(session).printed == (250, 7)
     replay = Replay(session)
     replay.paused = True
     replay.seek(6 * MS)

@@ -13,12 +13,11 @@ from session_logs import append, head, line, new_session
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.probe.slowdown import FEWEST, WARM_UP, SlowdownWatch
 from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.replay import load
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.live.summary import read_fold, summarise
+from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.writer_state import StepSeries
-from tuiprof.session.store.folders import Session
-from tuiprof.session.store.summary import summary_of
+from tuiprof.session.store.folders import Session, summary_of
 
 MS = 1_000_000
 
@@ -72,7 +71,7 @@ def recorded(root: Path, lines: list[bytes], name: str = "run") -> Session:
 
 
 def series(session: Session) -> StepSeries:
-    lead = load(session).lead
+    lead = read_fold(session).lead
     assert lead is not None
     return lead.steps
 
@@ -93,7 +92,7 @@ def test_every_figure_is_of_the_steps_before(slowed: Session) -> None:
     assert (stats.count, round(stats.median_ns / MS), round(stats.p95_ns / MS)) == (60, 10, 10)
     assert steps.phase_means()["forward"] == pytest.approx(5 * MS, rel=0.02)
     assert len(steps.outliers()) == 0, "those after it are no outliers of those before it"
-    [lane] = lanes(load(slowed).ranks, 10**12, 50)
+    [lane] = lanes(read_fold(slowed).ranks, 10**12, 50)
     assert lane.step_ns == pytest.approx(10 * MS, rel=0.02)
 
     report = summarise(slowed)
@@ -186,7 +185,7 @@ def test_captures_close_to_each_other_are_judged_as_one(tmp_path: Path) -> None:
 
 def test_long_runs_keep_the_figures_of_the_steps_before(tmp_path: Path) -> None:
     """More steps than are kept whole, before the capture and after it."""
-    from tuiprof.session.log.records import DeviceStep, Step
+    from tuiprof.session.log import DeviceStep, Step
 
     def feed(steps: StepSeries, times: list[int], first: int, captured: bool = False) -> None:
         steps.extend([Step(first + i, 0, dur, {}, {}, captured) for i, dur in enumerate(times)], 0)

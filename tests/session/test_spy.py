@@ -11,13 +11,13 @@ import pytest
 from waiting import running, until
 
 from tuiprof.cli import main
-from tuiprof.session.attaching import ptrace, spy
+from tuiprof.session import ptrace
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ptrace of Linux"),
-    pytest.mark.skipif(spy.program() is None, reason="py-spy is not installed"),
+    pytest.mark.skipif(ptrace.py_spy() is None, reason="py-spy is not installed"),
 ]
 
 WAITS = """
@@ -68,7 +68,7 @@ def test_a_process_that_tuiprof_did_not_start(
 def test_without_py_spy_it_is_said_how_to_get_it(
     other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spy, "program", lambda: None)
+    monkeypatch.setattr(ptrace, "py_spy", lambda: None)
     assert main(["stacks", "--pid", str(other.pid)]) == 4
     assert "pip install 'tuiprof[stacks]'" in capsys.readouterr().err
 

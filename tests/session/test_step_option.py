@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.errors import UsageProblem
-from tuiprof.session.run.launch import parse_capture
-from tuiprof.session.run.step_option import STEP_AT, STEP_FUNCTION, step_environment
+from tuiprof.session.run.launch import STEP_AT, STEP_FUNCTION, parse_capture, step_environment
 
 
 def test_captures_by_the_clock() -> None:

@@ -7,9 +7,8 @@ import pytest
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import AHEAD, KEEP_STEPS, StepSeries
-from tuiprof.session.log.records import DeviceStep, Record, Step
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.log import DeviceStep, Record, Step
+from tuiprof.session.store.meta import Clock, SessionMeta
 
 MS = 1_000_000
 META = SessionMeta(v=1, name="run", argv=["python"], cwd="/", unix_ns=1, mono_ns=0, boot="")

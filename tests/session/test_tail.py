@@ -8,9 +8,10 @@ from pathlib import Path
 
 from session_logs import append, head, line, new_session, step
 
-from tuiprof.session.live.summary import read_fold, summarise
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import LogReader
-from tuiprof.session.log.records import Head, Step
+from tuiprof.session.log import Head, Step
 from tuiprof.session.store.output import OutputReader
 
 STEP = b'{"t":"step","n":%d,"at":5000,"dur":1000000,"ph":{"forward":300000,"backward":500000}}\n'

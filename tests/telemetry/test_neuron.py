@@ -11,7 +11,7 @@ import pytest
 
 from tests import real_traces
 from tuiprof.formats.neuron.monitor import Reports, replay
-from tuiprof.system.documents import documents
+from tuiprof.system.monitors import documents
 from tuiprof.telemetry import Absent, neuron
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.neuron import BACKEND, Neuron

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     Capture,
     Cost,
     End,
@@ -26,8 +26,8 @@ from tuiprof.session.log.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.folders import Session, create, write_meta
-from tuiprof.session.store.meta import DeviceMeta, Scenario, SessionMeta
+from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.meta import DeviceMeta, Scenario, SessionMeta, write_meta
 from tuiprof.system import process
 from tuiprof.system.files import write_atomic
 
@@ -284,7 +284,7 @@ def main() -> None:
     )
     made.mono_ns -= int(given.before * 1e9)
     made.session.meta.mono_ns = made.mono_ns
-    from tuiprof.session.store.folders import write_meta
+    from tuiprof.session.store.meta import write_meta
 
     write_meta(made.session.path, made.session.meta)
     made.start()

@@ -13,7 +13,7 @@ from synthetic import Synthetic
 from terminals import InTerminal, in_terminal
 
 from tuiprof.report import Terminal
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import Session, session_dirs
@@ -108,7 +108,7 @@ def test_the_lines_fit_and_are_few(tmp_path: Path, width: int) -> None:
     made = Synthetic(tmp_path, gpus=4)
     made.start()
     made.run_until(20)
-    rows = strip_rows(made.session, load(made.session), made.session.status(), made.t_ns, width)
+    rows = strip_rows(made.session, read_fold(made.session), made.session.status(), made.t_ns, width)
     assert 4 <= len(rows) <= 6
     assert all(row_width(row) <= width for row in rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,20 +13,18 @@ from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import Live, read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.meta import Scenario
-from tuiprof.session.store.storage import Counts
+from tuiprof.session.store.meta import Scenario, write_meta
+from tuiprof.session.store.output import Counts
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
-from tuiprof.tui.live.output_pane import OutputBox, OutputPane
-from tuiprof.tui.live.panes import RunPanes
+from tuiprof.tui.live.charts import StripChart, chart_data
+from tuiprof.tui.live.panes import OutputBox, OutputPane, RunPanes
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.view import View, chart_data, stats_in_view
+from tuiprof.tui.live.view import View, stats_in_view
 from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.lines import Painted
 
@@ -54,6 +53,26 @@ async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
         made.run_until(31.5)
         await until_shown(pilot, f"step {made.steps - 1:,}".replace(",", " "))
         assert made.steps > before
+
+
+async def test_arrays_are_mapped_before_the_first_are_made_and_after_another_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays on the heap leave holes there: what they hold grows for hours."""
+    done: list[str] = []
+    read = Live.advance
+    monkeypatch.setattr("tuiprof.tui.live.screen.map_arrays", lambda: done.append("mapped"))
+    monkeypatch.setattr(Live, "advance", lambda run: done.append("read") or read(run))
+    app = live(recorded(tmp_path, 20).session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        assert done[0] == "mapped"
+        assert "read" in done
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        before = done.count("mapped")
+        await pilot.press("escape")
+        await until(pilot, lambda: done.count("mapped") > before)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (200, 50), (40, 10)])
@@ -171,7 +190,7 @@ async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None
 async def test_before_the_first_step_chart_and_head_say_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.run.activity.activity", lambda _: "torch is loaded")
+    monkeypatch.setattr("tuiprof.session.live.step_source.activity", lambda _: "torch is loaded")
     made = Synthetic(tmp_path, gpus=0)
     made.start()
     app = live(made.session.path)
@@ -217,6 +236,21 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
         await until_shown(pilot, "running")
         await pilot.press("q")
     assert f"tuiprof attach {made.session.path}" in app.farewell
+
+
+async def test_the_command_to_come_back_can_be_pasted_whatever_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recorded(tmp_path / "made", 5)
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
+    path = made.session.path.rename(tmp_path / "20261121T092115Z-$(touch x) ##[error]y")
+    app = live(path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "running")
+        await pilot.press("q")
+    command = app.farewell.partition("watch it again:")[2].strip()
+    assert "##[" not in command
+    assert shlex.split(command) == ["tuiprof", "attach", path.name]
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
@@ -381,16 +415,16 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.tui.live import view as live_view
+    from tuiprof.tui.live import charts
 
     made = recorded(tmp_path, 60)
-    fold = load(made.session)
+    fold = read_fold(made.session)
     rank = fold.lead
     assert rank is not None
     view = View(fold.now_ns, None, False)
     stats = stats_in_view(rank.steps, view)
     whole = chart_data(rank.steps, stats, view)
-    monkeypatch.setattr(live_view, "_MOST_STEPS", 100)
+    monkeypatch.setattr(charts, "_MOST_STEPS", 100)
     short = chart_data(rank.steps, stats, view)
     assert len(whole.ends_s) == len(rank.steps)
     assert float(short.high_ms.max()) == pytest.approx(float(whole.high_ms.max()))
@@ -412,7 +446,7 @@ async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) ->
 
 
 def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
-    fold = load(recorded(tmp_path, 31).session)
+    fold = read_fold(recorded(tmp_path, 31).session)
     assert fold.lead is not None
     steps, chart = fold.lead.steps, StripChart()
 

@@ -12,14 +12,14 @@ from session.session_logs import append, head, line, new_session
 from synthetic import Synthetic, recorded
 
 from tuiprof.resources import shipped
-from tuiprof.session.live.replay import load
-from tuiprof.session.log.records import Capture, Printed, Step
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.log import Capture, Printed, Step
 from tuiprof.session.run import control
-from tuiprof.session.store.labels import read_labels
+from tuiprof.session.store.meta import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.forms import parse_slow
-from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.panes import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
 from tuiprof.tui.start import Start
@@ -300,10 +300,10 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
 async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuiprof.session.store.viewing import viewings
-    from tuiprof.tui.live import overhead
+    from tuiprof.session.store.meta import viewings
+    from tuiprof.tui.live import moment
 
-    monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)
+    monkeypatch.setattr(moment, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:
@@ -363,7 +363,7 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
         line("end", at=at, code=0, signal=None, why="exit"),
     )
     view = View(at - 1_000, 3.0, False)
-    lead = load(session).lead
+    lead = read_fold(session).lead
     assert lead is not None
     steps = lead.steps
     assert round(stats_in_view(steps, view).median_ns / 1e6) == 15

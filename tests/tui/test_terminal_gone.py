@@ -120,12 +120,12 @@ def test_a_recording_goes_on_where_hangups_are_ignored(run: list[str], tmp_path:
 
 def test_what_works_for_a_viewer_ends_when_it_is_killed() -> None:
     child = (
-        "import time; from tuiprof.system.hangup import exit_with_parent\n"
+        "import time; from tuiprof.system.own_process import exit_with_parent\n"
         "exit_with_parent(); print(1, flush=True); time.sleep(99)"
     )
     viewer = f"""
 import subprocess, sys
-from tuiprof.system.hangup import lifeline
+from tuiprof.system.own_process import lifeline
 with lifeline() as stdin:
     subprocess.run([sys.executable, "-c", {child!r}], stdin=stdin)
 """

@@ -7,14 +7,18 @@ from made_traces import MS, large_trace, small_trace, trace_of
 
 from tuiprof.model import Trace
 from tuiprof.tui.timeline import lanes as lane_builder
-from tuiprof.tui.timeline import links as event_links
-from tuiprof.tui.timeline.lane_cells import link_cells, overview, paint, short_name
-from tuiprof.tui.timeline.lane_extras import Samples, counter_samples, memory_samples, python_levels
-from tuiprof.tui.timeline.lane_sketch import sketch
-from tuiprof.tui.timeline.links import links_of
-from tuiprof.tui.timeline.readout import event_words, instant_words, range_words
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline import state as timeline_state
+from tuiprof.tui.timeline.lanes import Samples, counter_samples, memory_samples, python_levels, sketch
+from tuiprof.tui.timeline.state import Search, Viewport, links_of
+from tuiprof.tui.timeline.view import (
+    event_words,
+    instant_words,
+    link_cells,
+    overview,
+    paint,
+    range_words,
+    short_name,
+)
 
 
 def drawn(source: tuple[int, int], target: tuple[int, int], columns: int = 12) -> list[str]:
@@ -66,7 +70,7 @@ def test_a_sync_is_linked_with_what_it_waited_for_and_what_it_delayed() -> None:
 def test_a_large_trace_is_not_searched_for_syncs_on_the_screen_before_an_analysis_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_links, "_AT_ONCE", 3)
+    monkeypatch.setattr(timeline_state, "_AT_ONCE", 3)
     trace = small_trace()
     sync = rows_of(trace, "Synchronize")[0]
     assert links_of(trace, sync) == ()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from made_traces import MS, small_trace
 
 from tuiprof.tui.timeline import lanes as lane_builder
-from tuiprof.tui.timeline.lane_sketch import sketch
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.state import TimelineState
+from tuiprof.tui.timeline.lanes import sketch
+from tuiprof.tui.timeline.state import Search, TimelineState
 
 
 def shown(columns: int = 88, lines: int = 8) -> tuple[TimelineState, list[None]]:

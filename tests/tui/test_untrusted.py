@@ -16,7 +16,7 @@ from textual.widgets import Label
 
 from tests.hostile import CORPUS, WORST, obeyed, run_of
 from tuiprof.report import Terminal
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
@@ -69,11 +69,11 @@ async def test_what_is_copied_does_nothing_where_it_is_pasted(tmp_path: Path) ->
 def test_a_run_under_the_prompt(terminal: Terminal, tmp_path: Path) -> None:
     made = run_of(tmp_path, WORST)
     strip = Strip(sys.stdout, terminal)
-    for row in strip_rows(made.session, load(made.session), made.session.status(), made.t_ns, 120):
+    for row in strip_rows(made.session, read_fold(made.session), made.session.status(), made.t_ns, 120):
         assert not obeyed(re.sub(r"\x1b\[[\d;]*m", "", strip.painted(row)))
 
 
 def test_names_that_look_like_markup_stand_as_they_are(tmp_path: Path) -> None:
     made = run_of(tmp_path, MARKUP)
-    rows = strip_rows(made.session, load(made.session), made.session.status(), made.t_ns, 400)
+    rows = strip_rows(made.session, read_fold(made.session), made.session.status(), made.t_ns, 400)
     assert MARKUP in "".join(text for row in rows for text, _ in row)

@@ -9,9 +9,9 @@ from made_traces import MS, small_trace
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Table, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
+from tuiprof.tui.answers.results import Results
 from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
-from tuiprof.tui.timeline.results import Results
 from tuiprof.tui.trace import view
 
 

@@ -58,7 +58,7 @@ def tiny_start(folder: Path) -> Start:
 def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) -> Synthetic:
     import platform
 
-    from tuiprof.session.store.folders import write_meta
+    from tuiprof.session.store.meta import write_meta
 
     made = Synthetic(root, step_ms=step_ms, scenario=scenario, name="tiny", slow=())
     made.session.meta.host = platform.node()

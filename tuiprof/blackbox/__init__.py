@@ -1,11 +1,10 @@
 """What a run that went wrong left behind, read: stacks, collectives, the allocator's snapshot, its last steps.
 
 Everything returns a :class:`tuiprof.model.Report`; nothing here asks the running script (see
-:mod:`tuiprof.session.attaching.stacks`).
+:mod:`tuiprof.session.asking`).
 """
 
-from tuiprof.blackbox.flight import collectives
+from tuiprof.blackbox.dumps import collectives, load_plain
 from tuiprof.blackbox.stacks import Process, group, stacks_report
-from tuiprof.blackbox.unpickle import load_plain
 
 __all__ = ["Process", "collectives", "group", "load_plain", "stacks_report"]

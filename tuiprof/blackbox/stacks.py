@@ -12,7 +12,7 @@ import polars as pl
 from tuiprof.analyses.shared.frames import is_framework, shorten
 from tuiprof.model import Column, Report, Rule, Table, Verdict
 from tuiprof.session.live.fold import Fold, StacksState
-from tuiprof.session.log.records import Thread
+from tuiprof.session.log import Thread
 
 Frame = tuple[str, int, str]
 

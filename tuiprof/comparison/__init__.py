@@ -1,1 +1,1 @@
-"""Two runs side by side: opened, named, compared."""
+"""What runs amount to: the headline of one, limits on its figures, two side by side, many over time."""

@@ -16,7 +16,7 @@ import numpy as np
 from tuiprof.errors import SessionError
 from tuiprof.ladder.statistics import Interval, Word, ratio_interval, word_for
 from tuiprof.ladder.trial import DEFAULT_WARMUP
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
@@ -110,7 +110,7 @@ def _run(session: Session, environment: Mapping[str, str], changed: bool, root: 
         raise
     if status.state != "finished":
         raise SessionError(f"a trial {status}", f"see {trial.stderr}")
-    fold = load(trial)
+    fold = read_fold(trial)
     lead = fold.lead
     if lead is None or len(lead.steps.rows["dur_ns"]) < 2:
         raise SessionError(f"{trial.id} marks no steps: nothing to time", "mark them with tuiprof.step()")

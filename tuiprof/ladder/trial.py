@@ -35,7 +35,7 @@ import numpy as np
 from tuiprof.errors import LaunchError
 from tuiprof.ladder.state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.replay import load
+from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.writer_state import StepSeries
 from tuiprof.session.run.launch import LaunchSpec, in_time, start
 from tuiprof.session.store.folders import Session
@@ -143,7 +143,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
 
 def conclude(trial: Trial, session: Session, status: Status) -> Trial:
     """Return what became of a trial."""
-    fold = load(session)
+    fold = read_fold(session)
     ended = msgspec.structs.replace(trial, wall_ns=fold.now_ns)
     if status.state == "stopped":
         return msgspec.structs.replace(ended, state="stopped", why=status.detail)

@@ -1,6 +1,6 @@
 """Runs inside a Python process that was started without tuiprof: loads the probe there, or removes it.
 
-:mod:`tuiprof.session.attaching.enter` has the process execute this file with two names set: ``session``, its directory,
+:mod:`tuiprof.session.ptrace` has the process execute this file with two names set: ``session``, its directory,
 and ``what``, ``"enter"`` or ``"leave"``. The work is done in a separate thread, so that the borrowed thread continues
 at once. The result is a file in the session's ``control/``.
 """
@@ -33,22 +33,16 @@ def _answer(fields: dict[str, Any]) -> None:
 def _load() -> Any:
     """Load the probe package from its file location, for this session."""
     from importlib import import_module
-    from importlib.machinery import ModuleSpec, SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(here)
-    path = os.path.join(folder, "__init__.py")
-    loader = SourceFileLoader(_NAME, path)
-    spec = ModuleSpec(_NAME, loader, origin=path, is_package=True)
-    spec.submodule_search_locations = [folder]
-    package: Any = type(sys)(_NAME)
-    package.__spec__ = spec
-    package.__loader__ = loader
-    package.__file__ = path
-    package.__package__ = _NAME
-    package.__path__ = [folder]
+    spec: Any = spec_from_file_location(
+        _NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    package: Any = module_from_spec(spec)
     package.attached_to = session
     sys.modules[_NAME] = package
-    loader.exec_module(package)
+    spec.loader.exec_module(package)
     return import_module(f"{_NAME}.attached")
 
 

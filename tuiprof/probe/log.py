@@ -2,7 +2,7 @@
 
 The file is created at the first step and only ever appended to, whole batches of lines with one ``write``: a
 process that is killed leaves at most a partial last line. On a full disk the log stops with one line on stderr, and
-the script continues. ``tuiprof/session/log/records.py`` has the fields of the lines.
+the script continues. ``tuiprof/session/log.py`` has the fields of the lines.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The session directory: launch, record, append, tail, list, replay."""
+"""Sessions: their logs and folders, launching and attaching, following and replaying."""

@@ -35,9 +35,6 @@ def open_regular(path: Path) -> BinaryIO:
 
     A session may have been copied from somebody else: a pipe in it would hold up its reader, a device never end.
 
-    Args:
-        path: The file; links are followed.
-
     Raises:
         OSError: There is none, it may not be read, or it is something else.
     """

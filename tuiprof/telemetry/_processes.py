@@ -1,8 +1,9 @@
-"""The processes of a run: the script, its ranks, its data-loader workers, whatever it starts."""
+"""The processes of a run: the script, its ranks, its data-loader workers, whatever it starts; and rates of counters."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -118,11 +119,7 @@ class ProcessTree:
                     grown = True
 
     def usage(self, now: float) -> Usage:
-        """Look again and read every member.
-
-        Args:
-            now: Monotonic time in seconds.
-        """
+        """Look again and read every member; ``now`` is monotonic, in seconds."""
         self.look()
         elapsed = now - self._at if self._at is not None else 0.0
         self._at = now
@@ -205,3 +202,31 @@ def _cmdline(process: psutil.Process) -> tuple[str, ...]:
         return tuple(process.cmdline())
     except psutil.Error:  # gone, or not ours to read: then it is no worker of ours either
         return ()
+
+
+class Rates:
+    """Differences of counters between two readings, per second.
+
+    A counter that went backwards (a driver reload, an interface that vanished) gives no rate that time.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+        self._at: float | None = None
+
+    def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
+        """Take a reading and return the rates since the one before.
+
+        Returns:
+            Rate per second by key; empty the first time and when no time has passed.
+        """
+        elapsed = now - self._at if self._at is not None else 0.0
+        rates = {}
+        if elapsed > 0:
+            for key, value in counters.items():
+                before = self._before.get(key)
+                if before is not None and value >= before:
+                    rates[key] = (value - before) / elapsed
+        self._before = dict(counters)
+        self._at = now
+        return rates

@@ -13,10 +13,9 @@ from typing import Any
 
 import psutil
 
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
-from tuiprof.telemetry._processes import ProcessTree
-from tuiprof.telemetry._rates import Rates
+from tuiprof.telemetry._processes import ProcessTree, Rates
 
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tuiprof.system.neuron_tools import find_tool
+from tuiprof.system.monitors import JsonStream, find_tool
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
-from tuiprof.telemetry._stream import JsonStream
 
 _PERIOD: Final = "1s"
 _CONFIG: Final = {

@@ -15,8 +15,7 @@ import time
 from typing import Any, Final
 
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
-from tuiprof.telemetry._processes import ProcessTree
-from tuiprof.telemetry._rates import Rates
+from tuiprof.telemetry._processes import ProcessTree, Rates
 
 #: NVML's bits of "why is the clock not higher", in words; nvml.h, nvmlClocksEventReasons.
 _THROTTLE: Final = {

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import psutil
 
+from tuiprof.system.monitors import JsonStream
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source, _tpu_agent
-from tuiprof.telemetry._stream import JsonStream
 
 _VENDOR: Final = "0x1ae0"  # Google, in the PCI ID registry
 #: PCI device id → name and GiB of HBM a chip; v2 and v3 share an id and differ in the subsystem's.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import TuiprofError
-from tuiprof.system.threads import bound_threads
+from tuiprof.system.own_process import bound_threads
 from tuiprof.tui.start import Start
 
 _LOOK_S: Final = 0.5

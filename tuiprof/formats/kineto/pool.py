@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import tuiprof
 from tuiprof.formats.kineto.layout import Stretch
 from tuiprof.formats.source import Source
-from tuiprof.system.memory import keep_freed
-from tuiprof.system.threads import cores
+from tuiprof.system.own_process import cores, keep_freed
 
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.decode import Chunk
@@ -132,7 +131,7 @@ class _Worker:
             pass_fds=(file, shared),
             bufsize=0,
             start_new_session=True,  # the reader handles Ctrl-C
-            # Beside a notebook, too, NumPy's threads would spin (see tuiprof.system.threads), and have nothing to do.
+            # Beside a notebook, too, NumPy's threads would spin and have nothing to do (tuiprof.system.own_process).
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self.process.stdin is not None

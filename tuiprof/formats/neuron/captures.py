@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import TraceError
-from tuiprof.system.neuron_tools import find_tool
+from tuiprof.system.monitors import find_tool
 
 #: Parts of a system capture; the first two are required.
 _SYSTEM: Final = ("ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb")

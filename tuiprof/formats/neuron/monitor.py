@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tuiprof.errors import TraceError
 from tuiprof.formats.source import Damaged, Source
 from tuiprof.model.devices import Device, Sample
-from tuiprof.system.documents import documents
+from tuiprof.system.monitors import documents
 
 if TYPE_CHECKING:
     from tuiprof.model import Trace

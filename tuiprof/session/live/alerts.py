@@ -15,11 +15,10 @@ from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.session.live.fold import DeviceHistory, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostState, lost
-from tuiprof.session.live.series import Floats, Ints
-from tuiprof.session.live.stats import JITTER_RULE
+from tuiprof.session.live.series import JITTER_RULE, Floats, Ints
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.log.records import NotFinite, OutOfMemory
-from tuiprof.session.store.storage import LEAST_FREE_BYTES
+from tuiprof.session.log import NotFinite, OutOfMemory
+from tuiprof.session.store.output import LEAST_FREE_BYTES
 
 Level = Literal["warn", "bad"]
 
@@ -40,73 +39,37 @@ IDLE_UTIL, IDLE_READINGS = 0.60, 20
 JITTER_SHARE: Final = 0.10
 _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
-
-
-(
-    _STORAGE,
-    _HOST,
-    _MEMORY_OUT,
-    _NAN,
-    _STALLED,
-    _COLLAPSE,
-    _THROTTLE,
-    _SLOWER,
-    _STARVED,
-    _CREEP,
-    _IDLE,
-    _JITTER,
-) = (
-    "storage",
-    "lost host",
-    "out of memory",
-    "not a number",
-    "stalled",
-    "utilisation collapse",
-    "throttling",
-    "slower since a capture",
-    "loader starvation",
-    "memory creep",
-    "idle device",
-    "jitter",
-)
 #: Every rule by name, in the order in which equally bad ones are shown.
-RULES: Final = (
-    (
-        _STORAGE,
-        f"less than {format_bytes(LEAST_FREE_BYTES)} free on the session's file system, or its files cannot be written",
+RULES: Final = {
+    "storage": (
+        f"less than {format_bytes(LEAST_FREE_BYTES)} free on the session's file system, or its files cannot be written"
     ),
-    (
-        _HOST,
+    "lost host": (
         f"the recorder of a host ended without a final record, or no record of it (it writes at least every 5 s) "
-        f"arrived for {format_ns(SILENT_S * _SECOND)}",
+        f"arrived for {format_ns(SILENT_S * _SECOND)}"
     ),
-    (_MEMORY_OUT, "an allocation on a device failed, even if the script caught the error"),
-    (_NAN, "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite"),
-    (
-        _STALLED,
+    "out of memory": "an allocation on a device failed, even if the script caught the error",
+    "not a number": "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite",
+    "stalled": (
         f"no step for {STALL_TIMES} times the median step and for {format_ns(STALL_NS)}; stacks of all ranks are "
-        "recorded",
+        "recorded"
     ),
-    (
-        _COLLAPSE,
+    "utilisation collapse": (
         f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
-        f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
+        f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}"
     ),
-    (_THROTTLE, "the driver reports a reason for reduced clocks other than an idle device"),
-    (_SLOWER, SLOWER_RULE),
-    (_STARVED, f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps"),
-    (
-        _CREEP,
+    "throttling": "the driver reports a reason for reduced clocks other than an idle device",
+    "slower since a capture": SLOWER_RULE,
+    "loader starvation": f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps",
+    "memory creep": (
         f"the minimum of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is above that of the part "
-        f"before, by at least {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)} in total",
+        f"before, by at least {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)} in total"
     ),
-    (
-        _IDLE,
-        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while the script runs steps",
+    "idle device": (
+        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while the script runs steps"
     ),
-    (_JITTER, f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}"),
-)
-_SAID: Final = dict(RULES)
+    "jitter": f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +103,19 @@ def alerts(
         fold: The state at that moment.
         rank: The process shown; None = none.
         now_ns: The moment, session time.
-        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.ownership.of_others`);
+        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.sharing.of_others`);
             the run cannot change what they do.
         storage: Why the run cannot be recorded; empty = it can.
         hosts: The hosts of a run of several hosts.
     """
-    found = [_alert(_STORAGE, storage, "bad")] if storage else []
-    found += [_alert(_HOST, said, "bad") for said in lost(hosts)]
+    found = [_alert("storage", storage, "bad")] if storage else []
+    found += [_alert("lost host", said, "bad") for said in lost(hosts)]
     found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
     return sorted(found, key=lambda alert: alert.level != "bad")
 
 
 def _alert(name: str, text: str, level: Level = "warn") -> Alert:
-    return Alert(name, level, text, _SAID[name])
+    return Alert(name, level, text, RULES[name])
 
 
 def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -165,7 +128,7 @@ def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Se
     times = f", {len(failed)} times so far" if len(failed) > 1 else ""
     wanted = f"{format_bytes(record.wanted)} on device {record.dev}"
     text = f"{first.writer} could not allocate {wanted} at step {record.n}{times}"
-    return [_alert(_MEMORY_OUT, text, "bad")]
+    return [_alert("out of memory", text, "bad")]
 
 
 def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -180,7 +143,7 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     if not since_ns >= stall_after_ns(median_ns):
         return []
     text = f"no step for {format_ns(since_ns)}; the median step takes {format_ns(median_ns)}"
-    return [_alert(_STALLED, f"{text}; the stacks show where the process waits", "bad")]
+    return [_alert("stalled", f"{text}; the stacks show where the process waits", "bad")]
 
 
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -191,20 +154,20 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set
             name = it.record.what.removeprefix("metric ")
             value = {"nan": "NaN"}.get(it.record.value, it.record.value)
             text = f"{name} is {value} since step {it.record.n}, {format_ns(it.t_ns)} into the run"
-            first.setdefault(name, _alert(_NAN, text, "bad"))
+            first.setdefault(name, _alert("not a number", text, "bad"))
     for note in fold.notes:
         match = _NOT_FINITE.match(note.text)
         if match is not None and match["name"] not in first:
             name, value = match["name"], {"nan": "NaN"}.get(match["value"], match["value"])
             text = f"{name} is {value} since {format_ns(note.t_ns)} into the run"
-            first[name] = _alert(_NAN, text, "bad")
+            first[name] = _alert("not a number", text, "bad")
     return list(first.values())
 
 
 def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device reduces its clocks."""
     return [
-        _alert(_THROTTLE, f"{_called(key)} reduces its clocks: {word}")
+        _alert("throttling", f"{_called(key)} reduces its clocks: {word}")
         for key, device in fold.devices.items()
         if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
@@ -215,7 +178,9 @@ def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others
     slowdown = rank.steps.slowdown if rank is not None else None
     if rank is None or slowdown is None or slowdown.last >= _last_n(rank, now_ns):
         return []
-    return [_alert(_SLOWER, f"{slowdown}; figures of the whole run are from the steps before it")]
+    return [
+        _alert("slower since a capture", f"{slowdown}; figures of the whole run are from the steps before it")
+    ]
 
 
 def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -229,7 +194,7 @@ def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
         now, before = float(np.median(values[lately])), float(np.median(values[~lately]))
         if before >= COLLAPSE_FROM and now < COLLAPSE_SHARE * before:
             text = f"{_called(key)} is {format_share(now)} busy, down from {format_share(before)}"
-            found.append(_alert(_COLLAPSE, text, "bad"))
+            found.append(_alert("utilisation collapse", text, "bad"))
     return found
 
 
@@ -259,7 +224,9 @@ def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str
         if (np.diff(least) > 0).all() and rise >= max(CREEP_SHARE * least[0], CREEP_BYTES):
             hourly = rise / (edges[-2] - edges[0]) * 3600e9
             now = format_bytes(round(values[-1]))
-            found.append(_alert(_CREEP, f"{what} grows by {format_bytes(round(hourly))} per hour, now {now}"))
+            found.append(
+                _alert("memory creep", f"{what} grows by {format_bytes(round(hourly))} per hour, now {now}")
+            )
     return found
 
 
@@ -274,7 +241,9 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others
         share = means.get(name, 0.0) / total if total else 0.0
         if share >= DATA_SHARE:
             text = f"{format_share(share)} of the step is spent waiting for data ({format_ns(means[name])})"
-            return [_alert(_STARVED, f"{text}: use more loader workers, or do less work per sample")]
+            return [
+                _alert("loader starvation", f"{text}: use more loader workers, or do less work per sample")
+            ]
     return []
 
 
@@ -292,7 +261,7 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
         recent = values[-IDLE_READINGS:]
         if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
             text = f"{_called(key)} is busy {format_share(busy)} of the time"
-            found.append(_alert(_IDLE, f"{text} — capture some steps to see what it waits for"))
+            found.append(_alert("idle device", f"{text} — capture some steps to see what it waits for"))
     return found
 
 
@@ -304,7 +273,7 @@ def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     stats = rank.steps.stats(slice(max(0, last - 200), last))
     if stats.count < 20 or not stats.jitter > JITTER_SHARE:
         return []
-    return [_alert(_JITTER, f"step times vary: jitter {format_share(stats.jitter)} of the median")]
+    return [_alert("jitter", f"step times vary: jitter {format_share(stats.jitter)} of the median")]
 
 
 def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:

@@ -13,7 +13,7 @@ import numpy as np
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState, steps_kept
-from tuiprof.session.log.records import (
+from tuiprof.session.log import (
     Capture,
     Cost,
     DeviceStep,
@@ -34,7 +34,7 @@ from tuiprof.session.log.records import (
     Uses,
     WorkersStarted,
 )
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.meta import Clock
 
 #: Readings kept per device: a quarter of an hour at two per second, more than any alert looks back. A machine has
 #: hundreds of figures, one per core, and a viewer's memory grows up to this many readings of each.
@@ -84,11 +84,7 @@ class DeviceHistory:
         return self.rows["t_ns"]
 
     def figure(self, name: str) -> Floats:
-        """Return the kept readings of a figure, same shape as :attr:`t_ns`; NaN = not read.
-
-        Args:
-            name: The figure, e.g. ``"util"``.
-        """
+        """Return the kept readings of a figure, same shape as :attr:`t_ns`; NaN = not read."""
         if name not in self.rows:
             return np.full(len(self.rows), np.nan)
         return self.rows[name]
@@ -323,10 +319,7 @@ class Fold:
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records.
-
-        Args:
-            batches: The records, writer by writer (``LogReader.poll_batches()``).
+        """Take in records, writer by writer (``LogReader.poll_batches()``).
 
         Returns:
             Whether anything changed.

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
-from tuiprof.session.log.records import DeviceStep, Head, Record
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import DeviceStep, Head, Record, first_head
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
-from tuiprof.session.store.pieces import first_head
+from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
 from tuiprof.system.files import read_end
 from tuiprof.system.process import Processes, alive
@@ -81,11 +80,7 @@ class Live:
         return self.reader.behind
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Process newly written records; return whether anything changed.
-
-        Args:
-            max_bytes: Read at most so much of each log.
-        """
+        """Process newly written records; return whether anything changed."""
         rest = self._rest
         if rest is not None and rest.done:
             self._rest = None
@@ -94,6 +89,11 @@ class Live:
         changed = self._fold.feed(self.reader.poll_batches(max_bytes))
         self._fold.problems = self.reader.problems
         return changed or rest is not self._rest
+
+    def catch_up(self) -> None:
+        """Process all that is written."""
+        while self.advance() or self.behind:
+            pass
 
     def processes(self) -> Processes | None:
         """Return the recording and the recorded processes, even after the session is deleted; None = not started."""
@@ -108,8 +108,7 @@ class Live:
         if self.session.path.exists():
             return self.session.status()
         runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
-        while self.advance():  # what was written until then
-            pass
+        self.catch_up()
         if self._fold.end is not None:
             return replace(from_end(self._fold.end), detail=DELETED)
         return Status("running" if runs else "interrupted", detail=DELETED)
@@ -169,13 +168,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def load(session: Session) -> Fold:
-    """Return the fold of the current content of a session."""
+def read_fold(session: Session) -> Fold:
+    """Read a session's logs to their present end; a partial last line stays out."""
     live = Live(session)
     try:
-        # An empty poll is the end; a partial last line stays out.
-        while live.advance():
-            pass
+        live.catch_up()
     finally:
         live.close()
     return live.fold

@@ -17,23 +17,20 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
-from tuiprof.session.live.crowding import crowded
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, host_states, sentences
-from tuiprof.session.live.ownership import of_others
-from tuiprof.session.live.replay import Live
-from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RATE_RULE, StepStats
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.series import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RATE_RULE, StepStats
+from tuiprof.session.live.sharing import crowded, of_others
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.log.records import WorkersStarted
-from tuiprof.session.store.folders import Session
+from tuiprof.session.log import WorkersStarted
+from tuiprof.session.store.folders import Session, Summary
 from tuiprof.session.store.hosts import CLOCK_RULE
-from tuiprof.session.store.output import last_lines
+from tuiprof.session.store.meta import viewings
+from tuiprof.session.store.output import last_lines, lost_output, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.storage import lost_output, trouble
-from tuiprof.session.store.summary import Summary
-from tuiprof.session.store.viewing import viewings
 from tuiprof.telemetry.figures import figure, show
 
 #: Figures of a device that a summary shows, in this order, when the device gives them.
@@ -58,17 +55,6 @@ _OTHER_NOTE = (
     f"{_REST}: time outside of all phases, such as Python code of the loop, logging, copies to the device and "
     "framework code around the model; see the table of lines"
 )
-
-
-def read_fold(session: Session) -> Fold:
-    """Read a session's logs to their present end."""
-    feed = Live(session)
-    try:
-        while feed.advance() or feed.behind:
-            pass
-        return feed.fold
-    finally:
-        feed.close()
 
 
 def summarise(session: Session, fold: Fold | None = None) -> Report:

@@ -16,10 +16,10 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from tuiprof.session.log.records import Record
-from tuiprof.session.store.clock import Clock
+from tuiprof.session.log import Record, decoder
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
+from tuiprof.session.store.meta import Clock
 from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
 
 #: Bytes read from one file at a time.
@@ -30,7 +30,6 @@ LONGEST_LINE: Final = 8 << 20
 #: Precision of the search for an offset in a log, bytes.
 _CLOSE: Final = 64 << 10
 
-_decoder: Final = msgspec.json.Decoder(Record)
 _KNOWN: Final = frozenset(
     (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
 )
@@ -82,10 +81,7 @@ class LogFile:
             return 0
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
-        """Decode what was appended since.
-
-        Args:
-            max_bytes: Read at most so much.
+        """Decode what was appended since, at most ``max_bytes`` of it.
 
         Returns:
             The whole lines among it; empty when there is nothing new.
@@ -188,7 +184,7 @@ class LogFile:
 
     def _decode(self, block: bytes) -> list[Record]:
         try:
-            return _decoder.decode_lines(block)
+            return decoder.decode_lines(block)
         except UNDECODABLE:
             # Some line of the block is invalid: find it line by line.
             return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
@@ -197,7 +193,7 @@ class LogFile:
         if not line.strip():
             return None
         try:
-            record: Record = _decoder.decode(line)
+            record: Record = decoder.decode(line)
             return record
         except UNDECODABLE:
             pass
@@ -301,19 +297,11 @@ class LogReader:
         return sum(file.behind for file in self._files.values())
 
     def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
-        """Return what was written since the last call, record by record.
-
-        Args:
-            max_bytes: Read at most so much of each file.
-        """
+        """Return what was written since the last call, record by record; at most ``max_bytes`` of each file."""
         return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
 
     def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
-        """Yield what was written since the last call, writer by writer; the fast way to fill a fold.
-
-        Args:
-            max_bytes: Read at most so much of each file.
-        """
+        """Yield what was written since the last call, writer by writer; the fast way to fill a fold."""
         self._find()
         for writer, file in self._files.items():
             records = self._heads.pop(writer, []) + file.read(max_bytes)

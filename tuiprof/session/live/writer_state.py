@@ -12,9 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
-from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
-from tuiprof.session.live.stats import NO_STATS, StepStats, outliers_above_ns, rate_hz, step_stats
-from tuiprof.session.log.records import (
+from tuiprof.session.live.series import (
+    NO_STATS,
+    Array,
+    Floats,
+    Histogram,
+    Ints,
+    Overview,
+    Series,
+    StepStats,
+    outliers_above_ns,
+    rate_hz,
+    step_stats,
+)
+from tuiprof.session.log import (
     Cost,
     DeviceStep,
     End,
@@ -64,11 +75,7 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
 
 
 def steps_kept(world: int) -> int:
-    """Return how many steps of each rank are kept whole.
-
-    Args:
-        world: Number of ranks; untrusted.
-    """
+    """Return how many steps of each rank are kept whole; the number of ranks is untrusted."""
     return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
 
 
@@ -154,9 +161,6 @@ class StepSeries:
 
         These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
         later ones only where there are no others.
-
-        Args:
-            rows: Which to look at; None = all kept ones.
         """
         rows = slice(None) if rows is None else rows
         plain: npt.NDArray[np.bool_] = ~self.rows["captured"][rows]
@@ -171,11 +175,7 @@ class StepSeries:
         return np.arange(kept)[rows] < last
 
     def stats(self, rows: slice | None = None) -> StepStats:
-        """Return the statistics of kept steps, of the :meth:`comparable` ones.
-
-        Args:
-            rows: Which (see :meth:`since`); None = all kept ones.
-        """
+        """Return the statistics of kept steps, of the :meth:`comparable` ones (of which rows: see :meth:`since`)."""
         rows = slice(None) if rows is None else rows
         counted = self.comparable(rows)
         device_ns = self.rows["device_ns"][rows][counted]
@@ -220,12 +220,9 @@ class StepSeries:
         return self._plain_wall_ns / self._histogram.count if self._histogram.count else 0.0
 
     def outliers(self, rows: slice | None = None) -> Ints:
-        """Return which kept steps are outliers by :data:`tuiprof.session.live.stats.OUTLIER_RULE`.
+        """Return which kept steps are outliers by :data:`tuiprof.session.live.series.OUTLIER_RULE`.
 
         Steps after a capture that slowed them down are compared with one another.
-
-        Args:
-            rows: Which to look at; None = all kept ones.
 
         Returns:
             Positions among the kept rows, ascending.
@@ -239,11 +236,7 @@ class StepSeries:
         return found
 
     def outliers_above_ns(self, rows: slice | None = None) -> float:
-        """Return the time above which every kept step is an outlier.
-
-        Args:
-            rows: Which to look at; None = all kept ones.
-        """
+        """Return the time above which every kept step is an outlier."""
         rows = slice(None) if rows is None else rows
         dur_ns = self.rows["dur_ns"][rows]
         return max(

@@ -1,1 +1,1 @@
-"""Launching a script, supervising and recording it, and asking things of it while it runs."""
+"""Launching a script, supervising and recording it, and requests to it while it runs."""

@@ -13,10 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import SessionError
-from tuiprof.session.store.collected import unreached
-from tuiprof.session.store.folders import CaptureRequest, Session, slug
-from tuiprof.session.store.meta import TriggerRequest
-from tuiprof.session.store.status import PROCESS_FILE, STOP_FILE, processes
+from tuiprof.session.store.folders import Session, slug
+from tuiprof.session.store.meta import CaptureRequest, TriggerRequest
+from tuiprof.session.store.status import PROCESS_FILE, STOP_FILE, processes, unreached
 from tuiprof.session.store.status import status as status_of
 from tuiprof.system import process
 from tuiprof.system.files import is_own, read_small_json, write_inside

@@ -1,34 +1,49 @@
-"""Starting a script under tuiprof, and waiting for its end."""
+"""Starting a script under tuiprof: where its steps end, the copy of its source, and waiting for its end.
+
+What is kept of the source is the text of the script that the user launched, of a scenario also the files in the folder
+of its name, up to a size, in ``source/``; the digest of each in ``session.json``. Two runs of a script that was edited
+in place can be distinguished by it. Nothing else is kept: no module that it imports, no environment, no data. A script
+may hold secrets of its own; ``--no-source``, or ``keep_source = false`` in the configuration file, leaves the text out
+and keeps the digests.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
 import stat
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
-from tuiprof.session.log.records import SCHEMA_VERSION, End
-from tuiprof.session.run.command import choose_python, must_be_python, resolve
+from tuiprof.session.log import SCHEMA_VERSION, End
 from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
-from tuiprof.session.run.plan import Plan, Reply
-from tuiprof.session.run.source import keep, script_of
-from tuiprof.session.store.folders import Session, create, sessions_root, write_meta
-from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
+from tuiprof.session.run.interpreter import choose_python, is_python, must_be_python, resolve
+from tuiprof.session.run.supervisor import Plan, Reply
+from tuiprof.session.store.folders import Session, create, sessions_root
+from tuiprof.session.store.meta import (
+    CaptureRequest,
+    Scenario,
+    SessionMeta,
+    Source,
+    TriggerRequest,
+    write_meta,
+)
 from tuiprof.session.store.status import Status, last_end
-from tuiprof.system.hangup import IGNORED
+from tuiprof.system.files import open_regular, read_small, typed_path, write_atomic
+from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
@@ -52,7 +67,7 @@ class LaunchSpec:
         argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
         name: Name of the session; empty = the scenario, or the name of the script.
         cwd: Where to run it; None = here.
-        python: ``--python`` (see :func:`tuiprof.session.run.command.choose_python`).
+        python: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`).
         scenario: The scenario, if it is one.
         env: Environment variables on top of this process's.
         capture: Steps to profile from the start on; None = none.
@@ -199,23 +214,33 @@ def wait(session: Session, timeout_s: float | None = None) -> Status:
 
 
 def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> SessionMeta:
+    return new_meta(
+        spec.name or _name(spec),
+        list(spec.argv),
+        str(cwd),
+        python=str(python) if command[0] == str(python) else "",
+        scenario=spec.scenario,
+        capture=spec.capture,
+    )
+
+
+def new_meta(name: str, argv: list[str], cwd: str, **more: Any) -> SessionMeta:
+    """Return the metadata of a session that begins now, on this machine; ``more`` are further fields."""
     return SessionMeta(
         v=SCHEMA_VERSION,
-        name=spec.name or _name(spec),
-        argv=list(spec.argv),
-        cwd=str(cwd),
+        name=name,
+        argv=argv,
+        cwd=cwd,
         unix_ns=time.time_ns(),
         mono_ns=time.monotonic_ns(),
         boot=boot_id(),
         host=platform.node(),
-        python=str(python) if command[0] == str(python) else "",
-        scenario=spec.scenario,
-        capture=spec.capture,
         # By name: the package itself reaches every room, which this one must not import.
         versions={
             "tuiprof": import_module("tuiprof").__version__,
             "tuiprof's python": platform.python_version(),
         },
+        **more,
     )
 
 
@@ -248,19 +273,15 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
     # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
-    # -P: the working directory must not shadow modules. PYTHONPATH: tuiprof may run from a checkout, and what it
-    # needs may lie where the caller's own path says.
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), env.get("PYTHONPATH"))))
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tuiprof.session.run.supervisor", str(session.path)],
+                module_command("tuiprof.session.run.supervisor", str(session.path)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=env,
+                env=recorder_environment(),
                 start_new_session=True,
                 pass_fds=() if plan.stdin is None else (plan.stdin,),
             )
@@ -271,10 +292,152 @@ def _supervise(session: Session, plan: Plan) -> None:
         answer, _ = process.communicate(msgspec.json.encode(plan))
         reply = msgspec.json.decode(answer, type=Reply)
     except (OSError, msgspec.DecodeError) as error:
-        said = log.read_text(errors="replace").strip().splitlines()
-        raise LaunchError(
-            f"the supervisor died: {said[-1] if said else 'no output'}", f"see {log}"
-        ) from error
+        raise died("supervisor", log) from error
     if reply.error:
         kind = SessionError if reply.of_session else LaunchError
         raise kind(reply.error, reply.remedy)
+
+
+def recorder_environment() -> dict[str, str]:
+    """Return the environment of a process that records; what it needs may lie where the caller's own path says."""
+    own = ("PYTHONHOME", "TUIPROF_SESSION")
+    return {name: value for name, value in module_environment().items() if name not in own}
+
+
+def died(what: str, log: Path) -> LaunchError:
+    """Return the error for a process that ended instead of recording, with the last line of its output."""
+    said = log.read_text(errors="replace").strip().splitlines()
+    return LaunchError(f"the {what} died: {said[-1] if said else 'no output'}", f"see {log}")
+
+
+#: Variables of the script's environment that the probe reads.
+STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
+
+
+def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
+    """Return the environment variables for the probe.
+
+    Args:
+        at: ``FILE:LINE``; None = not so.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        option: What the user typed before them, ``{}`` for ``at`` and ``function``.
+
+    Raises:
+        UsageProblem: It cannot be read, there is no such file, or both are given.
+    """
+    step_at, step_function = option.format("at"), option.format("function")
+    if at and function:
+        raise UsageProblem(f"{step_at} cannot be used with {step_function}", "use one of them")
+    if at:
+        file, _, line = at.rpartition(":")
+        if not file or not line.isdecimal() or not int(line):
+            raise UsageProblem(f"{step_at} {at!r} is not FILE:LINE", "for example train.py:88")
+        path = Path(file)
+        if not path.is_file():
+            raise UsageProblem(
+                f"{step_at}: there is no file {file}", "its path is relative to the current directory"
+            )
+        lines = path.read_bytes().count(b"\n") + 1
+        if int(line) > lines:
+            raise UsageProblem(f"{step_at}: {file} has {lines} lines", f"it has no line {line}")
+        return {STEP_AT: f"{path.resolve()}:{int(line)}"}
+    if function:
+        module, _, name = function.partition(":")
+        if not module or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise UsageProblem(
+                f"{step_function} {function!r} is not MODULE:NAME", "for example __main__:train_step"
+            )
+        return {STEP_FUNCTION: function}
+    return {}
+
+
+#: Folder of the copies in a session.
+SOURCE_FOLDER: Final = "source"
+#: Bytes of text that are kept of one session.
+MOST_SOURCE_BYTES: Final = 256 << 10
+#: A folder named like the script may contain data as well: maximum size of a source file, and maximum number of files
+#: to inspect.
+_LARGEST_FILE: Final = 1 << 20
+_MOST_FILES: Final = 1000
+
+
+def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
+    """Return the Python file that a command runs.
+
+    Args:
+        argv: The command as typed: ``python train.py``, ``train.py``, ``torchrun … train.py``, ``python -m train``.
+        cwd: Where it runs.
+
+    Returns:
+        Its absolute path; None = none, or unknown.
+    """
+    for part in argv:
+        if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
+            return path
+    if "-m" in argv[:-1]:
+        module = cwd.joinpath(*argv[argv.index("-m") + 1].split("."))
+        found = (module.with_name(f"{module.name}.py"), module / "__main__.py")
+    elif len(argv) > 1 and is_python(argv[0]):
+        found = (cwd / typed_path(argv[1]), cwd / argv[1] / "__main__.py")
+    else:
+        return None
+    return next((path for path in found if os.path.isfile(path)), None)
+
+
+def own_files(script: Path) -> list[Path]:
+    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name."""
+    header = script.with_suffix(".toml")
+    found = [
+        path
+        for path in islice(_in_order(script.with_suffix("")), _MOST_FILES)
+        if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _LARGEST_FILE
+    ]
+    return [header, *found] if header.is_file() else found
+
+
+def _in_order(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder and below, always in the same order: which files are the first must not change."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (Path(where, name) for name in sorted(names))
+
+
+def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
+    """Copy a script into its session.
+
+    Returns:
+        The kept source; None = the script cannot be read, which is reported when it is started.
+    """
+    digests: dict[str, str] = {}
+    kept: list[str] = []
+    room = MOST_SOURCE_BYTES
+    for path in (script, *(own_files(script) if scenario else ())):
+        name = path.relative_to(script.parent).as_posix()
+        try:
+            with open_regular(path) as file:
+                content = file.read()
+        except OSError:
+            continue
+        digests[name] = hashlib.sha256(content).hexdigest()
+        if not text or len(content) > room or b"\0" in content:
+            continue
+        copy = session.path / SOURCE_FOLDER / name
+        with contextlib.suppress(OSError, SessionError):  # a full disk is reported by what needs it
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(copy, content)
+            kept.append(name)
+            room -= len(content)
+    return Source(script.name, digests, kept) if script.name in digests else None
+
+
+def texts(session: Session) -> dict[str, str]:
+    """Return the texts that a session (untrusted) keeps of its script, by their paths beside it; the script first."""
+    source = session.meta.source
+    folder = (session.path / SOURCE_FOLDER).resolve()
+    found: dict[str, str] = {}
+    for name in source.kept if source is not None else ():
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder):
+            with contextlib.suppress(OSError):
+                found[name] = read_small(path)[:MOST_SOURCE_BYTES].decode("utf-8", "replace")
+    return found

@@ -33,7 +33,7 @@ import psutil
 
 from tuiprof.errors import SessionError
 from tuiprof.session.run import output_writer
-from tuiprof.session.store.storage import Counts
+from tuiprof.session.store.output import Counts
 from tuiprof.system.files import explain, write_atomic
 
 if TYPE_CHECKING:
@@ -119,11 +119,7 @@ class OutputPipes:
                 self._start()
 
     def finish(self, deadline_s: float) -> None:
-        """Wait until all output is written, as long as the writer runs.
-
-        Args:
-            deadline_s: Latest moment, monotonic, as processes left behind by the script may still print.
-        """
+        """Wait until all output is written, at most until a monotonic time: leftover processes may still print."""
         while True:
             self.tend(time.monotonic())
             if self._writer is None or time.monotonic() >= deadline_s:

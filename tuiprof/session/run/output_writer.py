@@ -8,7 +8,7 @@ It is run by its path with the standard library alone, so that it starts at once
 descriptors, no paths, so that it does not matter where the session is moved, or whether it is deleted.
 
 Arguments: five descriptors, of the reading ends of the pipes for standard output and standard error, of the files for
-them, and of the file of counts (:class:`tuiprof.session.store.storage.Counts`).
+them, and of the file of counts (:class:`tuiprof.session.store.output.Counts`).
 """
 
 from __future__ import annotations
@@ -100,11 +100,7 @@ class Stream:
         return len(block)
 
     def keep_newest(self, size: int) -> None:
-        """Drop the oldest waiting output, in whole lines if possible.
-
-        Args:
-            size: Bytes that may stay.
-        """
+        """Drop the oldest waiting output but ``size`` bytes, in whole lines if possible."""
         with self._lock:
             before = self._size
             if before <= size:
@@ -118,11 +114,7 @@ class Stream:
             self.why_lost = self.why or "the disk does not answer"
 
     def write_newest(self, size: int) -> None:
-        """Write the newest of what waits, at the very end; what cannot be written is given up.
-
-        Args:
-            size: How much there is room for, bytes.
-        """
+        """Write the newest ``size`` bytes of what waits, at the very end; what cannot be written is given up."""
         self._put_back()
         self.keep_newest(size)
         if not self.write():

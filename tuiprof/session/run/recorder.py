@@ -13,11 +13,10 @@ from typing import Final
 
 from tuiprof import telemetry
 from tuiprof.errors import TuiprofError
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import Cost, Note, Printed, Telemetry
+from tuiprof.session.log import Cost, LogWriter, Note, Printed, Telemetry
 from tuiprof.session.run.output_pipes import OutputPipes
-from tuiprof.session.store.folders import DeviceMeta, Git, SessionMeta, write_meta
-from tuiprof.telemetry.visible import visible
+from tuiprof.session.store.meta import DeviceMeta, Git, SessionMeta, write_meta
+from tuiprof.telemetry import visible
 
 #: Time between two readings.
 PERIOD_S: Final = 0.5

@@ -15,6 +15,7 @@ killed; else it is left in peace — and waited for as long as it still records 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import platform
@@ -23,22 +24,182 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 import msgspec
+import psutil
 
 from tuiprof.errors import TuiprofError
-from tuiprof.session.log.append import LogWriter
-from tuiprof.session.log.records import SCHEMA_VERSION, End, Head, Note
+from tuiprof.session.log import SCHEMA_VERSION, End, Head, LogWriter, Note
 from tuiprof.session.run.control import read_stop
-from tuiprof.session.run.family import Ending, Family, become_subreaper
 from tuiprof.session.run.output_pipes import OutputPipes
-from tuiprof.session.run.plan import Plan, Reply
 from tuiprof.session.run.recorder import Recorder
 from tuiprof.session.store.folders import RecorderLock, Session
 from tuiprof.system import process
 from tuiprof.system.files import write_atomic
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to execute.
+
+    Attributes:
+        command: Program (absolute) and arguments.
+        cwd: Where.
+        env: The whole environment.
+        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+        stdin: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing.
+        ignored: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``.
+    """
+
+    command: list[str]
+    cwd: str
+    env: dict[str, str]
+    patience_s: tuple[float, float]
+    stdin: int | None = None
+    ignored: list[int] = []
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Whether the script runs.
+
+    Attributes:
+        error: What is wrong; empty = it runs.
+        remedy: What to do about it.
+        of_session: The fault is the session directory's, not the script's.
+    """
+
+    error: str = ""
+    remedy: str = ""
+    of_session: bool = False
+
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+#: SIGKILL is sent again so often: a process that was just being born was not among those that were found.
+_KILLED_AGAIN_S: Final = 0.5
+
+
+def become_subreaper() -> None:
+    """Make orphans of the script children of this process, so that they can be found and reaped (Linux)."""
+    if sys.platform == "linux":
+        # Refused by a kernel older than 3.4 only; then orphans go to init as they always did.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Family:
+    """A script and all its descendants, seen from the process that started it.
+
+    Args:
+        leader: The script's process, leader of its process group.
+        helper: Returns the child of this process that does not belong to the script and has its own group; None = none
+            now.
+
+    Attributes:
+        exit: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
+    """
+
+    def __init__(self, leader: int, helper: Callable[[], int | None] = lambda: None) -> None:
+        self.leader = leader
+        self._helper = helper
+        self.exit: int | None = None
+
+    def reap(self, *, strays: bool) -> None:
+        """Collect what has ended: the script, and orphans of it that were handed to this process.
+
+        Those that left the group (``strays``) are found by reading the whole process table.
+        """
+        for pid in (-self.leader, *(self._strayed_zombies() if strays else ())):
+            with contextlib.suppress(ChildProcessError):  # none left
+                while True:
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    if ended == 0:
+                        break
+                    if ended == self.leader:
+                        self.exit = os.waitstatus_to_exitcode(status)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the script's process group."""
+        if self.exit is None:  # until it is reaped, no other group can have its number
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # all of it has ended
+                os.killpg(self.leader, number)
+            return
+        for member in self.members():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(member.pid) == self.leader:
+                    member.send_signal(number)
+
+    def send_all(self, number: int) -> None:
+        """Send a signal to every descendant, those included that left the group."""
+        self.send(number)
+        for member in self.members():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(member.pid) != self.leader:  # the others have it already
+                    member.send_signal(number)
+
+    def members(self) -> list[psutil.Process]:
+        """Return the living processes of the script; telemetry helpers of this process are not among them."""
+        own_group = os.getpgid(0)
+        found = []
+        for member in _children(recursive=True):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                foreign = os.getpgid(member.pid) != own_group and member.pid != self._helper()
+                if foreign and member.status() != psutil.STATUS_ZOMBIE:
+                    found.append(member)
+        return found
+
+    def _strayed_zombies(self) -> list[int]:
+        """Return ended children of this process that are of neither the script's group nor its own."""
+        known = (self.leader, os.getpgid(0), self._helper())  # the helper leads its own group
+        found = []
+        for member in _children(recursive=False):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if member.status() == psutil.STATUS_ZOMBIE and os.getpgid(member.pid) not in known:
+                    found.append(member.pid)
+        return found
+
+
+def _children(*, recursive: bool) -> list[psutil.Process]:
+    try:
+        return psutil.Process().children(recursive=recursive)
+    except psutil.Error:  # a process vanished while the table was read; the next look will do
+        return []
+
+
+class Ending:
+    """How a script is ended: a signal to its group, SIGTERM some seconds later, then SIGKILL to all of it."""
+
+    def __init__(self, family: Family, patience_s: tuple[float, float]) -> None:
+        self._family = family
+        self._patience_s = patience_s
+        self._next: list[tuple[float, int]] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the script is being ended."""
+        return self._next is not None
+
+    def begin(self, number: int, now_s: float) -> None:
+        """Send the first signal; called again, send it and keep the deadlines already set."""
+        if number == signal.SIGKILL:
+            self._next = [(now_s, int(signal.SIGKILL))]
+            self.go_on(now_s)
+            return
+        self._family.send(number)
+        if self._next is None:
+            term_s = now_s if number == signal.SIGTERM else now_s + self._patience_s[0]
+            kill_s = term_s + self._patience_s[1]
+            steps = [(term_s, int(signal.SIGTERM)), (kill_s, int(signal.SIGKILL))]
+            self._next = steps if number != signal.SIGTERM else steps[1:]
+
+    def go_on(self, now_s: float) -> None:
+        """Send the signals that are due."""
+        while self._next and now_s >= self._next[0][0]:
+            _, number = self._next.pop(0)
+            self._family.send_all(number)
+            if number == signal.SIGKILL:
+                self._next.append((now_s + _KILLED_AGAIN_S, number))
+
 
 #: Interval of checks for requests, and maximum delay of noticing an end if SIGCHLD was lost.
 _TICK_S: Final = 0.1

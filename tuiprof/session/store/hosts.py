@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tuiprof.model.units import format_ns
-from tuiprof.session.log.records import Head, Record, Step
-from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.pieces import decode, first_head
+from tuiprof.session.log import Head, Record, Step, decode, first_head
+from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import State, Status
 from tuiprof.system.files import open_regular, read_at_most, read_end
 

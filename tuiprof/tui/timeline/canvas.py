@@ -17,11 +17,9 @@ from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.timeline.lane_cells import Cells, Kind, legend, link_cells, overview, paint
 from tuiprof.tui.timeline.lanes import Lane, Lanes
-from tuiprof.tui.timeline.readout import offset_text, readout
-from tuiprof.tui.timeline.state import TimelineState
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.state import TimelineState, Viewport
+from tuiprof.tui.timeline.view import Cells, Kind, legend, link_cells, offset_text, overview, paint, readout
 from tuiprof.tui.widgets.rows import fit_text
 
 _COMPONENTS = {kind: f"timeline--{kind.name.lower().replace('_', '-')}" for kind in Kind}
@@ -263,7 +261,7 @@ class Canvas:
             drawn,
             replayed=lanes.replayed is not None,
             nested=state.nested,
-            closed=state.has_nested,
+            has_nested=state.has_nested,
         )
         segments = [Segment(" ", self._component_style(_READOUT))]
         left = width - 1

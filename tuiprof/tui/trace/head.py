@@ -1,4 +1,4 @@
-"""The head of a trace: what it is, how much of it was read, and how far it can be trusted."""
+"""The head of a trace: what it is, how much of it was read, how far it can be trusted, and what to change first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
-from tuiprof.tui.trace.view import reading_text, trace_facts
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
+from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
 
 class TraceHead(Lines):
@@ -157,3 +158,50 @@ def _shorter_lines(line: str) -> list[str]:
     # What a profiler says comes behind its colon.
     clause = head + colon + (remark if first.endswith(("says", "reports", "warns")) else first)
     return [line, clause + bracket + more, clause]
+
+
+class FindingHead(Flowing):
+    """The main finding in full; until it is known, the most important verdict."""
+
+    DEFAULT_CSS = "FindingHead { height: auto; max-height: 6; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._headline = Headline("")
+        self._finding: tuple[Finding, int, int] | None = None
+        self._lines = 6
+
+    def show_headline(self, headline: Headline) -> None:
+        """Show a verdict."""
+        self._headline, self._finding = headline, None
+        self._fit_height()
+
+    def show_finding(self, found: Finding, number: int, count: int) -> None:
+        """Show a finding, and which of how many it is."""
+        self._finding = (found, number, count)
+        self._fit_height()
+
+    def allow(self, lines: int) -> None:
+        """Set the maximum height."""
+        if lines != self._lines:
+            self._lines = lines
+            self._taken = -1  # the present height was computed for another number of lines
+            self._fit_height()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the finding, or the sentence."""
+        if self._finding is not None:
+            return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
+        head = self._headline
+        show: Row = [(head.pointer, "key"), (" show ", "dim")] if head.pointer else []
+        mark = MARKS[head.level] if head.level else "…"
+        lines = wrap(
+            sanitize(head.sentence),
+            max(width - 4 - (row_width(show) + 1 if show else 0), 8),
+            min(height or 2, 2),
+        )
+        rows: list[Row] = [
+            [(f"▌{' ' if i else mark} ", head.level or "dim"), (line, "strong" if head.level else "dim")]
+            for i, line in enumerate(lines)
+        ]
+        return [spread(row, [] if i else show, width) for i, row in enumerate(rows)]

@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.getters import query_one
 from textual.message import Message
 from textual.worker import Worker
 
@@ -16,27 +17,26 @@ from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
+from tuiprof.tui.answers.results import EVENTS
 from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.guest import tell_worker_error
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.keys import KEYS
 from tuiprof.tui.timeline.lanes import Lanes, Lost
-from tuiprof.tui.timeline.results import later_by, moved
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.search_line import SearchLine
-from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.timeline.viewport import Viewport
-from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
-from tuiprof.tui.trace.head import TraceHead
+from tuiprof.tui.timeline.navigation import KEYS
+from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
+from tuiprof.tui.timeline.timeline import SearchLine, Timeline
+from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import (
     LEAST_SHARE,
+    Finding,
     Headline,
+    findings_of,
     headline,
+    is_bad,
     question_of,
+    step_times_of,
     tab_of_rule,
     tab_to_open,
     tabs_of,
@@ -75,6 +75,11 @@ class TraceView(Vertical):
     class CompareWanted(Message):
         """The trace is to be compared with another."""
 
+    head = query_one(TraceHead)
+    timeline = query_one(Timeline)
+    pane = query_one(AnswerPane)
+    evidence = query_one(Evidence)
+
     def __init__(
         self,
         trace: Trace,
@@ -89,16 +94,11 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
-        self._located: tuple[
-            object, ...
-        ] = ()  # the finding of which it is, or was asked, where it costs what
-        self._listed, self._apart = (
-            list(self.tabs),
-            list[str](),
-        )  # tabs in the line of tabs, and behind "more"
-        self._captured_lanes: tuple[Lanes, Viewport] | None = (
-            None  # what the timeline shows beside a replayed step
-        )
+        # The finding of which it is known, or was asked, where it costs what.
+        self._located: tuple[object, ...] = ()
+        self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
+        # The lanes that were captured and what was seen of them, while a replayed step shows.
+        self._captured_lanes: tuple[Lanes, Viewport] | None = None
         self._tab_chosen = False  # a person is at work in the open tab, or chose it: it stays open
 
     def compose(self) -> ComposeResult:
@@ -131,33 +131,11 @@ class TraceView(Vertical):
         """Name of the tab that is open."""
         return self.work.current
 
-    @property
-    def head(self) -> TraceHead:
-        """The head."""
-        return self.query_one(TraceHead)
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline."""
-        return self.query_one(Timeline)
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The answer pane."""
-        return self.query_one(AnswerPane)
-
-    @property
-    def evidence(self) -> Evidence:
-        """Answer and detail."""
-        return self.query_one(Evidence)
-
     def on_key(self) -> None:
         """Whoever works in a tab, keeps it."""
         self._tab_chosen |= self.pane.has_focus_within
 
-    def on_mouse_down(self) -> None:
-        """Whoever works in a tab, keeps it."""
-        self._tab_chosen |= self.pane.has_focus_within
+    on_mouse_down = on_key
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the timeline the lanes that fit, and omit parts that are not worth their lines."""
@@ -267,12 +245,12 @@ class TraceView(Vertical):
         self.refresh_bindings()
 
     @property
-    def findings(self) -> list[Shown]:
+    def findings(self) -> list[Finding]:
         """Findings of the advice in this window, as far as computed."""
         return findings_of(self.work.results.get("advice", self.window))
 
     @property
-    def finding(self) -> Shown | None:
+    def finding(self) -> Finding | None:
         """The finding that the head shows; None = it shows a verdict."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None

@@ -17,12 +17,11 @@ from tuiprof.model.intervals import Window
 from tuiprof.model.report import Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
+from tuiprof.tui.answers.results import Results
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.timeline import lane_sketch, replayed_lanes
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.results import Results, later_by, moved
-from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.state import Search, later_by, moved
 from tuiprof.whatif.replay import Losses
 
 #: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
@@ -31,13 +30,7 @@ _AT_ONCE = 300_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """Data that the screen needs before it can show a trace.
-
-    Attributes:
-        results: Its reports, the first ones computed.
-        lanes: Its lanes.
-        trust: Its trust line.
-    """
+    """What the screen needs before it can show a trace: its reports, the first ones computed, lanes, trust line."""
 
     results: Results
     lanes: Lanes
@@ -64,7 +57,7 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
 
 def survey_if_small(trace: Trace) -> Survey | None:
     """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails."""
-    if len(trace) > min(_AT_ONCE, lane_sketch.WORTH_IT - 1):
+    if len(trace) > min(_AT_ONCE, lane_builder.SKETCH_FROM - 1):
         return None
     try:
         return survey(trace)
@@ -82,13 +75,13 @@ class TraceWork:
         trust: Trust line of the trace; None = not computed.
     """
 
+    @dataclass(eq=False)
     class Sketched(Message):
         """The timeline of a large trace can be sketched: lanes of a sample of its events."""
 
-        def __init__(self, lanes: Lanes) -> None:
-            super().__init__()
-            self.lanes = lanes
+        lanes: Lanes
 
+    @dataclass(eq=False)
     class Surveyed(Message):
         """A trace can be shown.
 
@@ -98,19 +91,17 @@ class TraceWork:
             search: The search of the previous trace, applied to this one.
         """
 
-        def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
-            super().__init__()
-            self.survey = survey
-            self.part = part
-            self.search = search
+        survey: Survey
+        part: Progress | None
+        search: Search | None = None
 
+    @dataclass(eq=False)
     class Answered(Message):
         """An analysis of a window is done; its answer is in the results."""
 
-        def __init__(self, window: Window) -> None:
-            super().__init__()
-            self.window = window
+        window: Window
 
+    @dataclass(eq=False)
     class Located(Message):
         """It is known where a finding loses what it saves.
 
@@ -120,12 +111,11 @@ class TraceWork:
             losses: Where; a text = why that is unknown.
         """
 
-        def __init__(self, window: Window, finding: int, losses: Losses | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.losses = losses
+        window: Window
+        finding: int
+        losses: Losses | str
 
+    @dataclass(eq=False)
     class Replayed(Message):
         """A step was replayed with the fix of a finding.
 
@@ -135,11 +125,9 @@ class TraceWork:
             lanes: The step as it is and with the fix; a text = why it cannot be replayed.
         """
 
-        def __init__(self, window: Window, finding: int, lanes: Lanes | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.lanes = lanes
+        window: Window
+        finding: int
+        lanes: Lanes | str
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
@@ -162,27 +150,29 @@ class TraceWork:
 
     def replay(self, window: Window, finding: int) -> None:
         """Replay the step with the fix of a finding; post :class:`Replayed` then."""
-        self._run(partial(self._replay, self.results.trace, window, finding), "replay")
+        trace = self.results.trace
 
-    def _replay(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
-        if isinstance(step, str) or isinstance(edit, str):
-            found: Lanes | str = str(edit)
-        else:
-            found = replayed_lanes.build(trace, step, edit)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Replayed(window, finding, found))
+        def in_thread() -> None:
+            worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
+            if isinstance(step, str) or isinstance(edit, str):
+                found: Lanes | str = str(edit)
+            else:
+                found = lane_builder.build_replayed(trace, step, edit)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Replayed(window, finding, found))
+
+        self._run(in_thread, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
         """Work out where a finding loses what it saves; post :class:`Located` then."""
-        self._run(partial(self._locate, self.results.trace, window, finding), "losses")
+        trace = self.results.trace
 
-    def _locate(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Located(window, finding, found))
+        def in_thread() -> None:
+            worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Located(window, finding, found))
+
+        self._run(in_thread, "losses")
 
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""
@@ -203,8 +193,8 @@ class TraceWork:
         """In a thread."""
         worker, results = get_current_worker(), self.results
         if self.trust is None:
-            if len(results.trace) >= lane_sketch.WORTH_IT:
-                self._view.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
+            if len(results.trace) >= lane_builder.SKETCH_FROM:
+                self._view.post_message(self.Sketched(lane_builder.sketch(results.trace)))
             found_trust = results.trace.trust
             step_period_ns(results.trace)  # remembered, for the head
             found = Survey(results, lane_builder.build(results.trace), found_trust)

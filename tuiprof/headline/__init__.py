@@ -1,1 +1,0 @@
-"""What one trace says first, worked out in a process of its own and kept."""

@@ -1,1 +1,0 @@
-"""Attaching to a running process, and requesting its stacks."""

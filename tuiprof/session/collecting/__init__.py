@@ -1,1 +1,0 @@
-"""Copies the session folders of other hosts over ssh."""

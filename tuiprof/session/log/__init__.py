@@ -1,1 +1,0 @@
-"""The lines of a session's log, and how they are appended."""
