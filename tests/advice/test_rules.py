@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import SampledLine, Uncaptured
 
@@ -304,6 +306,64 @@ def test_depthwise_convolutions_want_channels_last() -> None:
     row = found(gpu_bound(deep, ("aten::mm", "sm90_xmma_gemm_bf16", 100)), "channels-last")
     assert "depthwise" in row["what"]
     assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("operator", "instead", "sure"),
+    [
+        ("conv1d", "unsqueeze(2)", "low"),
+        ("conv2d", "torch.channels_last)", "high"),
+        ("conv3d", "channels_last_3d", "high"),
+    ],
+)
+def test_the_layout_is_that_of_the_convolutions(operator: str, instead: str, sure: str) -> None:
+    ops = [
+        (name.replace("aten::conv2d", f"aten::{operator}"), kernel, took)
+        for name, kernel, took in CONVOLUTIONS
+    ]
+    row = found(gpu_bound(*ops), "channels-last")
+    assert instead in row["instead"]
+    assert row["sure"] == sure
+
+
+def test_thin_batch_norms_win_what_they_leave_idle(tmp_path: Path) -> None:
+    """In channels-first, 33 channels keep a quarter of 132 multiprocessors busy."""
+
+    def saved_us(blocks: Any) -> float:
+        events, free = [], 20
+        for number in range(4):
+            at = number * 40
+            events.append(
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 40}
+            )
+            kernels = ((TURN, 100, 8.0), ("batch_norm_backward_kernel<float>", 400, blocks))
+            for index, (name, took, per_sm) in enumerate(kernels):
+                key, begin = 2 * number + index + 1, at + 10 + 15 * index
+                ids = {"correlation": key, "External id": key}
+                events += [
+                    {"cat": "cpu_op", "name": "aten::conv2d", "ts": begin - 5, "dur": 9, "args": {}},
+                    {
+                        "cat": "cuda_runtime",
+                        "name": "cudaLaunchKernel",
+                        "ts": begin - 3,
+                        "dur": 3,
+                        "args": ids,
+                    },
+                    {"cat": "kernel", "name": name, "ts": free, "dur": took, "tid": 7}
+                    | {"args": {**ids, "device": 0, "stream": 7, "blocks per SM": per_sm}},
+                ]
+                free += took
+        path = tmp_path / f"{blocks}.pt.trace.json"
+        path.write_text(
+            json.dumps({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1} | event for event in events]})
+        )
+        return float(found(open_trace(path), "channels-last")["wins_ns"]) / 1e3
+
+    measured = saved_us(64 / 132)
+    assert saved_us(8.0) == pytest.approx(measured)
+    assert saved_us("inf") == pytest.approx(measured), "unknown"
+    # Half as many channels: half of the time that remained.
+    assert saved_us(32 / 132) == pytest.approx(measured + 0.3 * 400, rel=0.05)
 
 
 def test_group_norms_want_channels_first() -> None:
@@ -849,6 +909,50 @@ def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
             begin, free = max(free, at + launched + 5), max(free, at + launched + 5) + 600
             made.launch(GEMM, (at + launched, at + launched + 5), (begin, free), 3 * number + index + 1)
     assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(1_200_000, rel=0.02)
+
+
+def in_data_parallel(*, collectives: Sequence[int] = (2, 2, 2), updates: bool = False) -> Trace:
+    """Four steps of three micro-batches each, whose gradients are averaged over the ranks.
+
+    Args:
+        collectives: How many of each backward pass.
+        updates: Whether an optimizer steps after each of them.
+    """
+    made, correlation, free = Made(), 0, 0.0
+    for number in range(4):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        for micro, count in enumerate(collectives):
+            begin = at + micro * 900
+            made.op("aten::linear", begin + 1, begin + 100, sequence=1 + micro)
+            for index in range(2):
+                node = begin + 200 + index * 300
+                made.op(f"{AUTOGRAD}: torch::autograd::AccumulateGrad", node, node + 250, sequence=1 + micro)
+                if index < count:
+                    made.op("torch::distributed::reducer::mul_out", node + 5, node + 25)
+                    made.op("c10d::allreduce_", node + 30, node + 130)
+                    correlation, free = correlation + 1, max(free, node + 60) + 10
+                    made.launch(
+                        "ncclDevKernel_AllReduce", (node + 40, node + 60), (free - 10, free), correlation
+                    )
+            if updates:
+                made.add("annotation", "Optimizer.step#SGD.step", begin + 820, begin + 840)
+    return made.trace()
+
+
+def test_gradients_averaged_after_each_micro_batch() -> None:
+    row = found(in_data_parallel(), "gradient-sync-each-pass")
+    # In two of three passes, two collectives of 100 µs and two copies of 20 µs.
+    assert row["wins_ns"] == pytest.approx(2 * 2 * 120_000, rel=0.02)
+    assert "2 times a step" in row["what"]
+    assert "no_sync()" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"collectives": (0, 0, 2)}, {"collectives": (1, 2, 1)}, {"updates": True}]
+)
+def test_gradients_of_other_models_or_other_steps_are_averaged_rightly(options: dict[str, Any]) -> None:
+    assert finding(in_data_parallel(**options), "gradient-sync-each-pass") is None
 
 
 @pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])
