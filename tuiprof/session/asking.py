@@ -31,17 +31,11 @@ _FLIGHT_S: Final = 0.3
 
 
 class StacksRequest(msgspec.Struct, frozen=True):
-    """``control/stacks-<id>.json``.
+    """``control/stacks-<id>.json``."""
 
-    Attributes:
-        id: Its name, under which all ranks answer.
-        unix_ns: When it was asked for.
-        cause: The reason for an automatic request.
-    """
-
-    id: str
-    unix_ns: int
-    cause: str = ""
+    id: str  # its name, under which all ranks answer
+    unix_ns: int  # when it was asked for
+    cause: str = ""  # the reason for an automatic request
 
 
 def request_stacks(session: Session) -> str:
@@ -112,17 +106,11 @@ STEPS_PATIENCE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A process's answer to a request.
-
-    Attributes:
-        process: Its writer.
-        text: The new definition of a step, or why it was not changed.
-        refused: The definition was not changed.
-    """
+    """A process's answer to a request."""
 
     process: str
-    text: str
-    refused: bool = False
+    text: str  # the new definition of a step, or why it was not changed
+    refused: bool = False  # the definition was not changed
 
 
 def change_request(

@@ -96,18 +96,12 @@ class Unreached(SessionError):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A host accessed by ssh.
+    """A host accessed by ssh."""
 
-    Attributes:
-        host: Its name for ssh: ``[user@]host``.
-        root: Folder of its sessions; empty = tuiprof's default there.
-        ssh: The command, with options of the user's.
-        control: Folder of the socket for shared connections; None = no sharing.
-    """
-
-    host: str
-    root: str = ""
-    ssh: tuple[str, ...] = ("ssh",)
+    host: str  # its name for ssh: ``[user@]host``
+    root: str = ""  # folder of its sessions; empty = tuiprof's default there
+    ssh: tuple[str, ...] = ("ssh",)  # the command, with options of the user's
+    #: Folder of the socket for shared connections; None = no sharing
     control: Path | None = field(default=None, compare=False)
 
     @classmethod

@@ -133,25 +133,15 @@ _LOOK_S: Final = 0.002
 
 
 class Answer(msgspec.Struct):
-    """``control/enter-<pid>.json``, ``control/leave-<pid>.json``.
-
-    Attributes:
-        pid: The process.
-        python: Its version.
-        error: Why it failed; empty = it succeeded.
-        session: The session that already records it.
-        frameworks: Frameworks that it has imported.
-        optimizers: Number of its PyTorch optimizers.
-        left: What could not be restored.
-    """
+    """``control/enter-<pid>.json``, ``control/leave-<pid>.json``."""
 
     pid: int
-    python: list[int] = []
-    error: str = ""
-    session: str = ""
-    frameworks: list[str] = []
-    optimizers: int = 0
-    left: list[str] = []
+    python: list[int] = []  # its version
+    error: str = ""  # why it failed; empty = it succeeded
+    session: str = ""  # the session that already records it
+    frameworks: list[str] = []  # frameworks that it has imported
+    optimizers: int = 0  # number of its PyTorch optimizers
+    left: list[str] = []  # what could not be restored
 
 
 def python_of(pid: int) -> tuple[int, int] | None:

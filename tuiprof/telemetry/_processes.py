@@ -28,58 +28,35 @@ _TICK: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of one process.
+    """One reading of one process."""
 
-    Attributes:
-        name: Name of its main thread, as the process set it.
-        cpu_s: CPU seconds used so far.
-        threads: Number of threads.
-        rss_bytes: Resident memory.
-        zombie: It has ended and waits for its parent to notice.
-    """
-
-    name: str
-    cpu_s: float
+    name: str  # name of its main thread, as the process set it
+    cpu_s: float  # CPU seconds used so far
     threads: int
-    rss_bytes: int
-    zombie: bool
+    rss_bytes: int  # resident memory
+    zombie: bool  # it has ended and waits for its parent to notice
 
 
 @dataclass(slots=True)
 class Member:
-    """One process of the tree.
+    """One process of the tree."""
 
-    Attributes:
-        process: Its handle (which guards against a reused pid).
-        parent: Pid of its parent when it was first seen.
-        cmdline: Its command line when it was first seen.
-        cpu_s: CPU seconds used at the last reading; None = not read yet.
-    """
-
-    process: psutil.Process
-    parent: int
-    cmdline: tuple[str, ...]
-    cpu_s: float | None = None
+    process: psutil.Process  # its handle (which guards against a reused pid)
+    parent: int  # pid of its parent when it was first seen
+    cmdline: tuple[str, ...]  # its command line when it was first seen
+    cpu_s: float | None = None  # CPU seconds used at the last reading; None = not read yet
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the tree uses.
-
-    Attributes:
-        processes: Number of processes.
-        threads: Number of threads.
-        rss_bytes: Resident memory, summed (pages shared by forked workers count in each).
-        cpu: CPU seconds used per second since the last reading, summed; None at the first.
-        loaders: Number of data-loader workers.
-        loaders_idle: How many of them used under :data:`IDLE_SHARE` of a core; None at the first reading.
-    """
+    """What the tree uses."""
 
     processes: int
     threads: int
-    rss_bytes: int
-    cpu: float | None
-    loaders: int
+    rss_bytes: int  # resident memory, summed (pages shared by forked workers count in each)
+    cpu: float | None  # CPU seconds used per second since the last reading, summed; None at the first
+    loaders: int  # number of data-loader workers
+    #: How many of them used under :data:`IDLE_SHARE` of a core; None at the first reading
     loaders_idle: int | None
 
 

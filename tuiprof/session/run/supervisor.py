@@ -42,37 +42,25 @@ from tuiprof.system.files import write_atomic
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to execute.
+    """What to execute."""
 
-    Attributes:
-        command: Program (absolute) and arguments.
-        cwd: Where.
-        env: The whole environment.
-        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
-        stdin: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing.
-        ignored: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``.
-    """
-
-    command: list[str]
+    command: list[str]  # program (absolute) and arguments
     cwd: str
-    env: dict[str, str]
+    env: dict[str, str]  # the whole environment
+    #: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL
     patience_s: tuple[float, float]
+    #: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing
     stdin: int | None = None
+    #: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``
     ignored: list[int] = []
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Whether the script runs.
+    """Whether the script runs."""
 
-    Attributes:
-        error: What is wrong; empty = it runs.
-        remedy: What to do about it.
-        of_session: The fault is the session directory's, not the script's.
-    """
-
-    error: str = ""
-    remedy: str = ""
-    of_session: bool = False
+    error: str = ""  # what is wrong; empty = it runs
+    remedy: str = ""  # what to do about it
+    of_session: bool = False  # the fault is the session directory's, not the script's
 
 
 _PR_SET_CHILD_SUBREAPER: Final = 36

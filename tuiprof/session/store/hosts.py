@@ -55,21 +55,13 @@ CLOCK_RULE: Final = (
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The distributed run of a session folder, as recorded there.
+    """The distributed run of a session folder, as recorded there."""
 
-    Attributes:
-        id: Name of the folder.
-        key: What all parts of a run have in common.
-        ranks: Ranks that were recorded there, ascending.
-        writer: Name of the log of the lowest one.
-        unix_ns: Start of the session by its host's clock, Unix ns.
-    """
-
-    id: str
-    key: tuple[str, ...]
-    ranks: tuple[int, ...]
-    writer: str
-    unix_ns: int
+    id: str  # name of the folder
+    key: tuple[str, ...]  # what all parts of a run have in common
+    ranks: tuple[int, ...]  # ranks that were recorded there, ascending
+    writer: str  # name of the log of the lowest one
+    unix_ns: int  # start of the session by its host's clock, Unix ns
 
     @property
     def world(self) -> int:
@@ -78,42 +70,26 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The multi-host run of a session, from its command.
+    """The multi-host run of a session, from its command."""
 
-    Attributes:
-        id: Name of the folder.
-        command: The command, without what differs from host to host.
-        nodes: Number of hosts.
-        per_node: Ranks that are launched on each; None = the command does not give a number.
-        machine: Boot identity and name of the host.
-        unix_ns: Start of the session by its host's clock, Unix ns.
-        waits: Whether no rank has written anything yet.
-    """
-
-    id: str
-    command: tuple[str, ...]
-    nodes: int
-    per_node: int | None
-    machine: tuple[str, str]
-    unix_ns: int
-    waits: bool
+    id: str  # name of the folder
+    command: tuple[str, ...]  # the command, without what differs from host to host
+    nodes: int  # number of hosts
+    per_node: int | None  # ranks that are launched on each; None = the command does not give a number
+    machine: tuple[str, str]  # boot identity and name of the host
+    unix_ns: int  # start of the session by its host's clock, Unix ns
+    waits: bool  # whether no rank has written anything yet
 
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Offset of a host's wall clock from that of the first host.
+    """Offset of a host's wall clock from that of the first host."""
 
-    Attributes:
-        ahead_ns: How far it is ahead; negative = behind.
-        spread_ns: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared.
-        steps: Number of steps that were compared.
-        same: Both parts were recorded on one machine, by one clock.
-    """
-
-    ahead_ns: int = 0
+    ahead_ns: int = 0  # how far it is ahead; negative = behind
+    #: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared
     spread_ns: int | None = None
-    steps: int = 0
-    same: bool = False
+    steps: int = 0  # number of steps that were compared
+    same: bool = False  # both parts were recorded on one machine, by one clock
 
     def __str__(self) -> str:
         """Return one phrase."""
@@ -132,40 +108,24 @@ class ClockDifference:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The part of a run that one host recorded.
+    """The part of a run that one host recorded."""
 
-    Attributes:
-        name: Its name, unique in the run.
-        session: Its session folder.
-        ranks: The ranks that were found there; empty = they have made no step yet.
-        clock: How its clock differs from the first host's.
-        shift_ns: What to add to its session time to get that of the run.
-    """
-
-    name: str
-    session: Session
-    ranks: tuple[int, ...]
-    clock: ClockDifference
-    shift_ns: int
+    name: str  # its name, unique in the run
+    session: Session  # its session folder
+    ranks: tuple[int, ...]  # the ranks that were found there; empty = they have made no step yet
+    clock: ClockDifference  # how its clock differs from the first host's
+    shift_ns: int  # what to add to its session time to get that of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log of a run.
-
-    Attributes:
-        path: The file.
-        writer: Name of its writer; of another than the first host with the host's name: ``rank8@node2``.
-        clock: Makes session time of its times.
-        host: Name of the host; empty = the run has one.
-        folder: The host's folder as seen from the session's; empty = it is the session's own.
-    """
+    """One log of a run."""
 
     path: Path
-    writer: str
-    clock: Clock
-    host: str = ""
-    folder: str = ""
+    writer: str  # name of its writer; of another than the first host with the host's name: ``rank8@node2``
+    clock: Clock  # makes session time of its times
+    host: str = ""  # name of the host; empty = the run has one
+    folder: str = ""  # the host's folder as seen from the session's; empty = it is the session's own
 
 
 def part_of(session: Session) -> Part | None:
