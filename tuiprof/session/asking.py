@@ -25,7 +25,7 @@ from tuiprof.system.files import write_inside
 
 #: A probe looks for requests every 100 ms, but never while C code holds the GIL.
 STACKS_PATIENCE_S: Final = 3.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: Additional time for the Flight Recorder after every process has answered.
 _FLIGHT_S: Final = 0.3
 
@@ -94,7 +94,7 @@ def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tupl
                 deadline = min(deadline, time.monotonic() + _FLIGHT_S)
                 if len(found.flights) == len(found.by_writer):
                     break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return feed.fold, feed.fold.stacks.get(name, StacksState(name))
     finally:
         feed.close()
@@ -173,7 +173,7 @@ def change_steps(
         while time.monotonic() < deadline and (len(found) < len(before) or not found):
             feed.catch_up()
             found = _answers(feed.fold, before, since_ns)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return found
     finally:
         feed.close()

@@ -359,10 +359,10 @@ class LogWriter:
             else:
                 self._waiting.popleft()
             if not self._waiting and self._stuck_since is not None:
-                self._waiting.append(self._encoder.encode(self._told()) + b"\n")
+                self._waiting.append(self._encoder.encode(self._waited_note()) + b"\n")
         return True
 
-    def _told(self) -> Note:
+    def _waited_note(self) -> Note:
         """Return and clear the note about waiting lines."""
         now = time.monotonic_ns()
         waited_s = math.ceil((now - (self._stuck_since or now)) / 1e9)

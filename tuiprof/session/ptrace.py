@@ -129,7 +129,7 @@ _RATHER_S: Final = 3.0
 #: A main thread that computes without a pause, in a process without any other thread, never waits.
 _PATIENCE_S: Final = 20.0
 _ANSWER_S: Final = 30.0
-_LOOK_S: Final = 0.002
+_POLL_S: Final = 0.002
 
 
 class Answer(msgspec.Struct):
@@ -238,7 +238,7 @@ def send(pid: int, control: Path, what: str) -> Answer:
             return found
         if not os.path.exists(_PROC / str(pid)):
             raise SessionError(f"process {pid} has ended")
-        time.sleep(_LOOK_S * 10)
+        time.sleep(_POLL_S * 10)
     raise SessionError(
         f"process {pid} did not answer within {_ANSWER_S:.0f} s: native code holds its interpreter lock",
         "see its stacks: tuiprof stacks --pid; the process was not changed",
@@ -313,7 +313,7 @@ def _waiting_thread(pid: int) -> int:
         for thread in rather:
             if _state(pid, thread) == seen[thread][0]:
                 return thread
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     raise SessionError(
         f"process {pid} has no waiting thread: its threads compute without a pause, and stopping one at an arbitrary "
         "point could corrupt the process",

@@ -63,7 +63,7 @@ class Usage:
 class ProcessTree:
     """Follows a process and its descendants.
 
-    Only pids that were not there at the last look are asked for their parent, so a look costs one directory
+    Only pids that were not there at the last update are asked for their parent, so an update costs one directory
     listing and the readings of the members. A member stays one when its parent dies.
     """
 
@@ -75,10 +75,10 @@ class ProcessTree:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of the tree as of the last look."""
+        """Pids of the tree as of the last update."""
         return frozenset(self._members)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Find processes that came and went."""
         now = set(psutil.pids())
         for pid in self._members.keys() - now:
@@ -97,7 +97,7 @@ class ProcessTree:
 
     def usage(self, now: float) -> Usage:
         """Look again and read every member; ``now`` is monotonic, in seconds."""
-        self.look()
+        self.update()
         elapsed = now - self._at if self._at is not None else 0.0
         self._at = now
         threads = rss = loaders = idle = 0

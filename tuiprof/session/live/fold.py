@@ -49,7 +49,7 @@ KEEP_NOTES: Final = 1000
 KEEP_STACKS: Final = 32
 #: A process this far behind another one of its rank is not shown.
 SILENT_NS: Final = 10_000_000_000
-#: Of a note; one of a level that is not known here is told like any other.
+#: Of a note; one of a level that is not known here is shown like any other.
 _LEVELS: Final = ("info", "warn", "bad")
 
 

@@ -142,7 +142,7 @@ class HostWatch:
         """State of the run."""
         return combined(list(self.statuses.items()))
 
-    def look(self, fold: Fold) -> list[HostState]:
+    def update(self, fold: Fold) -> list[HostState]:
         """Return the hosts now; called about once a second."""
         now_s = self._now_s()
         newest: dict[str, int] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -128,6 +128,9 @@ class Log:
     folder: str = ""  # the host's folder as seen from the session's; empty = it is the session's own
 
 
+_Begun = TypeVar("_Begun", Part, Launch)
+
+
 def part_of(session: Session) -> Part | None:
     """Return what run a session is a part of; None = of none, or it holds all ranks of it."""
     heads = [(path.stem, first_head(path)) for path in session.log_files() if path.stem != "recorder"]
@@ -204,13 +207,9 @@ def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) ->
         same.setdefault(it.command, []).append(it)
     for alike in same.values():
         alike.sort(key=lambda it: (it.unix_ns, it.id))
-        pairs = [
-            (later.unix_ns - it.unix_ns, place, it, later)
-            for place, it in enumerate(alike)
-            for later in alike[place + 1 : place + 1 + _NEAREST]
-            if (it.waits or later.waits) and later.unix_ns - it.unix_ns <= TOGETHER_NS
-        ]
-        for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2]):
+        for it, later in _nearest_first(alike, TOGETHER_NS):
+            if not (it.waits or later.waits):
+                continue
             one, other = joined[it.id], joined[later.id]
             machines = [of[id_].machine for id_ in (*one, *other) if id_ in of]
             if one is other or len(one) + len(other) > it.nodes or len(set(machines)) < len(machines):
@@ -246,18 +245,23 @@ def _pair(parts: Sequence[Part], groups: dict[str, list[Part]]) -> None:
     """Join parts with the same key, given by start time, the nearest ones first."""
     for part in parts:
         groups[part.id] = [part]
-    pairs = [
-        (later.unix_ns - part.unix_ns, place, part, later)
-        for place, part in enumerate(parts)
-        for later in parts[place + 1 : place + 1 + _NEAREST]
-        if later.unix_ns - part.unix_ns <= reach_ns(part)
-    ]
-    for _, _, part, later in sorted(pairs, key=lambda pair: pair[:2]):
+    for part, later in _nearest_first(parts, reach_ns(parts[0])):  # the key says how far apart they may lie
         one, other = groups[part.id], groups[later.id]
         if one is other or {rank for it in one for rank in it.ranks} & {r for it in other for r in it.ranks}:
             continue
         one.extend(other)
         groups.update((it.id, one) for it in other)
+
+
+def _nearest_first(items: Sequence[_Begun], reach_ns: int) -> list[tuple[_Begun, _Begun]]:
+    """Return pairs of items, given by start time, that began within a time of one another; the nearest first."""
+    pairs = [
+        (later.unix_ns - it.unix_ns, index, it, later)
+        for index, it in enumerate(items)
+        for later in items[index + 1 : index + 1 + _NEAREST]
+        if later.unix_ns - it.unix_ns <= reach_ns
+    ]
+    return [(it, later) for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2])]
 
 
 def clock_difference(first: Session, writer: str, other: Session, other_writer: str) -> ClockDifference:
@@ -309,7 +313,7 @@ def _beginning(path: Path) -> list[Step]:
     except OSError:
         return []
     records = decode(block[: block.rfind(b"\n") + 1])
-    again = (place for place, record in enumerate(records) if place and isinstance(record, Head))
+    again = (index for index, record in enumerate(records) if index and isinstance(record, Head))
     return _steps(records[: next(again, None)])
 
 
