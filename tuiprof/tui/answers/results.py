@@ -55,7 +55,7 @@ class Results:
         return rank if isinstance(rank, int) else None
 
     def next_wanted(self, first: str, window: Window) -> str | None:
-        """Return which analysis to run next: the one looked at, the advice, then in order; None = all done."""
+        """Return which analysis to run next: the open one, the advice, then in order; None = all done."""
         missing = [name for name in self.names if (name, window) not in self._answers]
         return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 

@@ -1,4 +1,4 @@
-"""What stands around the table of an answer: below it and in the detail pane beside it. No widgets.
+"""Content shown around the table of an answer: below it and in the detail pane beside it. No widgets.
 
 Below: the row under the cursor in full, with its advice, and the first rows of the following tables. Beside: a row or
 an event with all that is known about it; raw text and source may come from the disk, so a worker gathers it.
@@ -59,10 +59,10 @@ class Field:
 
     Attributes:
         label: Its heading.
-        lines: What it says, safe for a terminal; one line, unless it is a list.
+        lines: Its text, safe for a terminal; one line, unless it is a list.
         whole: Whether the table shows it whole.
         strong: Whether it is what to act upon.
-        beside: Whether it is not of the row itself, or a list: it may stand beside the others.
+        beside: Whether it is not of the row itself, or a list: it may be shown beside the others.
     """
 
     label: str
@@ -73,7 +73,7 @@ class Field:
 
 
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
-    """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
+    """Return the content of a row: figures that have no room, what to do instead, every text, why that is so.
 
     Columns that no table draws are listed where they have a definition; figures only where they are a size.
     """
@@ -100,7 +100,7 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
 
 
 def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
-    """Return what the advice says to the same event, else to the same line."""
+    """Return the advice on the same event, else on the same line."""
     event, where = row.get("event"), row.get("where")
     for table in advice.tables if advice is not None else ():
         keys = table.rows.columns

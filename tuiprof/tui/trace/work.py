@@ -43,7 +43,7 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
     Args:
         trace: The trace.
         first: Name of the tab that is open; None = the first that is available.
-        window: The part that the analyses look at; None = all of it.
+        window: The part that is analysed; None = all of it.
     """
     results = Results(trace, list(analyses.available()))
     lanes = lane_builder.build(trace)
