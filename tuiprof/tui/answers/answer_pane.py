@@ -20,9 +20,9 @@ from textual.widgets import Input
 from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.tui.answers.results import Answer
 from tuiprof.tui.answers.view import (
     MORE_IN,
+    Answer,
     Field,
     NextTable,
     RowDetail,

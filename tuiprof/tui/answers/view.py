@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from rich.cells import chop_cells
 
-from tuiprof.model.report import Report, Table
+from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
@@ -27,6 +27,9 @@ from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.spans import wrap
 
+Answer = Report | Unavailable
+#: Name of the tab that shows the table of all events, whose rows are the events themselves.
+EVENTS: Final = "events"
 #: Column that names the analysis which explains a row; enter goes there.
 MORE_IN: Final = "more_in"
 

@@ -13,10 +13,11 @@ from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.answers.results import EVENTS, Results
+from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.timeline.view import offset_text
+from tuiprof.tui.trace.work import Results
 from tuiprof.tui.widgets.bars import Tab
 from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
 from tuiprof.tui.widgets.spans import wrap

@@ -17,7 +17,7 @@ from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
-from tuiprof.tui.answers.results import EVENTS
+from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
