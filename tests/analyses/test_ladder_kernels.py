@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.ladder.kernels import _figure, kernel_words
-from tuiprof.ladder.report import report
+from tuiprof.ladder.report import _figure, kernel_words, report
 from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
 from tuiprof.model import Report
 from tuiprof.report import Style, render

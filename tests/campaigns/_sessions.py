@@ -245,7 +245,7 @@ def _watch(session: Any) -> None:
 def _draw(session: Any, fold: Any) -> None:
     from tuiprof.session.live import alerts, hosts, sharing
     from tuiprof.session.run import control
-    from tuiprof.session.run.source import texts
+    from tuiprof.session.run.launch import texts
     from tuiprof.session.store.meta import read_labels, viewings
     from tuiprof.session.store.output import OutputReader, last_lines
     from tuiprof.tui.live import view as live_view

@@ -37,7 +37,7 @@ from tuiprof.model.report import Kind, Table
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.sharing import crowded
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.run.source import texts
+from tuiprof.session.run.launch import texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
 from tuiprof.system.files import typed_path
 

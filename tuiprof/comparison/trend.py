@@ -25,8 +25,7 @@ from tuiprof.model.report import Kind
 from tuiprof.model.units import format_share, format_value
 
 if TYPE_CHECKING:
-    from tuiprof.fleet.gather import Executor, Progress
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import Executor, File, Progress
 
 
 By = Literal["run", "commit", "day"]
@@ -273,12 +272,10 @@ def history(
 
     ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
     """
-    from tuiprof.fleet.gather import gather
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import File, gather
     from tuiprof.formats import open_set
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, Summary, summary_of
     from tuiprof.session.store.hosts import runs
-    from tuiprof.session.store.summary import Summary, summary_of
 
     points: list[Point] = []
     problems: list[str] = []

@@ -26,12 +26,11 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, Summary
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.meta import viewings
 from tuiprof.session.store.output import last_lines, lost_output, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, show
 
 #: Figures of a device that a summary shows, in this order, when the device gives them.

@@ -16,7 +16,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.session.log import Cost, LogWriter, Note, Printed, Telemetry
 from tuiprof.session.run.output_pipes import OutputPipes
 from tuiprof.session.store.meta import DeviceMeta, Git, SessionMeta, write_meta
-from tuiprof.telemetry.hardware import visible
+from tuiprof.telemetry import visible
 
 #: Time between two readings.
 PERIOD_S: Final = 0.5

@@ -125,7 +125,7 @@ class TriggerRequest(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The script as it was when the session was started (see :mod:`tuiprof.session.run.source`).
+    """The script as it was when the session was started (see :mod:`tuiprof.session.run.launch`).
 
     Attributes:
         script: Name of the script's file.

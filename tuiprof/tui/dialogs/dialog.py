@@ -35,14 +35,7 @@ def dialog(title: str, classes: str = "dialog") -> Vertical:
 
 
 class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
-    """Asks, and answers True only to ``y``.
-
-    Args:
-        title: The question.
-        lines: What will happen, plain text.
-        yes: What ``y`` does, two or three words.
-        no: What ``n`` and escape do.
-    """
+    """Asks a question with its consequences (``lines``), and answers True only to ``y``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("y", "answer(True)", "yes", "Yes", id="confirm.yes", group="Question"),
@@ -76,13 +69,7 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
 
 
 class PickScreen(ModalScreen[int | None], inherit_bindings=False):
-    """Answers the index of what was chosen, or None.
-
-    Args:
-        title: Title.
-        names: The choices; untrusted text.
-        start: Index under the cursor at first.
-    """
+    """Answers the index of the chosen name, or None; ``start`` is under the cursor at first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
@@ -93,7 +80,7 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
             id="pick.cancel",
             group="Choice",
             display="esc",
-        ),
+        )
     ]
 
     def __init__(self, title: str, names: list[str], start: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -26,6 +27,8 @@ from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     from rich.syntax import Syntax
+
+_source = partial(key, group="Source")
 
 Paragraph = tuple[str, str]
 
@@ -52,7 +55,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape,q,enter", "close", "close", "Close this window", id="reading.close", group="Window"),
+        key("escape,q,enter", "close", "close", "Close this window", id="reading.close", group="Window")
     ]
 
     def __init__(self, title: str, paragraphs: Sequence[Paragraph], *, opened_by: str = "") -> None:
@@ -100,7 +103,7 @@ def paragraph(text: str, role: str, width: int) -> list[Row]:
 
 
 def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> list[Paragraph]:
-    """Say what an analysis asks, what it found, by which rules, and what each figure and column means."""
+    """Return the question of an analysis, its findings, its rules, and the meaning of each figure and column."""
     out: list[Paragraph] = [(sanitize(question), "dim"), ("", "text")] if question else []
     if answer is None:
         return [*out, ("analysing …", "dim")]
@@ -150,12 +153,7 @@ _LARGEST: Final = 4 << 20
 
 
 class SourceScreen(Screen[None], inherit_bindings=False):
-    """Shows a file.
-
-    Args:
-        path: It.
-        find: Begin at the first line below the header that holds this in quotes; empty = at the top.
-    """
+    """Shows a file, from the first line below the header that holds ``find`` in quotes; empty = from the top."""
 
     CSS = """
     SourceScreen #head { height: 1; }
@@ -164,15 +162,13 @@ class SourceScreen(Screen[None], inherit_bindings=False):
     """
     HELP = "The script as it lies on disk. Copy it, change it, and run it under `tuiprof run -- python FILE`."
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "scroll(-1)", "up", "One line up", id="source.up", group="Source", show=False),
-        key("down,j", "scroll(1)", "down", "One line down", id="source.down", group="Source", show=False),
-        key("pageup", "page(-1)", "page up", "One page up", id="source.page_up", group="Source"),
-        key("pagedown,space", "page(1)", "page down", "One page down", id="source.page_down", group="Source"),
-        key("home,g", "edge(0)", "start", "Go to the first line", id="source.start", group="Source"),
-        key("end,G", "edge(1)", "end", "Go to the last line", id="source.end", group="Source"),
-        key(
-            "escape,q", "close", "back", "Back to the library", id="source.close", group="Source", display="q"
-        ),
+        _source("up,k", "scroll(-1)", "up", "One line up", id="source.up", show=False),
+        _source("down,j", "scroll(1)", "down", "One line down", id="source.down", show=False),
+        _source("pageup", "page(-1)", "page up", "One page up", id="source.page_up"),
+        _source("pagedown,space", "page(1)", "page down", "One page down", id="source.page_down"),
+        _source("home,g", "edge(0)", "start", "Go to the first line", id="source.start"),
+        _source("end,G", "edge(1)", "end", "Go to the last line", id="source.end"),
+        _source("escape,q", "close", "back", "Back to the library", id="source.close", display="q"),
     ]
 
     def __init__(self, path: Path, find: str = "") -> None:
@@ -190,7 +186,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Say which file it is, and go to the place."""
+        """Show the name of the file, and scroll to the line."""
         name, folder = sanitize(self._path.name), sanitize(str(self._path.parent))
         self.query_one("#head", Painted).paint(
             lambda width, _: [spread([(f" {name}", "title")], [(f"{folder} ", "dim")], width)]
@@ -230,28 +226,16 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         )
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll.
-
-        Args:
-            lines: Lines; negative = up.
-        """
+        """Scroll by lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages.
-
-        Args:
-            pages: Pages; negative = up.
-        """
+        """Scroll by pages."""
         box = self.query_one(VerticalScroll)
         box.scroll_relative(y=pages * max(1, box.size.height - 1), animate=False)
 
     def action_edge(self, last: int) -> None:
-        """Go to the first or the last line.
-
-        Args:
-            last: 1 = the last.
-        """
+        """Go to the first line, or with 1 to the last."""
         box = self.query_one(VerticalScroll)
         (box.scroll_end if last else box.scroll_home)(animate=False)
 
