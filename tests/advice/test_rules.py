@@ -100,6 +100,30 @@ def test_a_causal_mask_leaves_half_of_the_products() -> None:
     assert "is_causal=True" in row["instead"]
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_learned_bias_of_the_scores_keeps_fused_kernels_slow(learned: bool) -> None:
+    made, free, ops = Made(), 20.0, attention(("aten::add", ELEMENTWISE, 100))
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200)
+        for index, (operator, kernel, works) in enumerate(
+            (*ops, (f"{AUTOGRAD}: AddBackward0", ELEMENTWISE, 50))
+        ):
+            begin, backward = at + 5 + 10 * index, index == len(ops)
+            track = BACKWARD if backward else MAIN
+            sequence = 3 if backward else index  # of the addition
+            made.op(operator, begin, begin + 8, sequence=sequence, track=track)
+            if learned or not backward:  # the gradients of a bias are added up; a constant mask has none
+                correlation = 100 * number + index + 1
+                made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
+                made.kernel(kernel, free, free + works, correlation)
+                free += works
+    row = found(made.trace(), "unfused-attention")
+    assert ("flex_attention" in row["instead"]) == learned
+    assert (row["wins_low_ns"] == 0) == learned
+    assert (row["sure"] == "low") == learned
+
+
 def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
     layer: Op = ("aten::layer_norm", "void vectorized_layer_norm_kernel", 50)
     assert finding(gpu_bound(*attention(layer)), "unfused-attention") is None
