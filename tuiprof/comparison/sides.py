@@ -197,7 +197,8 @@ def compare_sides(before: Side, after: Side) -> Report:
         tables.insert(-1, table)  # beside what else differs in the runs themselves
     times = both_step_times(before, after)
     if before.trace is not None and after.trace is not None:
-        slower = _is_slower(times)
+        old, now, _ = times
+        slower = bool(len(old) and len(now) and np.median(now) > np.median(old))
         fixed = prove(before.trace, after.trace, waits_alone=slower)
         new = prove(after.trace, before.trace, waits_alone=not slower)
         won_ns = None if change is None else change.before_ns - change.after_ns
@@ -209,12 +210,6 @@ def compare_sides(before: Side, after: Side) -> Report:
             tables.insert(0 if won_ns is not None else 1, proof_table(fixed, new, won_ns))
     tables.append(step_pair(*times))
     return replace(report, facts=tuple(facts), tables=tuple(tables))
-
-
-def _is_slower(times: tuple[Ints, Ints, str]) -> bool:
-    """Whether the later of two runs takes longer a step."""
-    before, after, _ = times
-    return bool(len(before) and len(after) and np.median(after) > np.median(before))
 
 
 def both_step_times(before: Side, after: Side) -> tuple[Ints, Ints, str]:

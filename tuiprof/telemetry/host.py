@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tuiprof.system.own_process import cores
-from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
+from tuiprof.telemetry import Backend, Device, Sample
 from tuiprof.telemetry._processes import ProcessTree, Rates
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -172,11 +172,7 @@ def _cgroup_inactive_file() -> int:
     return 0
 
 
-def _open(root: int | None) -> Source | Absent:
-    return Host(root)
-
-
-BACKEND = Backend("host", _open, order=0)
+BACKEND = Backend("host", Host, order=0)
 
 
 def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
