@@ -81,7 +81,7 @@ class Host:
             usage = self._tree.usage(now)
             values["tree_processes"] = usage.processes
             values["tree_threads"] = usage.threads
-            if usage.processes:  # of a run that is over nothing can be read: its last figures are no zeros
+            if usage.processes:  # after the end of the run there are no readings, rather than zeros
                 values["tree_rss_bytes"] = usage.rss_bytes
                 values["loaders"] = usage.loaders
                 if usage.cpu is not None:
