@@ -138,14 +138,8 @@ _CHIPS: Final = tuple(
             r"\bA40\b",
             _chip("NVIDIA A40", 696, _PCIE_4, float32=37.4, tfloat32=74.8, bfloat16=149.7, int8=299.3),
         ),
-        (
-            r"\bV100-PCI",
-            _chip("NVIDIA V100 PCIe", 900, _PCIE_3, float64=7, float32=14, float16=112),
-        ),
-        (
-            r"\bV100\b",
-            _chip("NVIDIA V100 SXM2", 900, _PCIE_3, float64=7.8, float32=15.7, float16=125),
-        ),
+        (r"\bV100-PCI", _chip("NVIDIA V100 PCIe", 900, _PCIE_3, float64=7, float32=14, float16=112)),
+        (r"\bV100\b", _chip("NVIDIA V100 SXM2", 900, _PCIE_3, float64=7.8, float32=15.7, float16=125)),
         (r"\bT4\b", _chip("NVIDIA T4", 320, _PCIE_3, float32=8.1, float16=65, int8=130)),
         (
             r"\bMI300X\b",
