@@ -46,7 +46,7 @@ TARGETS = {
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
     "session/live/fold.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
     "session/live/series.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/hosts.py": ("tests/session/test_straggler.py",),
+    "session/live/hosts.py": ("tests/session/test_hosts.py",),
     "whatif/replay.py": ("tests/whatif",),
 }
 _TURNED = {

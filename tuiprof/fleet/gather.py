@@ -320,8 +320,7 @@ def affordable(largest_bytes: int) -> int:
     Args:
         largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
     """
-    from tuiprof.system.memory import available_bytes
-    from tuiprof.system.own_process import cores
+    from tuiprof.system.own_process import available_bytes, cores
 
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))

@@ -34,8 +34,7 @@ from tuiprof.ladder.trial import begin, conclude
 from tuiprof.model.characters import shell_word
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.interpreter import facts as ask
-from tuiprof.session.run.launch import wait
-from tuiprof.session.run.source import own_files
+from tuiprof.session.run.launch import own_files, wait
 from tuiprof.session.store.folders import RecorderLock
 from tuiprof.system import process
 from tuiprof.system.files import explain, is_own, read_end, read_small_json, write_inside

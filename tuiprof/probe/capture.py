@@ -508,11 +508,7 @@ class _Call:
 def call_on_main_thread(function: Callable[[], None]) -> bool:
     """Let the main thread call a function as soon as it executes Python, as it does with signal handlers.
 
-    Args:
-        function: Must not raise.
-
-    Returns:
-        Whether that will happen; False = too many calls wait already, or this Python cannot.
+    Returns False where too many calls wait already, or this Python cannot.
     """
 
     def pending(_: Any) -> int:

@@ -314,11 +314,7 @@ class Models:
             self.wrap(kind)
 
     def wrap(self, kind: Any) -> None:
-        """Time the calls of instances of a class.
-
-        Args:
-            kind: A class of modules; compiled to TorchScript ones stay as they are.
-        """
+        """Time the calls of modules of a class; those compiled to TorchScript stay as they are."""
         if kind in self._wrapped:
             return
         self._wrapped.add(kind)
@@ -359,13 +355,9 @@ class Models:
         kind.__call__ = __call__
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
-        """Time a method in which a framework runs the model, or writes it.
+        """Time a method or function in which a framework runs the model or writes it, as this part of a step.
 
-        Args:
-            kind: Its class or module.
-            name: Its name.
-            part: What it is.
-            when: Asked with the object whether this call is; None = each is.
+        ``when`` is asked with the object whether this call is; None = each is.
         """
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):

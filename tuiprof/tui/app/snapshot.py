@@ -43,7 +43,6 @@ class Shot:
     """Content of a snapshot.
 
     Attributes:
-        start: The screen.
         columns: Width, cells.
         lines: Height, cells.
         step: Number of the selected step; None = none.

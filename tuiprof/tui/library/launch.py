@@ -1,9 +1,11 @@
-"""Which Python scripts run in: those found, each with what it says it has."""
+"""How to run a variant or a script: the command, preset, steps, what to capture, and in which Python."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -15,10 +17,12 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
-from tuiprof.errors import LaunchError, TuiprofError
+from tuiprof.errors import LaunchError, TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize
+from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
-from tuiprof.tui.library.view import python_line
+from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, Tick, form_keys, optional, whole
+from tuiprof.tui.library.view import LadderItem, PastCommand, VariantItem, python_line
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
@@ -27,6 +31,117 @@ from tuiprof.tui.widgets.lines import Painted
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts, Interpreter
+
+FIT = "fit"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWish:
+    """The user's options.
+
+    Attributes:
+        preset: Name of a preset, or ``fit``.
+        steps: Number of steps; None = the preset's.
+        capture: ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing.
+        stack: Record Python stacks while capturing.
+    """
+
+    preset: str = FIT
+    steps: int | None = None
+    capture: str = ""
+    stack: bool = False
+
+
+class LaunchForm(Form[LaunchWish], inherit_bindings=False):
+    """Asks how to run a variant of a ladder."""
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run", "Cancel")
+
+    def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
+        steps = optional(whole("steps must be a whole number above 0", 1))
+        fields = (
+            OneOf("preset", PRESET_LABEL, [FIT, *(name for name in ladder.presets if name != FIT)]),
+            Text("steps", "steps", placeholder="from the preset", parse=steps),
+            *_capture_fields(),
+        )
+        super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchWish)
+
+
+@dataclass(frozen=True, slots=True)
+class RunWish:
+    """The user's choice of what to run.
+
+    Attributes:
+        cwd: Where to run it.
+        capture: As of :class:`LaunchWish`.
+        stack: Record Python stacks while capturing.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    capture: str = ""
+    stack: bool = False
+
+
+class RunForm(Form[RunWish], inherit_bindings=False):
+    """Asks for the command of a script.
+
+    Args:
+        command: What the fields hold at first; None = nothing was run yet.
+        python: The interpreter that it will run in; empty = not known yet.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run", "Cancel")
+
+    def __init__(self, command: PastCommand | None, python: str) -> None:
+        where = f" — python is {python}" if python else ""
+        typed = shlex.join(command.argv) if command is not None else ""
+        fields = (
+            Text("argv", f"command{where}", typed, "python train.py --epochs 1", _argv, replace=False),
+            Text(
+                "cwd", "directory", command.cwd if command is not None else str(Path.cwd()), parse=_directory
+            ),
+            *_capture_fields(),
+        )
+        super().__init__("run my script", fields, RunWish)
+
+
+def _capture_fields() -> tuple[Text, Tick]:
+    label = "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none"
+    stack = "with Python stacks (names source lines; slows the captured steps)"
+    return Text("capture", label, "3", parse=_capture), Tick("stack", stack)
+
+
+def _argv(text: str) -> tuple[str, ...]:
+    """Return a command line in parts, as a shell splits it, or raise ValueError."""
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"the command cannot be read: {error}") from None
+    if not argv:
+        raise ValueError("type a command, for example python train.py")
+    return argv
+
+
+def _directory(text: str) -> Path:
+    """Return a directory that exists, or raise ValueError."""
+    path = typed_path(text or ".")
+    if not path.is_dir():
+        raise ValueError(f"there is no directory {path}")
+    return path.absolute()
+
+
+def _capture(text: str) -> str:
+    """Return ``N``, ``N@STEP`` or nothing, or raise ValueError."""
+    from tuiprof.session.run.launch import parse_capture
+
+    try:
+        if text:
+            parse_capture(text)
+    except UsageProblem:
+        raise ValueError("capture must be N or N@STEP, for example 5@20") from None
+    return text
+
 
 #: The oldest Python that the probe runs in.
 _OLDEST: Final = "3.9"
@@ -38,7 +153,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Answers the interpreter that was chosen, or None."""
 
     class Answered(Message):
-        """An interpreter has said what it has, or why it cannot be used."""
+        """An interpreter answered: its version and packages, or why it cannot be used."""
 
         def __init__(self, path: Path, answer: Facts | str) -> None:
             super().__init__()
@@ -100,7 +215,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
                     if not satisfies(answer.version, f">={_OLDEST}"):
                         answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
                 except TuiprofError as error:
-                    answer = error.message.removeprefix(f"{one.path} ")  # the path is said below the list
+                    answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
             if not worker.is_cancelled:
                 self.post_message(self.Answered(one.path, answer))
 
@@ -129,7 +244,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Answer with it, unless it has said that it cannot be used."""
+        """Answer with it, unless it cannot be used."""
         answer = self._answers.get(Path(event.key))
         if isinstance(answer, str):
             self.app.notify(answer, title="it cannot be used", severity="warning")

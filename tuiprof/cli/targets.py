@@ -1,18 +1,18 @@
-"""What several verbs share."""
+"""Targets of verbs: sessions, ladders and traces, found and opened; what is said meanwhile goes to stderr."""
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+
+from tuiprof.cli.options import Invocation
 
 if TYPE_CHECKING:
     from tuiprof.model import Trace, Window
@@ -20,103 +20,12 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
     from tuiprof.tui.start import Start
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-#: What every report can be printed as.
-FORMATS: Final = ("text", "json", "csv", "md", "html")
-
 
 def say(text: str) -> None:
     """Write narration to standard error: text of others in it is shown, never obeyed."""
     from tuiprof.report.sanitize import for_log, sanitize_lines
 
     click.echo(for_log(sanitize_lines(text)), err=True)
-
-
-class Positive(click.FloatRange):
-    """A finite number above 0; click's own range check lets ``nan`` pass."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
-
-
-@dataclass(slots=True)
-class Invocation:
-    """What was given before the verb, and the user's own command after ``--``."""
-
-    command: tuple[str, ...] | None = None  # everything after ``--``; None = there was no ``--``
-    sessions: Path | None = None  # folder of sessions; None = the default one
-    scenarios: tuple[Path, ...] = ()  # more folders of scenarios
-
-
-def launch_options(function: Function) -> Function:
-    """Add the options that ``run`` and ``record`` share."""
-    options = (
-        click.option(
-            "--preset",
-            metavar="NAME",
-            default="fit",
-            show_default=True,
-            help="Size of a scenario: paper (as published), smoke (small), fit (what this machine can run), or "
-            "one of its own.",
-        ),
-        click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
-        click.option(
-            "--python",
-            "python_",
-            type=click.Path(path_type=Path),
-            help="Interpreter that runs the script (default: the active environment's).",
-        ),
-        click.option("--name", help="Session name (default: the script's name)."),
-        click.option(
-            "--capture",
-            metavar="N[@STEP]",
-            help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
-            "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
-        ),
-        click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
-        click.option(
-            "--stack", is_flag=True, help="Capture Python stacks: finds source lines, but slows the capture."
-        ),
-        click.option(
-            "--shapes",
-            is_flag=True,
-            help="Capture operator input shapes, to compare kernels with the chip's peak rates.",
-        ),
-        click.option(
-            "--memory",
-            is_flag=True,
-            help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
-        ),
-        click.option(
-            "--watch-nan",
-            is_flag=True,
-            help="Check loss and gradients for NaN once per step, without stalling.",
-        ),
-        click.option(
-            "--step-at",
-            metavar="FILE:LINE",
-            help="End a step each time this line has run; for the line of a loop, at each iteration.",
-        ),
-        click.option(
-            "--step-function",
-            metavar="MODULE:NAME",
-            help="End a step each time this function returns; the script itself is __main__.",
-        ),
-        click.option(
-            "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def open_screen(start: Start) -> int:
@@ -129,6 +38,17 @@ def open_screen(start: Start) -> int:
     from tuiprof.tui.app.app import run_app
 
     return run_app(start)
+
+
+def session_of(invocation: Invocation, text: str) -> Session:
+    """Return a session by its name, path, prefix, or ``last``.
+
+    Raises:
+        UsageProblem: There is none.
+    """
+    from tuiprof.session.store.folders import find_session, sessions_root
+
+    return find_session(sessions_root(invocation.sessions), text)
 
 
 def session_or_none(invocation: Invocation, text: str) -> Session | None:
@@ -173,50 +93,6 @@ def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
         except UsageProblem:
             return None
     return None
-
-
-def convert_option(function: Function) -> Function:
-    """Add the option to convert raw captures without asking."""
-    return click.option(
-        "--convert/--no-convert",
-        default=None,
-        help="First convert a raw Neuron capture with neuron-explorer (default: ask, on a terminal).",
-    )(function)
-
-
-def chart_option(function: Function) -> Function:
-    """Add the option to leave out charts."""
-    return click.option("--no-chart", is_flag=True, help="Tables only, no charts (text, md).")(function)
-
-
-def format_option(*more: str) -> Callable[[Function], Function]:
-    """Return what adds ``--format``, the format of a report; ``more`` are the verb's own formats."""
-    return click.option(
-        "--format",
-        "-f",
-        "format_",
-        type=click.Choice((*FORMATS, *more)),
-        default="text",
-        show_default=True,
-    )
-
-
-def trace_options(function: Function) -> Function:
-    """Add the options that choose one trace of a directory of them."""
-    options = (
-        click.option(
-            "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
-        ),
-        click.option(
-            "--run",
-            "run_",
-            metavar="NAME",
-            help="Which run, in a directory of several (default: the newest).",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def traces_at(

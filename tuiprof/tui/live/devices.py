@@ -1,16 +1,185 @@
-"""Devices of the machine: one block per device, with history, in as much detail as fits."""
+"""Devices of the machine: their readings from the fold, and one block per device in as much detail as fits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.session.live.sharing import device_of
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.meta import DeviceMeta, SessionMeta
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
-from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+
+#: Readings handed to a panel: no terminal is wider.
+_HISTORY = 240
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device, with its last readings.
+
+    Attributes:
+        key: Its key in samples.
+        kind: ``"host"``, ``"nvidia"``, …
+        name: Product name; untrusted.
+        memory_bytes: Total memory; None = unknown.
+        details: What is fixed (``cores``, ``power_limit_w``, …).
+        words: The last readings that are words (``throttle``).
+        history: Past values of the figures that are drawn as history, oldest first.
+        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
+        foreign: The run does not use it: others may.
+    """
+
+    key: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+    details: Mapping[str, str | float | int] = field(default_factory=dict)
+    latest: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    allocator: tuple[int, int, int] | None = None
+    foreign: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name of the block: ``GPU 0``, ``host``."""
+        key = self.key.partition("@")[0]
+        number = "".join(char for char in key if char.isdigit())
+        word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
+        return f"{word} {number}" if word else sanitize(key)
+
+    def limit(self, key: str) -> float | None:
+        """Return the value of a figure at which its bar is full."""
+        if key == "mem_used_bytes":
+            return self.memory_bytes
+        if key == "power_w" and (limit := self.details.get("power_limit_w")):
+            return float(limit)
+        if key == "tree_cpu":
+            return float(self.cores) if self.cores else None
+        if key == "tree_rss_bytes":
+            return self.memory_bytes
+        return figure(key).full
+
+    @property
+    def cores(self) -> int:
+        """Number of cores; 0 = unknown."""
+        return int(self.details.get("cores", 0)) or sum(
+            key.startswith("core") and key.endswith("_util") for key in self.latest
+        )
+
+
+def device_views(
+    fold: Fold,
+    devices: Sequence[DeviceMeta],
+    rank: WriterState | None,
+    others: Set[str] = frozenset(),
+    *,
+    over: bool = False,
+) -> list[DeviceView]:
+    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``).
+
+    Of a run of several hosts: those of the host of the rank that is shown.
+
+    Of a run that is over the figures are those of its last steps: the last readings are of a machine without it.
+    """
+    until_ns = max((writer.last_step_ns for writer in fold.ranks), default=0) if over else 0
+    known = {device.key: device for device in devices}
+    on_host = "".join(rank.name.partition("@")[1:]) if rank is not None else ""
+    here = (key for key in fold.devices if "".join(key.partition("@")[1:]) == on_host)
+    keys = list(dict.fromkeys((*known, *here)))
+    allocators = _allocators(devices, rank, others)
+    views = []
+    for key in keys:
+        device, history = known.get(key), fold.devices.get(key)
+        if history is None:
+            continue
+        kind = device.kind if device else key.partition("@")[0].rstrip("0123456789")
+        memory = device.memory_bytes if device else None
+        views.append(
+            DeviceView(
+                key=key,
+                kind=kind,
+                name=device.name if device else "",
+                memory_bytes=memory or int(history.last.get("mem_total_bytes", 0)) or None,
+                details=device.details if device else {},
+                latest=_readings_at(history, until_ns) if until_ns > 0 else history.last,
+                words=history.text,
+                history=_histories(history, kind),
+                allocator=allocators.get(key),
+                foreign=key in others,
+            )
+        )
+    # Accelerators first.
+    return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
+
+
+def _readings_at(history: DeviceHistory, at_ns: int) -> Mapping[str, float]:
+    """Return the last value of each figure at a moment; the newest ones where none is kept from before it."""
+    count = int(np.searchsorted(history.t_ns, at_ns, side="right"))
+    found = dict(history.last)
+    for name in found:
+        values = history.figure(name)[:count]
+        known = np.flatnonzero(~np.isnan(values))
+        if len(known):
+            found[name] = float(values[known[-1]])
+    return found
+
+
+def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
+    """Return the last readings of the figures that are drawn as history."""
+    return {
+        name: history.figure(name)[-_HISTORY:].tolist()
+        for name in headline(kind, history.last)
+        if name not in ("loaders", "loaders_idle", "errors")
+    }
+
+
+def _allocators(
+    devices: Sequence[DeviceMeta], rank: WriterState | None, others: Set[str]
+) -> dict[str, tuple[int, int, int]]:
+    """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
+
+    A process that does not say which device an index means is taken to count the run's devices as the
+    monitor does, where that can be said: all are the run's, or one is.
+    """
+    own = [device for device in devices if device.kind != "host" and device.key not in others]
+    countable = len(own) == 1 or not others
+    found = {}
+    for index, series in rank.memory.items() if rank is not None else ():
+        if rank is not None and index in rank.uses:
+            device = device_of(rank.uses[index], devices)
+        else:
+            device = own[index] if countable and 0 <= index < len(own) else None
+        if device is not None and series.last is not None:
+            found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
+    return found
+
+
+def absent_word(backend: str) -> str:
+    """Return what people call the hardware that a telemetry backend looks for."""
+    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "Neuron", "tpu": "TPU"}
+    return words.get(backend, sanitize(backend))
+
+
+def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
+    """Return which hardware is missing, or why there is no reading yet."""
+    if not known:
+        return ["no readings" if over else "waiting for the first reading …"]
+    if any(device.kind != "host" for device in meta.devices):
+        missing = [absent_word(name) for name in meta.absent]
+        return [f"not found: {', '.join(missing)}"] if missing else []
+    names = ", ".join(absent_word(name) for name in meta.absent)
+    return [f"no {names} found: tuiprof doctor"] if names else []
+
 
 #: Detail of an accelerator and of the host, tried from the fullest until it fits.
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
@@ -93,7 +262,8 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
         row = [*row, *separator, *part]
     room = width - row_width(row) - 3
     if room >= 8:
-        row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "history")])
+        main = next(iter(_headline(device)), "util")
+        row.extend([("  ", "text"), (_spark(device, main, min(room, 40)), "history")])
     return row
 
 
@@ -196,7 +366,7 @@ def _processes(device: DeviceView, width: int) -> Row | None:
 
 
 def _silent(device: DeviceView, key: str) -> bool:
-    """Return whether a figure says nothing while it is 0: errors that did not happen, swap not used."""
+    """Return whether a figure is left out while it is 0: errors that did not happen, swap not used."""
     return device.latest[key] == 0 and key in {
         "ecc_corrected",
         "ecc_uncorrected",
@@ -257,11 +427,6 @@ def _headline(device: DeviceView) -> list[str]:
     return [key for key in headline(device.kind, device.latest) if key not in skip]
 
 
-def _main_key(device: DeviceView) -> str:
-    """Return the figure with the history to draw for the device."""
-    return next(iter(_headline(device)), "util")
-
-
 def _value(device: DeviceView, key: str) -> str:
     """Return a figure with its unit and, if it has one, its maximum."""
     value = device.latest.get(key)
@@ -288,7 +453,7 @@ def _spark(device: DeviceView, key: str, width: int) -> str:
 
 
 def _calm(key: str, word: str) -> bool:
-    """Return whether a reading in words says that all is well."""
+    """Return whether a reading in words is normal."""
     return key == "throttle" and word in ("", "none", "idle")
 
 

@@ -1,24 +1,241 @@
-"""The strip chart of step times: what each step took, against time."""
+"""The chart of step times against time: its content from the fold, and the widget that draws it in braille dots."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from tuiprof.tui.live.view import ChartData, clock
+from tuiprof.model.units import format_ns
+from tuiprof.session.live.series import StepStats
+from tuiprof.session.live.writer_state import StepSeries
+from tuiprof.tui.live.view import View, clock
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.braille import (
-    Codes,
-    cells,
-    column_ranges,
-    dot_rows,
-    joined,
-    nice_step,
-    text_of,
-)
+from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
 from tuiprof.tui.widgets.lines import Lines, Row, Span
+
+#: So many outliers get a label.
+_MOST_MARKS = 4
+#: Above this many steps in view the whole run is drawn from its overview instead of step by step.
+_MOST_STEPS = 50_000
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint32]
+_WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
+_EMPTY: Floats = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step worth pointing at.
+
+    Attributes:
+        at_s: When it ended, on the clock of the chart.
+        dur_ms: What it took.
+        label: What to write beside it.
+    """
+
+    at_s: float
+    dur_ms: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChartData:
+    """Content of the chart.
+
+    Attributes:
+        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
+        ends_s: Its end, same shape, as are the next two.
+        low_ms: What it took; of a bucket of steps the shortest.
+        high_ms: The same; of a bucket of steps the longest.
+        now_s: The moment shown, on the same clock; nothing is known beyond it.
+        window_s: Width of the axis.
+        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
+        median_ms: Drawn as a dotted line; None = not yet known.
+        limit_ms: Steps above this are outliers, which the y axis does not follow.
+        marks: Outliers, the most telling first.
+        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
+        live: The moment shown is the present (it is then called "now").
+        selected: The selected step; None = none.
+    """
+
+    starts_s: Floats = field(default_factory=lambda: _EMPTY)
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)
+    now_s: float = 0.0
+    window_s: float = 60.0
+    edge_s: float | None = None
+    median_ms: float | None = None
+    limit_ms: float = math.inf
+    marks: tuple[Mark, ...] = ()
+    captured_s: tuple[tuple[float, float], ...] = ()
+    live: bool = True
+    selected: Mark | None = None
+
+
+def chart_data(
+    steps: StepSeries, stats: StepStats, view: View, selected: int | None = None, edge_s: float | None = None
+) -> ChartData:
+    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
+    chart = partial(
+        ChartData,
+        now_s=view.now_ns / 1e9,
+        window_s=view.span_s,
+        edge_s=edge_s,
+        median_ms=None if math.isnan(stats.median_ns) else stats.median_ns / 1e6,
+        live=view.live,
+        selected=_selected(steps, selected),
+    )
+    if view.window_s is None and len(steps) > _MOST_STEPS:
+        overview = steps.overview
+        known = slice(
+            None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
+        )
+        ends = overview.t_end_ns[known] / 1e9
+        return chart(
+            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1])[: len(ends)],
+            ends_s=ends,
+            low_ms=overview.minimum[known] / 1e6,
+            high_ms=overview.maximum[known] / 1e6,
+            limit_ms=stats.outlier_above_ns / 1e6,
+            marks=_longest(steps),
+        )
+    rows = view.rows(steps)
+    ends = steps.rows["t_ns"][rows] / 1e9
+    dur_ms = steps.rows["dur_ns"][rows] / 1e6
+    captured = steps.rows["captured"][rows]
+    numbers = steps.rows["n"][rows]
+    slow = steps.outliers(rows) - (rows.start or 0)
+    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
+    marks = tuple(
+        Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
+        for i in slowest
+    )
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], captured.astype(np.int8), [0]))))
+    spans = tuple(
+        (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
+        for first, last in zip(edges[::2], edges[1::2], strict=True)
+    )
+    return chart(
+        starts_s=ends - dur_ms / 1e3,
+        ends_s=ends,
+        low_ms=dur_ms,
+        high_ms=dur_ms,
+        limit_ms=steps.outliers_above_ns(rows) / 1e6,
+        marks=marks,
+        captured_s=spans,
+    )
+
+
+def _selected(steps: StepSeries, number: int | None) -> Mark | None:
+    """Return the mark of the selected step; None = none selected, or no longer kept."""
+    rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
+    if not len(rows):
+        return None
+    t_ns, dur_ns = (int(steps.rows[name][int(rows[-1])]) for name in ("t_ns", "dur_ns"))
+    return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
+
+
+def _longest(steps: StepSeries) -> tuple[Mark, ...]:
+    """Return the mark of the longest step of the run."""
+    if steps.longest is None:
+        return ()
+    number, t_ns, dur_ns = steps.longest
+    return (Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}"),)
+
+
+# -- a canvas of braille dots --------------------------------------------------------------------------
+
+
+def column_ranges(
+    starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the least, mean and greatest value in force within each column of a time axis.
+
+    Every value holds from its start to its end, so a step that lasts longer than a column is seen in all the
+    columns it covers, and of many short ones in a column none is lost.
+
+    Args:
+        starts: Start of each value, ascending, shape ``(n,)``.
+        ends: Its end, ascending, same shape.
+        lows: The values, or their lower ends where each represents several.
+        highs: The values, or their upper ends.
+        edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
+
+    Returns:
+        Three arrays of shape ``(columns,)``; NaN where no value is in force.
+    """
+    least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
+    first = np.searchsorted(ends, edges[:-1], side="right")
+    last = np.searchsorted(starts, edges[1:], side="left")
+    filled = np.flatnonzero(last > first)
+    if len(filled):
+        # reduceat reduces between consecutive bounds: every second result is the range asked for.
+        bounds = np.column_stack((first[filled], last[filled])).ravel()
+        least[filled] = np.fmin.reduceat(np.append(lows, np.inf), bounds)[::2]
+        greatest[filled] = np.fmax.reduceat(np.append(highs, -np.inf), bounds)[::2]
+        sums = np.concatenate(([0.0], np.cumsum((lows + highs) / 2)))
+        mean[filled] = (sums[last[filled]] - sums[first[filled]]) / (last - first)[filled]
+    return least, mean, greatest
+
+
+def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
+    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1."""
+    shown = ~np.isnan(values)
+    at = np.clip((high - np.where(shown, values, low)) / max(high - low, 1e-12) * dots, 0, dots - 1)
+    return np.where(shown, at.astype(np.int64), -1)
+
+
+def joined(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the dots from top to bottom that a line needs in each column to be joined to the one before.
+
+    ``rows`` is the row of the line in each column, -1 where there is none. Both rows returned are included; where
+    there is no line the top lies below the bottom.
+    """
+    top, bottom = rows.copy(), rows.copy()
+    both = (rows[1:] >= 0) & (rows[:-1] >= 0)
+    top[1:] = np.where(both & (rows[:-1] < rows[1:]), rows[:-1] + 1, rows[1:])
+    bottom[1:] = np.where(both & (rows[:-1] > rows[1:]), rows[:-1] - 1, rows[1:])
+    return np.where(rows < 0, 1, top), np.where(rows < 0, 0, bottom)
+
+
+def cells(top: Ints, bottom: Ints, height: int) -> Codes:
+    """Return the braille bits of columns of dots.
+
+    Args:
+        top: Topmost dot of each dot column, shape ``(2 × width,)``.
+        bottom: Lowest one; a column whose top lies below its bottom is empty.
+        height: Lines of text; there are four dots to a line.
+
+    Returns:
+        Bits of each cell, 0 = blank, shape ``(height, width)``.
+    """
+    rows = np.arange(height * 4)[:, None]
+    on = (rows >= top) & (rows <= bottom)
+    dots = on.reshape(height, 4, len(top) // 2, 2).transpose(0, 2, 1, 3)
+    bits: Codes = (dots * _WEIGHTS).sum(axis=(2, 3), dtype=np.uint32)
+    return bits
+
+
+def text_of(bits: Codes) -> str:
+    """Return one line of cells, given by their bits, as text; blanks as blanks."""
+    return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
+
+
+def nice_step(span: float, most: int) -> float:
+    """Return a round step (1, 2 or 5 times a power of ten) that divides a span above 0 into at most ``most`` parts."""
+    raw = span / max(1, most)
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)
+
+
+# -- the widget ----------------------------------------------------------------------------------------
 
 #: Share of its width by which a full axis moves on.
 _MOVE_PARTS = 8
@@ -74,7 +291,7 @@ class StripChart(Lines):
         self.redraw()
 
     def explain(self, lines: list[str]) -> None:
-        """Say why there is nothing to draw, and what to do."""
+        """Show why there is nothing to draw, and what to do."""
         self._empty = lines
         self.redraw()
 
@@ -211,7 +428,7 @@ class StripChart(Lines):
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
     def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
-        """Return the y axis: a round number where its line is; where it does not begin at 0 is said below it."""
+        """Return the y axis: round numbers at their lines; a lower end other than 0 is named below it."""
         step = nice_step(high - low, max(2, height // 2))
         texts = [""] * height
         value = np.floor(high / step + 1e-6) * step
