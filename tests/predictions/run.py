@@ -1,6 +1,6 @@
 """Every case, by name, and one of them as the script that is recorded.
 
-python -m tests.predictions.run CASE [--steps N] [--good]
+``python -m tests.predictions.run CASE [--steps N] [--good]``
 """
 
 from __future__ import annotations
