@@ -112,7 +112,7 @@ def test_a_comparison_has_the_rest(
 
 
 def test_the_screens_show_it_in_its_place(trace: Trace, broken_kernels: str) -> None:
-    from tuiprof.tui.answers.results import Results
+    from tuiprof.tui.trace.work import Results
 
     results = Results(trace, list(analyses.available()))
     assert "kernels" in results.names

@@ -9,10 +9,10 @@ from made_traces import MS, small_trace
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Table, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
-from tuiprof.tui.answers.results import Results
 from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
 from tuiprof.tui.trace import view
+from tuiprof.tui.trace.work import Results
 
 
 def report(name: str, level: Level, *, facts: tuple[Fact, ...] = ()) -> Report:

@@ -51,53 +51,31 @@ Opener = Callable[[Path], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a run, as its recording has it.
+    """One figure of a run, as its recording has it."""
 
-    Attributes:
-        key: Stable name with the unit.
-        label: What a person reads.
-        kind: How it is shown.
-        value: The figure.
-    """
-
-    key: str
-    label: str
-    kind: Kind
+    key: str  # stable name with the unit
+    label: str  # what a person reads
+    kind: Kind  # how it is shown
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two things to compare.
+    """One of two things to compare."""
 
-    Attributes:
-        target: What the user named.
-        name: What to call it in a heading.
-        trace: Its trace; None = there is none that can be read.
-        why_no_trace: Why there is none; empty = there is one.
-        session: The session it is, or that holds its trace; None = a file.
-        step_ns: Times of the recorded steps, those under the profiler left out, ns, shape ``(n,)``; empty = nobody
-            recorded them.
-        figures: Figures of the recording.
-        setup: How it was run: what, and how.
-        ladder: Folder of the ladder whose rung it is; None = no rung.
-        rounds: What its timing trials measured, by round.
-        crowded: Says that other programs kept the machine busy during the run; empty = there was room.
-        slowed: Says that a capture slowed later steps down, which are left out; empty = none did.
-    """
-
-    target: str
-    name: str
-    trace: Trace | None = None
-    why_no_trace: str = ""
-    session: Session | None = None
+    target: str  # what the user named
+    name: str  # what to call it in a heading
+    trace: Trace | None = None  # its trace; None = there is none that can be read
+    why_no_trace: str = ""  # why there is none; empty = there is one
+    session: Session | None = None  # the session it is, or that holds its trace; None = a file
+    #: Times of the recorded steps, those under the profiler left out, ns, shape ``(n,)``; empty = nobody recorded them
     step_ns: Ints = field(default_factory=_NOTHING.copy)
-    figures: tuple[Figure, ...] = ()
-    setup: Mapping[str, str] = field(default_factory=dict)
-    ladder: Path | None = None
-    rounds: Mapping[int, Figures] = field(default_factory=dict)
-    crowded: str = ""
-    slowed: str = ""
+    figures: tuple[Figure, ...] = ()  # figures of the recording
+    setup: Mapping[str, str] = field(default_factory=dict)  # how it was run: what, and how
+    ladder: Path | None = None  # folder of the ladder whose rung it is; None = no rung
+    rounds: Mapping[int, Figures] = field(default_factory=dict)  # what its timing trials measured, by round
+    crowded: str = ""  # says that other programs kept the machine busy during the run; empty = there was room
+    slowed: str = ""  # says that a capture slowed later steps down, which are left out; empty = none did
 
 
 def open_side(

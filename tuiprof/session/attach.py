@@ -51,27 +51,16 @@ _DETACH_S: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A Python process that could be attached to.
-
-    Attributes:
-        pid: Its number.
-        command: Its command line.
-        python: Version of its Python.
-        frameworks: What it has loaded: ``torch``, ``jax``.
-        on_device: It has an accelerator open.
-        user: Its owner.
-        age_s: Seconds since its start.
-        rss_bytes: Its resident memory.
-    """
+    """A Python process that could be attached to."""
 
     pid: int
-    command: str
-    python: tuple[int, int]
-    frameworks: tuple[str, ...]
-    on_device: bool
-    user: str
-    age_s: float
-    rss_bytes: int
+    command: str  # its command line
+    python: tuple[int, int]  # version of its Python
+    frameworks: tuple[str, ...]  # what it has loaded: ``torch``, ``jax``
+    on_device: bool  # it has an accelerator open
+    user: str  # its owner
+    age_s: float  # seconds since its start
+    rss_bytes: int  # its resident memory
 
 
 def candidates() -> list[Candidate]:

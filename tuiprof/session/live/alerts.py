@@ -74,19 +74,12 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A problem of a run.
+    """A problem of a run."""
 
-    Attributes:
-        name: The rule's name.
-        level: How bad it is.
-        text: What was observed, one clause; untrusted, as it may contain names from the script.
-        rule: The rule with its thresholds.
-    """
-
-    name: str
-    level: Level
-    text: str
-    rule: str
+    name: str  # the rule's name
+    level: Level  # how bad it is
+    text: str  # what was observed, one clause; untrusted, as it may contain names from the script
+    rule: str  # the rule with its thresholds
 
 
 def alerts(

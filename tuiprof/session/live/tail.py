@@ -37,17 +37,11 @@ _KNOWN: Final = frozenset(
 
 @dataclass(slots=True)
 class Batch:
-    """Successive records of one writer.
+    """Successive records of one writer."""
 
-    Attributes:
-        writer: Its name: ``rank0``, ``recorder``, …
-        records: Its records, in the order written.
-        log: Where they come from; None = a log of the session's own clock.
-    """
-
-    writer: str
-    records: list[Record]
-    log: Log | None = None
+    writer: str  # its name: ``rank0``, ``recorder``, …
+    records: list[Record]  # its records, in the order written
+    log: Log | None = None  # where they come from; None = a log of the session's own clock
 
 
 class LogFile:

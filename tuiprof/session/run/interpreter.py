@@ -189,15 +189,10 @@ _ENVIRONMENTS: Final = (".venv", "venv", ".env", "env")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One interpreter.
+    """One interpreter."""
 
-    Attributes:
-        path: The program, not resolved: in a virtual environment it is a link whose location matters.
-        origin: How it was found, for example ``"pyenv 3.12.1"``.
-    """
-
-    path: Path
-    origin: str
+    path: Path  # the program, not resolved: in a virtual environment it is a link whose location matters
+    origin: str  # how it was found, for example ``"pyenv 3.12.1"``
 
 
 def find_interpreters(
@@ -270,38 +265,24 @@ _known: dict[Path, Facts] = {}
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Properties of an interpreter and its machine.
-
-    Attributes:
-        python: The interpreter.
-        version: For example ``"3.12.3"``.
-        implementation: For example ``"cpython"``.
-        prefix: Its environment.
-        distributions: Version of each installed distribution by its normalised name (lower case, ``-``).
-        torch_cuda: The installed torch has its CUDA library; False = no CUDA library, or no torch.
-        gpus: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order.
-        nvcc: The CUDA compiler; empty = none.
-        cxx: The C++ compiler; empty = none.
-        cpu: Name of the CPU; empty = unknown.
-        cpu_flags: Instruction sets as the kernel names them.
-        cores: Physical cores that a process may use (hyper-threads count once).
-        numa_nodes: NUMA nodes with CPUs.
-        libraries: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them.
-    """
+    """Properties of an interpreter and its machine."""
 
     python: str
-    version: str
-    implementation: str
-    prefix: str
+    version: str  # for example ``"3.12.3"``
+    implementation: str  # for example ``"cpython"``
+    prefix: str  # its environment
+    #: Version of each installed distribution by its normalised name (lower case, ``-``)
     distributions: dict[str, str]
-    torch_cuda: bool
+    torch_cuda: bool  # the installed torch has its CUDA library; False = no CUDA library, or no torch
+    #: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order
     gpus: tuple[tuple[str, str], ...]
-    nvcc: str
-    cxx: str
-    cpu: str
-    cpu_flags: frozenset[str]
-    cores: int
-    numa_nodes: int
+    nvcc: str  # the CUDA compiler; empty = none
+    cxx: str  # the C++ compiler; empty = none
+    cpu: str  # name of the CPU; empty = unknown
+    cpu_flags: frozenset[str]  # instruction sets as the kernel names them
+    cores: int  # physical cores that a process may use (hyper-threads count once)
+    numa_nodes: int  # NUMA nodes with CPUs
+    #: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them
     libraries: frozenset[str]
 
     def distribution(self, name: str) -> str | None:

@@ -20,9 +20,9 @@ from textual.widgets import Input
 from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.tui.answers.results import Answer
 from tuiprof.tui.answers.view import (
     MORE_IN,
+    Answer,
     Field,
     NextTable,
     RowDetail,
@@ -169,7 +169,7 @@ class AnswerTables(Vertical):
 
 
 class Message(Painted, can_focus=True):
-    """Takes the place of the table, and the focus, so that the keys of the trace keep working."""
+    """Shown instead of a table; takes the focus, so that the keys of the trace keep working."""
 
 
 @dataclass(slots=True)
@@ -281,7 +281,7 @@ class AnswerPane(Vertical):
             self.tables.spell_out()
 
     def take_focus(self) -> None:
-        """Focus what shows: the table, or the message in its place."""
+        """Focus the table, or the message shown instead."""
         self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
 
     def _keep(self) -> None:
@@ -381,18 +381,18 @@ class AnswerPane(Vertical):
         table, answer, rows = self.current_table, self.answer, self.table.rows
         if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
             return None
-        said = [f"filter: {self.needle}"] if self.needle else []
+        parts = [f"filter: {self.needle}"] if self.needle else []
         if (sorted_by := self.table.sorted_by) is not None:
             way = "descending" if self.table.descending else "ascending"
-            said.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
+            parts.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
         columns = tuple(replace(column, hidden=False) for column in rows.columns)
         chart = table.chart
         if chart is not None and not chart.column_keys <= {column.key for column in columns}:
             chart = None
         part = rows.shown()
         faint = table.faint if table.faint in part.columns else ""
-        said_or_noted = " · ".join(said) or table.note
-        shown = replace(table, columns=columns, rows=part, note=said_or_noted, chart=chart, faint=faint)
+        note = " · ".join(parts) or table.note
+        shown = replace(table, columns=columns, rows=part, note=note, chart=chart, faint=faint)
         return replace(answer, facts=(), tables=(shown,))
 
     # -- one row -------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from textual.worker import Worker, get_current_worker
 
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
-from tuiprof.tui.answers.results import EVENTS
 from tuiprof.tui.answers.view import (
+    EVENTS,
     EventDetail,
     RowDetail,
     describe,

@@ -1,4 +1,4 @@
-"""What stands around the table of an answer: below it and in the detail pane beside it. No widgets.
+"""Content shown around the table of an answer: below it and in the detail pane beside it. No widgets.
 
 Below: the row under the cursor in full, with its advice, and the first rows of the following tables. Beside: a row or
 an event with all that is known about it; raw text and source may come from the disk, so a worker gathers it.
@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from rich.cells import chop_cells
 
-from tuiprof.model.report import Report, Table
+from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
@@ -27,6 +27,9 @@ from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.spans import wrap
 
+Answer = Report | Unavailable
+#: Name of the tab that shows the table of all events, whose rows are the events themselves.
+EVENTS: Final = "events"
 #: Column that names the analysis which explains a row; enter goes there.
 MORE_IN: Final = "more_in"
 
@@ -59,10 +62,10 @@ class Field:
 
     Attributes:
         label: Its heading.
-        lines: What it says, safe for a terminal; one line, unless it is a list.
+        lines: Its text, safe for a terminal; one line, unless it is a list.
         whole: Whether the table shows it whole.
         strong: Whether it is what to act upon.
-        beside: Whether it is not of the row itself, or a list: it may stand beside the others.
+        beside: Whether it is not of the row itself, or a list: it may be shown beside the others.
     """
 
     label: str
@@ -73,7 +76,7 @@ class Field:
 
 
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
-    """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
+    """Return the content of a row: figures that have no room, what to do instead, every text, why that is so.
 
     Columns that no table draws are listed where they have a definition; figures only where they are a size.
     """
@@ -100,7 +103,7 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
 
 
 def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
-    """Return what the advice says to the same event, else to the same line."""
+    """Return the advice on the same event, else on the same line."""
     event, where = row.get("event"), row.get("where")
     for table in advice.tables if advice is not None else ():
         keys = table.rows.columns

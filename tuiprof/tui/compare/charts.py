@@ -72,7 +72,7 @@ class StepPair(Lines):
         if beside:
             rows = [[*left, *right] for left, right in zip(*drawn, strict=True)]
             return [*rows, scale] if height > len(rows) else rows
-        # Between the two, so that the bars of one do not stand on those of the other.
+        # Between the two, so that the bars of one do not touch those of the other.
         first, second = drawn
         return [*first, scale, *second] if height > 2 * lines else [*first, *second]
 

@@ -75,7 +75,7 @@ class CompareScreen(Screen[None]):
         self._opening = True
 
     def compose(self) -> ComposeResult:
-        """The panel that loads; the comparison takes its place."""
+        """The loading panel; the comparison replaces it."""
         yield LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
         yield KeyBar()
 
@@ -91,10 +91,10 @@ class CompareScreen(Screen[None]):
         """In the worker's thread: read one trace, telling how far that is."""
         from tuiprof import formats
 
-        def tell(done: int, total: int) -> None:
+        def advance(done: int, total: int) -> None:
             self.post_message(LoadingPanel.Moved(Progress(done, total)))
 
-        return formats.open_trace(path, progress=tell, cancelled=self._stop.is_set)
+        return formats.open_trace(path, progress=advance, cancelled=self._stop.is_set)
 
     def _open(self) -> None:
         """In a thread: open both, compare them, and import what shows it."""

@@ -25,8 +25,8 @@ from tuiprof.tui.compare.view import (
     tabs_of,
     why_rows,
 )
+from tuiprof.tui.dialogs.dialog import ReadingScreen, answer_paragraphs
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.navigation import KEYS as TRACE_KEYS
@@ -149,7 +149,7 @@ class TimelinePair(Vertical):
     # -- events --------------------------------------------------------------------------------------------
 
     def on_timeline_chose(self, message: Timeline.Chose) -> None:
-        """Mark the same work in the other timeline, and say how it changed."""
+        """Mark the same work in the other timeline, and show how it changed."""
         message.stop()
         if self._lanes is None or message.row is None:
             return
@@ -338,7 +338,7 @@ class CompareView(Vertical):
         timeline.show_event(int(row))
 
     def action_timelines(self) -> None:
-        """Show the timelines in the place of the table, or the table again; with room for both, go there."""
+        """Show the timelines instead of the table, or the table again; with room for both, focus them."""
         if self.has_class("-one-of-both"):
             self.toggle_class("-timelines")
         before, after = self.pair.both

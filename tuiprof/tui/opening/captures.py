@@ -31,7 +31,7 @@ from tuiprof.tui.widgets.lines import Painted, Row, fit
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
-#: Bytes of files that are read at most to say what they hold.
+#: Most bytes of files that are read to describe them.
 _MOST_BYTES: Final = 1 << 30
 _MOST_LINES: Final = 16
 _HEADS: Final = ("rank", "events", "device busy", "step")
@@ -71,7 +71,7 @@ class Captures:
         """Return which of them is shown, such as ``rank 0 of 8, capture 2 of 3``; empty = there is only this one.
 
         Args:
-            world_size: Ranks of the job as the trace says; None = it does not.
+            world_size: Ranks of the job as recorded in the trace; None = not recorded.
         """
         shown, parts = self.shown, []
         if shown is None or len(self) < 2:
@@ -93,8 +93,8 @@ def session_folder(path: Path) -> Path | None:
 def trace_title(path: Path) -> str:
     """Return what a trace is called on the screen: as its session, else as its file; untrusted.
 
-    The files of a session are named after ranks and moments, ``rank0.1795465808049.pt.trace.json.gz``, which tells
-    nobody which run it was.
+    The files of a session are named after ranks and moments, ``rank0.1795465808049.pt.trace.json.gz``, which
+    does not identify the run.
     """
     session = session_folder(path.absolute())
     return path.name if session is None else re.sub(r"^\d{8}T\d{6}Z-", "", session.name)

@@ -88,7 +88,7 @@ class Opening:
         try:
             return formats.open_trace(
                 self.path,
-                progress=self._tell,
+                progress=self._advance,
                 cancelled=self._stop.is_set,
                 partial=self._hand_out if self._partial is not None else None,
             )
@@ -101,7 +101,7 @@ class Opening:
                 f"{self.path} does not fit in memory", "record fewer steps, or open it on a larger machine"
             ) from error
 
-    def _tell(self, done: int, total: int) -> None:
+    def _advance(self, done: int, total: int) -> None:
         self._reached = Progress(done, total)
         self._report(self._reached)
 

@@ -34,8 +34,8 @@ _NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _STEP_NAME = r"^ProfilerStep#\d+$"
 #: How many levels of Python calls get a lane.
 _LEVELS = 6
-#: A function that takes this many steps, or without steps this share of the trace, such as ``main``, says nothing
-#: about when.
+#: A function that takes this many steps, or without steps this share of the trace, such as ``main``, does
+#: not help to locate anything in time.
 _MANY_STEPS, _WHOLE = 1.5, 0.9
 _MOST_COUNTERS = 4
 #: Priority of replayed lanes if there is no room: device before host before ranges.
@@ -79,7 +79,7 @@ class Bars:
         return np.where(latest >= 0, found, -1).astype(np.int64)
 
     def _reaching(self, places: Ints) -> Ints:
-        """Return which event up to each place reaches furthest."""
+        """Return which event up to each index ends last."""
         return places if self._furthest is None else self._furthest[places]
 
     def within(self, edges: Ints) -> Ints:
@@ -127,7 +127,7 @@ class Lost:
 
     Attributes:
         losses: Where the time goes that the change saves; a text = why that is unknown.
-        bad: Whether the finding is a bad one, or one to look at.
+        bad: Whether the finding is bad rather than a warning.
     """
 
     losses: Losses | str
@@ -234,7 +234,7 @@ class Lanes:
         return next((lane.lost for lane in self.lanes if lane.lost is not None), None)
 
     def shown(self, *, nested: bool) -> list[Lane]:
-        """Return the lanes in order of display; ``nested``: with those that spell out what others enclose."""
+        """Return the lanes in order of display; ``nested``: also those nested in what others draw."""
         return [lane for lane in self.lanes if nested or not lane.nested]
 
     def choose(self, count: int, *, nested: bool = True) -> list[Lane]:
@@ -258,14 +258,14 @@ class Lanes:
 def build(trace: Trace) -> Lanes:
     """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness."""
     tracks = trace.track_codes
-    # The profiler's own lanes say nothing about the program, unless a format knows no other.
+    # The profiler's own tracks are of no use, unless the format has no others.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
         track for track in trace.tracks if track.kind == "other"
     ]
     lanes: list[Lane] = []
     syncs = Bars(trace, sync_calls(trace))
     steps = trace.named(_STEP_NAME)
-    # Every host lane looks at its own track only; one pass groups the rows of all of them.
+    # Every host lane has the events of one track; one pass groups the rows of all of them.
     interesting = np.flatnonzero(
         trace.is_category("annotation", "cpu_op", "dataloader", "compile", "other") & ~steps
     ).astype(np.int64)
@@ -342,7 +342,7 @@ def _nested(
 ) -> list[Lane]:
     """Return a lane for each level of events that enclose one another, outermost first, as far as there are priorities.
 
-    ``outer`` says that the first level is not enclosed by what another lane draws.
+    ``outer``: the first level is not enclosed by what another lane draws.
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):

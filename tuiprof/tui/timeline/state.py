@@ -169,7 +169,7 @@ def _first_work(trace: Trace, row: int) -> int | None:
     index = int(np.searchsorted(launches, row))
     if index >= len(launches) or launches[index] != row:
         return None
-    # The work of a launch is nearly always near: look among what starts later first.
+    # The work of a launch is nearly always near: search what starts soon after it first.
     work = trace.device_work
     begin = int(np.searchsorted(work, row))
     for part in (work[begin : begin + 100_000], work):
@@ -284,14 +284,14 @@ class TimelineState:
         cursor: Where the cursor is, ns.
         selection: Begin and end of what is selected, ns.
         anchor: Where extending the selection began, ns; None = it is not being extended.
-        window: The part that the analyses look at.
+        window: The part that is analysed.
         visible_lanes: The lanes there is room for.
         chosen: Which of them the keys act on.
         event: Row of the chosen event.
         links: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
         mark: Where measuring began, ns.
         measured: What was measured, from when to when in ns; None = nothing.
-        nested: Whether lanes are drawn that spell out what others enclose.
+        nested: Whether lanes are drawn that are nested in what others draw.
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
         caption: Written beside the axis; safe for a terminal.
@@ -383,7 +383,7 @@ class TimelineState:
         self._changed()
 
     def set_window(self, window: Window) -> None:
-        """Mark the part that the analyses look at."""
+        """Mark the part that is analysed."""
         self.window = window
         self._changed()
 
@@ -396,7 +396,7 @@ class TimelineState:
 
     @property
     def has_readout(self) -> bool:
-        """Whether there is something to say besides what is under the cursor."""
+        """Whether the readout describes more than what is under the cursor."""
         return (
             self.event is not None
             or self.search is not None
@@ -412,11 +412,11 @@ class TimelineState:
 
     @property
     def has_nested(self) -> bool:
-        """Whether there are lanes that spell out what others enclose."""
+        """Whether there are nested lanes."""
         return self.lanes is not None and any(lane.nested for lane in self.lanes.lanes)
 
     def show_nested(self, nested: bool) -> None:
-        """Draw lanes that spell out what others enclose, or leave them out."""
+        """Draw the nested lanes, or leave them out."""
         self.nested = nested
         self._changed()
 

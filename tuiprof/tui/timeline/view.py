@@ -257,7 +257,7 @@ def legend(
         lanes: The visible lanes.
         drawn: Each :class:`Kind` that is on the screen now.
         replayed: Whether they show a replayed step.
-        nested: Whether lanes that spell out what others enclose are open.
+        nested: Whether the nested lanes are drawn.
         has_nested: Whether there are such lanes.
     """
     styles = {lane.style for lane in lanes}

@@ -1,6 +1,6 @@
 """The trace screen: opens a trace in a worker and shows it, its first part while the rest is read.
 
-What cannot be read is said, and what to do.
+If it cannot be read, the screen shows why, and a remedy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TraceScreen(Screen[None]):
     Args:
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
-        step: Number of the step to look at; None = the whole trace.
+        step: Number of the step to analyse; None = the whole trace.
         directory: The directory that the file was chosen from; None = it was named itself.
     """
 
@@ -132,13 +132,13 @@ class TraceScreen(Screen[None]):
         self._opening: Opening | None = None
         self._shown = False
         self._step = step
-        self._place = directory
+        self._directory = directory
         self._captures: Captures | None = None
         self._known: dict[Path, Figures | None] = {}
         self._tab = ""
 
     def compose(self) -> ComposeResult:
-        """The panel that loads; the trace takes its place."""
+        """The loading panel; the trace replaces it."""
         yield self._panel()
         yield KeyBar()
 
@@ -158,7 +158,7 @@ class TraceScreen(Screen[None]):
         self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def _moved(self, progress: Progress) -> None:
-        """In the worker's thread: tell the screen."""
+        """In the worker's thread: report progress to the screen."""
         self.post_message(LoadingPanel.Moved(progress))
 
     def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
@@ -196,10 +196,10 @@ class TraceScreen(Screen[None]):
             self.post_message(self.Opened(path, trace, TraceView, found))
 
     def _gather(self, path: Path) -> TraceSet | None:
-        """In a thread: look which traces belong with this one; return the ranks of its capture."""
+        """In a thread: find the traces that belong with this one; return the ranks of its capture."""
         from tuiprof.tui.opening.captures import captures_of
 
-        captures = captures_of(path, self._place)
+        captures = captures_of(path, self._directory)
         self.post_message(self.Gathered(captures))
         return captures.shown
 
@@ -218,7 +218,7 @@ class TraceScreen(Screen[None]):
             view.head.advance(message.progress)
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
-        """Show the trace, or put more of it in the place of its first part."""
+        """Show the trace, or more of it instead of its first part."""
         if message.path != self.path:  # another was selected in the meantime
             return
         if message.part is None:
@@ -304,7 +304,7 @@ class TraceScreen(Screen[None]):
         self.action_captures()
 
     def action_captures(self) -> None:
-        """List the traces that belong with this one, and show another in its place."""
+        """List the traces that belong with this one, and show another instead."""
         from tuiprof.tui.opening.captures import CapturesScreen
 
         if self._captures is not None:
@@ -313,7 +313,7 @@ class TraceScreen(Screen[None]):
             self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
 
     async def _switch(self, path: Path | None) -> None:
-        """Show another trace in the place of this one, on the same tab."""
+        """Show another trace instead of this one, on the same tab."""
         if path is None or path == self.path:
             return
         if self._opening is not None:

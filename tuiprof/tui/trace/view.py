@@ -1,4 +1,4 @@
-"""What the trace view says: of the trace, its findings and its analyses. Pure: results in, texts, rows and tabs out."""
+"""Content of the trace view: the trace, its findings and its analyses. Pure: results in, texts, rows and tabs out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.answers.results import EVENTS, Results
+from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.timeline.view import offset_text
+from tuiprof.tui.trace.work import Results
 from tuiprof.tui.widgets.bars import Tab
 from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
 from tuiprof.tui.widgets.spans import wrap
@@ -25,7 +26,7 @@ from tuiprof.tui.widgets.spans import wrap
 _BAD_SHARE: Final = 0.05
 #: Fact of an analysis: which share of a step is saved by all that it finds, together.
 _SAVES_SHARE = "saves_share"
-#: From this share of a step on a tab says what can be saved there.
+#: From this share of a step on a tab shows what can be saved there.
 LEAST_SHARE = 0.005
 _BAR_CELLS: Final = 28
 #: Below this width there is no bar.
@@ -39,7 +40,7 @@ class Finding:
     Attributes:
         rule: Name of its rule.
         what: What was seen.
-        where: The place; empty = the whole step.
+        where: The location; empty = the whole step.
         fix: What to write instead.
         prove: A command that shows it before and after; empty = none.
         saves_ns: Time it saves per step; None = unknown.
@@ -76,7 +77,7 @@ def step_times_of(advice: object) -> tuple[float | None, float | None]:
 
 
 def is_bad(found: Finding) -> bool:
-    """Return whether a finding is a bad one, or one to look at."""
+    """Return whether a finding is bad rather than a warning."""
     return found.saves_ns is None or (found.share or 0.0) >= _BAD_SHARE
 
 
@@ -219,7 +220,7 @@ def question_of(name: str) -> str:
 
 
 def together_share(report: Report) -> float:
-    """Return which share of a step all that an analysis found saves together; 0 = it does not say."""
+    """Return which share of a step all that an analysis found saves together; 0 = unknown."""
     share = next((fact.value for fact in report.facts if fact.key == _SAVES_SHARE), None)
     return share if isinstance(share, float) else 0.0
 
@@ -248,7 +249,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-            # What all its rows save together has no place beside the finding that the head names first.
+            # The finding in the head has precedence over what all rows of the tab save together.
             saving.setdefault(name, together_share(answer))
         number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
@@ -273,7 +274,7 @@ def title_of(name: str) -> str:
 
 
 def window_text(trace: Trace, window: Window) -> str:
-    """Return what the line of tabs says of the window; empty = it is the whole trace."""
+    """Return how the line of tabs describes the window; empty = it is the whole trace."""
     if window.whole:
         return ""
     label = sanitize(window.label)
@@ -285,7 +286,7 @@ def window_text(trace: Trace, window: Window) -> str:
 
 
 def reading_text(part: float, reached: float, *, failed: bool) -> str:
-    """Return what the head says of a file of which only a part was read."""
+    """Return the head's text on a file of which only a part was read."""
     if failed:
         return f"{MARKS['bad']} figures of the first {part:.0%}: the rest cannot be read"
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
@@ -299,7 +300,7 @@ def trace_facts(
     surveyed: bool,
     rank: bool,
 ) -> list[str]:
-    """Return what the head says of a trace.
+    """Return the head's facts on a trace.
 
     Args:
         trace: The trace.

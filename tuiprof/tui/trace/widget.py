@@ -17,10 +17,15 @@ from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
-from tuiprof.tui.answers.results import EVENTS
-from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
+from tuiprof.tui.answers.view import EVENTS
+from tuiprof.tui.dialogs.dialog import (
+    ColumnsScreen,
+    PickScreen,
+    ReadingScreen,
+    answer_paragraphs,
+    trust_paragraphs,
+)
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
@@ -52,18 +57,18 @@ from tuiprof.tui.widgets.bars import TabBar
 class TraceView(Vertical):
     """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
 
-    While the file is still being read, it shows the part read so far: only the analysis that is looked at is
-    worked out then, and everything on the screen is replaced together once more was read.
+    While the file is still being read, it shows the part read so far: only the analysis that is open runs
+    then, and everything on the screen is replaced together once more was read.
 
     Args:
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
-        step: Number of the step to look at first; None = the whole trace.
+        step: Number of the step to analyse first; None = the whole trace.
         found: Content of the first frame; None = computed once the view is mounted.
 
     Attributes:
         work: The results, and the workers that fill them.
-        window: The part that the analyses look at.
+        window: The part that is analysed.
         tabs: Names of the analyses in tab order, and of the table of events.
     """
 
@@ -99,7 +104,7 @@ class TraceView(Vertical):
         self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
         # The lanes that were captured and what was seen of them, while a replayed step shows.
         self._captured_lanes: tuple[Lanes, Viewport] | None = None
-        self._tab_chosen = False  # a person is at work in the open tab, or chose it: it stays open
+        self._tab_chosen = False  # the user works in the open tab, or chose it: it stays open
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
@@ -132,7 +137,7 @@ class TraceView(Vertical):
         return self.work.current
 
     def on_key(self) -> None:
-        """Whoever works in a tab, keeps it."""
+        """Keep the tab in which the user works."""
         self._tab_chosen |= self.pane.has_focus_within
 
     on_mouse_down = on_key
@@ -256,7 +261,7 @@ class TraceView(Vertical):
         return found[min(self._finding, len(found) - 1)] if found else None
 
     def _show_head(self, top: Headline) -> bool:
-        """Show the finding, else the verdict that matters most; say whether it is a finding."""
+        """Show the finding, else the verdict that matters most; return whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
         step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
         self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)

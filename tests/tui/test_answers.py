@@ -1,13 +1,19 @@
-"""What stands below a table: its row spelled out, and the tables that come next."""
+"""What is shown around a table: its row in full, the next tables, and the tab that explains a figure."""
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 import pytest
+from on_screen import until_shown
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
+from tuiprof.resources import shipped
 from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.rows import Heading, ListRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
@@ -134,3 +140,28 @@ async def test_a_table_that_needs_the_room_keeps_it() -> None:
         assert len(app.table.rows) == 16
         assert app.table.size.height >= 10
         assert not app.screen.query_one("#answer-prose").display
+
+
+async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "saves about")
+        await pilot.press("3")
+        await until_shown(pilot, "Idle time by cause")
+        await pilot.press("/", *"sync", "enter")
+        await until_shown(pilot, "more in", "Syncs: enter goes there")
+        await pilot.press("enter")
+        await until_shown(pilot, "Syncs by location")
+
+
+async def test_a_tab_carries_what_its_analysis_saves() -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "saves about")
+        await pilot.press("1")
+        text = await until_shown(pilot, "removing them saves", "Syncs by location")
+        said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
+        tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
+        assert said is not None, text
+        assert tab is not None, text
+        assert round(float(said[1])) == int(tab[1])
