@@ -137,7 +137,7 @@ def read_snapshot(path: Path) -> list[Device]:
         The devices that hold memory or have a history, by index.
 
     Raises:
-        TraceError: It cannot be read, or is no snapshot.
+        TraceError: It cannot be read, or is not a snapshot.
     """
     found = load_plain(path)
     if not is_snapshot(found):
@@ -260,7 +260,7 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
     """Return what held the memory.
 
     Raises:
-        TraceError: It cannot be read, or is no snapshot.
+        TraceError: It cannot be read, or is not a snapshot.
     """
     devices = read_snapshot(path)
     facts: list[Fact] = []
@@ -422,7 +422,7 @@ def read_dump(path: Path, rank: int) -> Dump:
     """Read a dump, JSON or pickle.
 
     Raises:
-        TraceError: It is neither.
+        TraceError: It cannot be read, or is neither.
     """
     try:
         if path.stat().st_size > _MOST_FLIGHT_BYTES:

@@ -137,7 +137,7 @@ def course(points: Sequence[Point], key: str) -> Course | None:
     changes = _changes(values, noise) if len(values) >= LEAST_RUNS else ()
     limit = None
     if len(values) >= LEAST_RUNS:
-        # What the newest run alone would have changed is no history to judge it by.
+        # A level that only the newest run has is not one to judge that run by.
         begin = max((at for at in changes if at <= len(values) - 3), default=0)
         median = float(np.median(values[begin:-1]))
         limit = median + max(DEVIATIONS * noise, LEAST_CHANGE * abs(median))

@@ -109,7 +109,7 @@ class Remote:
         """Read ``[USER@]HOST[:FOLDER]``.
 
         Raises:
-            UsageProblem: It is none.
+            UsageProblem: The text is not of this form, or ``ssh`` is not a command.
         """
         match = _HOST.match(text)
         rest = text[match.end() :] if match else ""
@@ -136,7 +136,7 @@ class Remote:
         """Check that the required programs are installed here.
 
         Raises:
-            UsageProblem: It is not.
+            UsageProblem: One is not installed.
         """
         for program in (self.ssh[0], "rsync"):
             if shutil.which(program) is None:

@@ -177,7 +177,7 @@ def _meet(pid: int) -> Member | None:
 def _cmdline(process: psutil.Process) -> tuple[str, ...]:
     try:
         return tuple(process.cmdline())
-    except psutil.Error:  # gone, or not ours to read: then it is no worker of ours either
+    except psutil.Error:  # gone, or of another user: then it is not a worker of the run
         return ()
 
 

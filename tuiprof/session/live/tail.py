@@ -197,7 +197,8 @@ class LogFile:
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
                 self.unknown += 1
                 return None
-            return _convert(content)
+            converted: Record = msgspec.convert(content, Record)
+            return converted
         except (ValueError, *UNDECODABLE):
             self.malformed += 1
             return None
@@ -231,11 +232,6 @@ def _time_of(line: bytes) -> int | None:
         return _timed.decode(line).at
     except UNDECODABLE:  # damage is counted when it is read
         return None
-
-
-def _convert(content: object) -> Record:
-    record: Record = msgspec.convert(content, Record)
-    return record
 
 
 class LogReader:

@@ -100,7 +100,7 @@ def trigger_requests(
     Args:
         above_ns: After a step longer than this, ns; None = disabled.
         times: After a step longer than this multiple of the median of the steps before; None = disabled.
-        every: At each multiple of this step number; None = not so.
+        every: At each multiple of this step number; None = disabled.
         **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
     found = []

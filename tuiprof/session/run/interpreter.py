@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -164,13 +165,8 @@ def _did_you_mean(path: Path) -> str:
     folder = path.parent
     if not os.path.isdir(folder):
         return f"the directory {folder} does not exist"
-    close = _close(path.name, (entry.name for entry in folder.iterdir()))
-    return f"did you mean {close!r}?" if close else "check the path"
-
-
-def _close(name: str, candidates: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return found[0] if found else None
+    close = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else "check the path"
 
 
 def _commands(path: str) -> set[str]:
@@ -292,7 +288,7 @@ class Facts(msgspec.Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """The platform for scenarios, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
-        devices = [f"{name} ×{count}" for name, count in _counted(name for name, _ in self.gpus)]
+        devices = [f"{name} ×{count}" for name, count in Counter(name for name, _ in self.gpus).items()]
         if not devices:
             devices = [f"{self.cores} CPU cores"]
         frameworks = [f"{name} {have}" for name in _NAMED if (have := self.distribution(name))]
@@ -341,10 +337,3 @@ def _inspect(python: Path, timeout_s: float) -> Facts:
         return msgspec.convert({"python": str(python), **raw}, Facts)
     except msgspec.MsgspecError as error:
         raise LaunchError(f"{python} returned an invalid answer: {error}", "") from error
-
-
-def _counted(names: Any) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return list(counts.items())

@@ -91,7 +91,7 @@ def parse_capture(
     ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
 
     Raises:
-        UsageProblem: It is neither.
+        UsageProblem: It has neither form, or the time is too long.
     """
     if timed := _TIMED.fullmatch(text):
         seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
@@ -260,7 +260,7 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
-    # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
+    # The plan goes through a pipe: an environment may hold secrets, which must not be written to disk.
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
@@ -306,8 +306,8 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
     """Return the environment variables for the probe.
 
     Args:
-        at: ``FILE:LINE``; None = not so.
-        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        at: ``FILE:LINE``; None = not given.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not given.
         option: What the user typed before them, ``{}`` for ``at`` and ``function``.
 
     Raises:

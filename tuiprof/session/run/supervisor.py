@@ -248,7 +248,7 @@ class _Run:
         self._reserve = session.control / "reserve"
         with contextlib.suppress(OSError):  # a disk that is full already: telemetry waits in memory then
             self._reserve.write_bytes(bytes(_RESERVE_BYTES))
-        self._pending: list[int] = []  # signals not yet dealt with
+        self._pending: list[int] = []  # signals not yet handled
         self._child_ended = False
         self._stopped = False
         self._stop_seen = 0

@@ -570,12 +570,13 @@ def summary_of(session: Session) -> Summary:
             else:
                 median_ns = float(statistics.median(plain)) if plain else None
     status = session.status()
+    missing = lost_output(session) if status.over else trouble(session)
     return Summary(
         id=session.id,
         path=str(session.path),
         title=session.title,
         state=status.state,
-        detail=", ".join(filter(None, (status.detail, _storage(session, status)))),
+        detail=", ".join(filter(None, (status.detail, missing))),
         code=status.code,
         unix_ns=session.meta.unix_ns,
         duration_ns=latest_ns if latest_ns >= 0 else None,
@@ -609,8 +610,3 @@ def of_run(parts: list[Summary]) -> Summary:
         host=", ".join(hosts),
         parts=parts,
     )
-
-
-def _storage(session: Session, status: Status) -> str:
-    """Return what cannot be stored of a running session, or could not be stored of one that is over."""
-    return lost_output(session) if status.over else trouble(session)

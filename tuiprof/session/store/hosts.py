@@ -276,7 +276,7 @@ def clock_difference(first: Session, writer: str, other: Session, other_writer: 
     if first.meta.boot and (first.meta.boot, first.meta.host) == (other.meta.boot, other.meta.host):
         return ClockDifference(same=True)
     logs = first.log / f"{writer}.jsonl", other.log / f"{other_writer}.jsonl"
-    differences, step_ns = _step_ends_apart(*(_end(path) for path in logs))
+    differences, step_ns = _step_ends_apart(*(_steps(decode(read_end(path, _END_BYTES))) for path in logs))
     if len(differences) < _FEWEST_STEPS:  # one of them ended long before the other
         differences, step_ns = _step_ends_apart(*(_beginning(path) for path in logs))
     if len(differences) < _FEWEST_STEPS:
@@ -315,10 +315,6 @@ def _beginning(path: Path) -> list[Step]:
     records = decode(block[: block.rfind(b"\n") + 1])
     again = (index for index, record in enumerate(records) if index and isinstance(record, Head))
     return _steps(records[: next(again, None)])
-
-
-def _end(path: Path) -> list[Step]:
-    return _steps(decode(read_end(path, _END_BYTES)))
 
 
 def _steps(records: Iterable[Record]) -> list[Step]:
