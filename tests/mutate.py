@@ -31,7 +31,7 @@ TARGETS = {
     "analyses/data_loading.py": _OTHER,
     "analyses/device_idle.py": _IDLE,
     "analyses/kernel_launches.py": _IDLE,
-    "analyses/kernels.py": (*_IDLE, f"{_A}/test_kernel_names.py", f"{_A}/test_ladder_kernels.py"),
+    "analyses/kernels.py": (*_IDLE, f"{_A}/test_kernel_names.py", f"{_A}/test_ladder_report.py"),
     "analyses/memory.py": (*_OTHER, "tests/formats/test_xplane.py"),
     "analyses/ranks.py": (f"{_A}/test_ranks.py",),
     "analyses/shared/idle.py": (*_IDLE, f"{_A}/test_sync_events.py"),
