@@ -31,7 +31,7 @@ TARGETS = {
     "analyses/data_loading.py": _OTHER,
     "analyses/device_idle.py": _IDLE,
     "analyses/kernel_launches.py": _IDLE,
-    "analyses/kernels.py": (*_IDLE, f"{_A}/test_kernel_names.py", f"{_A}/test_ladder_kernels.py"),
+    "analyses/kernels.py": (*_IDLE, f"{_A}/test_kernel_names.py", f"{_A}/test_ladder_report.py"),
     "analyses/memory.py": (*_OTHER, "tests/formats/test_xplane.py"),
     "analyses/ranks.py": (f"{_A}/test_ranks.py",),
     "analyses/shared/idle.py": (*_IDLE, f"{_A}/test_sync_events.py"),
@@ -46,7 +46,7 @@ TARGETS = {
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
     "session/live/fold.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
     "session/live/series.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
-    "session/live/hosts.py": ("tests/session/test_straggler.py",),
+    "session/live/hosts.py": ("tests/session/test_hosts.py",),
     "whatif/replay.py": ("tests/whatif",),
 }
 _TURNED = {

@@ -10,7 +10,7 @@ from trace_app import TraceApp, app_of, settle
 from tuiprof.model import Trace
 from tuiprof.tui.app.help import HelpScreen
 from tuiprof.tui.dialogs.dialog import PickScreen
-from tuiprof.tui.timeline import lane_sketch, lanes
+from tuiprof.tui.timeline import lanes
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace.screen import TraceScreen
 
@@ -215,8 +215,8 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
             go_on.wait(20)
         return build(trace)
 
-    monkeypatch.setattr(lane_sketch, "WORTH_IT", 2000)
-    monkeypatch.setattr(lane_sketch, "_EVENTS", 100)
+    monkeypatch.setattr(lanes, "SKETCH_FROM", 2000)
+    monkeypatch.setattr(lanes, "_SKETCHED_EVENTS", 100)
     monkeypatch.setattr(lanes, "build", slow)
     app = app_of(large_trace(2000))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:

@@ -11,8 +11,8 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable, Verdict, Win
 from tuiprof.model.report import Level
 from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
-from tuiprof.tui.timeline.results import Results
 from tuiprof.tui.trace import view
+from tuiprof.tui.trace.work import Results
 
 
 def report(name: str, level: Level, *, facts: tuple[Fact, ...] = ()) -> Report:

@@ -85,7 +85,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
     """
     from tuiprof.formats.directory import siblings
     from tuiprof.formats.session_files import read_uncaptured
-    from tuiprof.system.memory import keep_freed
+    from tuiprof.system.own_process import keep_freed
 
     source, found = recognise(path, options.limit)
     keep_freed()

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import tuiprof
 from tuiprof.formats.kineto.layout import Stretch
 from tuiprof.formats.source import Source
-from tuiprof.system.memory import keep_freed
-from tuiprof.system.own_process import cores
+from tuiprof.system.own_process import cores, keep_freed
 
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.decode import Chunk

@@ -22,7 +22,7 @@ from tuiprof.formats.kineto.numbers import MISSING, NONE, Codes
 from tuiprof.formats.kineto.pool import Pool, WorkerLost, read_at
 from tuiprof.formats.registry import Cancelled, Options
 from tuiprof.formats.source import Damaged, Source, Stream
-from tuiprof.system.memory import available_bytes
+from tuiprof.system.own_process import available_bytes
 
 if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats

@@ -20,7 +20,7 @@ import polars as pl
 
 from tuiprof.errors import TraceError
 from tuiprof.formats.event_table import LIMIT_NS
-from tuiprof.system.memory import available_bytes
+from tuiprof.system.own_process import available_bytes
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]

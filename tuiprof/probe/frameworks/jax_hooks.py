@@ -59,12 +59,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class JaxProfiler(XPlaneProfiler):
-    """One window under ``jax.profiler``.
-
-    Args:
-        request: What to record; JAX always records Python calls.
-        capturer: Names the session.
-    """
+    """One window under ``jax.profiler``, which always records Python calls."""
 
     def __init__(self, request: Request, capturer: Capturer) -> None:
         super().__init__(sys.modules["jax.profiler"], "jax.profiler", capturer)

@@ -37,13 +37,7 @@ def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool
 
 
 class XPlaneProfiler:
-    """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder.
-
-    Args:
-        profiler: Has ``start_trace`` and ``stop_trace``.
-        name: The framework, for messages.
-        capturer: Names the session.
-    """
+    """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder."""
 
     def __init__(self, profiler: Any, name: str, capturer: Capturer) -> None:
         self._profiler = profiler
@@ -122,12 +116,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class XlaProfiler(XPlaneProfiler):
-    """One window under ``torch_xla.debug.profiler``; an open range would make ``torch_xla.sync()`` fail.
-
-    Args:
-        request: What to record; PyTorch/XLA always records host and device.
-        capturer: Names the session.
-    """
+    """One window under ``torch_xla.debug.profiler``; an open range would make ``torch_xla.sync()`` fail."""
 
     def __init__(self, request: Request, capturer: Capturer) -> None:
         from torch_xla.debug import profiler
