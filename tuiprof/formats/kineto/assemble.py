@@ -16,9 +16,8 @@ import polars as pl
 from tuiprof.formats.event_table import far_off, in_words, order_of, step_markers
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
-from tuiprof.formats.kineto.columns import Columns
+from tuiprof.formats.kineto.columns import MISSING, NONE, Columns
 from tuiprof.formats.kineto.decode import Communication, Rare
-from tuiprof.formats.kineto.numbers import MISSING, NONE
 from tuiprof.formats.kineto.reader import Gathered
 from tuiprof.formats.xplane.words import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track

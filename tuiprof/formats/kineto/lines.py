@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.event_table import LIMIT_NS
-from tuiprof.formats.kineto.columns import Books, Columns
-from tuiprof.formats.kineto.numbers import NONE, Codes, Ints
+from tuiprof.formats.kineto.columns import NONE, Books, Codes, Columns, Ints
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

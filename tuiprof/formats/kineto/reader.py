@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.kineto import layout, tolerant
-from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, NUMBERS, Columns, Identity
-from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder, Communication, Rare
+from tuiprof.formats.kineto import layout
+from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, MISSING, NONE, NUMBERS, Codes, Columns, Identity
+from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder, Communication, Rare, mend_event, split_events
 from tuiprof.formats.kineto.layout import LONGEST, Inflow, Stretch, plan
-from tuiprof.formats.kineto.numbers import MISSING, NONE, Codes
 from tuiprof.formats.kineto.pool import Pool, WorkerLost, read_at
 from tuiprof.formats.registry import Cancelled, Options
 from tuiprof.formats.source import Damaged, Source, Stream
@@ -225,10 +224,10 @@ class RawChunks:
             data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten: the raw text is lost
-        pieces = tolerant.split(data)
+        pieces = split_events(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
         if not chunk.strict:
-            return [text for text in texts if tolerant.mend(text) is not None]
+            return [text for text in texts if mend_event(text) is not None]
         # Damage in unread arguments: return none rather than the text of a neighbor.
         return texts if len(texts) == chunk.events else []
 
