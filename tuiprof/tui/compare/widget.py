@@ -104,15 +104,11 @@ class TimelinePair(Vertical):
         before, after = self.both
         return after if after.has_focus else before
 
-    @property
-    def most_lines(self) -> int:
-        """Lines that show every lane of the trace that has more of them."""
-        return max((timeline.state.lane_count for timeline in self.both), default=1) + 3
-
     def set_height(self, lines: int) -> None:
-        """Set the height of each timeline."""
+        """Set the height of each timeline, as far as there are lanes."""
+        most = max(timeline.state.lane_count for timeline in self.both) + 3
         for timeline in self.both:
-            timeline.styles.height = lines
+            timeline.styles.height = max(3, min(lines, most))
 
     def _say(self, row: Row) -> None:
         self.query_one("#compare-match", Painted).paint(lambda width, _h: [fit(row, width)])
@@ -242,16 +238,15 @@ class CompareView(Vertical):
         self.set_class(height < _BOTH, "-one-of-both")
         self._lines_of_why = 1 if height < 28 else 2
         self.query_one(ChangeDigest).display = width >= _DIGEST
-        steps = 2 if height < 28 else 5 if height < 44 else 7
-        self.query_one(StepPair).styles.height = steps
         self._size_timelines()
 
     def _size_timelines(self) -> None:
         width, height = self.size
         steps = 2 if height < 28 else 5 if height < 44 else 7
+        self.query_one(StepPair).styles.height = steps
         above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
         room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
-        self.pair.set_height(max(3, min(room // 2, self.pair.most_lines)))
+        self.pair.set_height(room // 2)
 
     # -- tables --------------------------------------------------------------------------------------------
 
