@@ -91,7 +91,9 @@ class TimelinePair(Vertical):
         for timeline, caption in zip(self.both, ("before", "after"), strict=True):
             timeline.state.caption = caption
         self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one is enough for both
-        self._say([(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")])
+        self._show_line(
+            [(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")]
+        )
 
     @property
     def both(self) -> tuple[Timeline, Timeline]:
@@ -110,7 +112,7 @@ class TimelinePair(Vertical):
         for timeline in self.both:
             timeline.styles.height = max(3, min(lines, most))
 
-    def _say(self, row: Row) -> None:
+    def _show_line(self, row: Row) -> None:
         self.query_one("#compare-match", Painted).paint(lambda width, _h: [fit(row, width)])
 
     # -- moving together -----------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class TimelinePair(Vertical):
             later = int(theirs.starts[other] - mine.starts[message.row])
             self._align(self._lanes, later if here == 0 else -later, here)
         pair = (message.row, other) if here == 0 else (other, message.row)
-        self._say(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
+        self._show_line(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
         """Enter on an event chooses it; there are no details here."""
@@ -173,7 +175,7 @@ class TimelinePair(Vertical):
             timeline.state.mark_event(None)
         if self._lanes is not None:
             self._align(self._lanes, shift_between(*(lanes.trace for lanes in self._lanes)), 0)
-            self._say([(" the first steps are aligned", "dim")])
+            self._show_line([(" the first steps are aligned", "dim")])
         return True
 
 
@@ -343,7 +345,7 @@ class CompareView(Vertical):
             before.focus()
 
     def action_swap(self) -> None:
-        """Let before and after change places."""
+        """Swap before and after."""
         self.post_message(self.Swapped())
 
     def action_escape(self) -> None:
