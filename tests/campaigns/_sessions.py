@@ -238,7 +238,7 @@ def _watch(session: Any) -> None:
         now[0] += 1.0
         replay.advance()
         _draw(session, replay.fold)
-    assert replay.tells_output in (True, False)
+    assert replay.times_output in (True, False)
     replay.close()
 
 

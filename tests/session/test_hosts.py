@@ -286,14 +286,14 @@ def test_a_host_that_falls_silent_is_said_before_its_status_changes(tmp_path: Pa
     run = run_of(first)
     watch, live = HostWatch(run, lambda: now_s), Live(run)
     live.advance()
-    assert not sentences(watch.look(live.fold))
+    assert not sentences(watch.update(live.fold))
     now_s = SILENT_S + 1
     append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 8 * S, dur=100 * MS))
     live.advance()
-    assert sentences(watch.look(live.fold)) == ["node2 is lost, after step 39: no record for 13.0 s"]
+    assert sentences(watch.update(live.fold)) == ["node2 is lost, after step 39: no record for 13.0 s"]
     append(second, "rank1", line("step", n=40, at=second.meta.mono_ns + 8 * S, dur=100 * MS))
     live.advance()
-    assert not sentences(watch.look(live.fold))
+    assert not sentences(watch.update(live.fold))
     live.close()
 
 

@@ -15,10 +15,9 @@ from tuiprof.tui.compare.charts import StepPair, column_heights
 from tuiprof.tui.compare.screen import CompareScreen
 from tuiprof.tui.compare.view import counterpart, shift_between
 from tuiprof.tui.compare.widget import CompareView
-from tuiprof.tui.dialogs.dialog import PickScreen
+from tuiprof.tui.dialogs.dialog import PickScreen, ReadingScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
-from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import beside
 

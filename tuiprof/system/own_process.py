@@ -24,7 +24,7 @@ from typing import Any, Final
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of tuiprof in this interpreter.
 
-    The working directory, which may be anybody's, is no place to import from (``-P``).
+    Nothing is imported from the working directory, which may contain anything (``-P``).
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 

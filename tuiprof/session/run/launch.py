@@ -61,38 +61,26 @@ _TIMED: Final = re.compile(r"(?P<seconds>\d+(\.\d+)?)s(@(?P<after>\d+(\.\d+)?)s)
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to run and how.
+    """What to run and how."""
 
-    Attributes:
-        argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
-        name: Name of the session; empty = the scenario, or the name of the script.
-        cwd: Where to run it; None = here.
-        python: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`).
-        scenario: The scenario, if it is one.
-        env: Environment variables on top of this process's.
-        capture: Steps to profile from the start on; None = none.
-        triggers: Captures to make again and again.
-        root: Where to keep the session; None = :func:`sessions_root`'s choice.
-        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
-        keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
-        watch_nan: Check loss and gradients for NaN and infinite values, once per step.
-        stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
-            terminal, which it would share with the screen.
-    """
-
-    argv: tuple[str, ...]
-    name: str = ""
-    cwd: Path | None = None
+    argv: tuple[str, ...]  # the command as typed. ``python`` and ``x.py`` mean the chosen interpreter
+    name: str = ""  # name of the session; empty = the scenario, or the name of the script
+    cwd: Path | None = None  # where to run it; None = here
+    #: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`)
     python: str | os.PathLike[str] | None = None
-    scenario: Scenario | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    capture: CaptureRequest | None = DEFAULT_CAPTURE
-    triggers: tuple[TriggerRequest, ...] = ()
-    root: Path | None = None
+    scenario: Scenario | None = None  # the scenario, if it is one
+    env: Mapping[str, str] = field(default_factory=dict)  # environment variables on top of this process's
+    capture: CaptureRequest | None = DEFAULT_CAPTURE  # steps to profile from the start on; None = none
+    triggers: tuple[TriggerRequest, ...] = ()  # captures to make again and again
+    root: Path | None = None  # where to keep the session; None = :func:`sessions_root`'s choice
+    #: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL
     patience_s: tuple[float, float] = (10.0, 10.0)
+    #: Whether the session keeps the script's text, where the configuration does not forbid it
     keep_source: bool = True
+    #: Whether the script reads what is piped into this process, or redirected to it. It never gets the terminal, which
+    #: it would share with the screen
     stdin: bool = False
-    watch_nan: bool = False
+    watch_nan: bool = False  # check loss and gradients for NaN and infinite values, once per step
 
 
 def parse_capture(
@@ -103,7 +91,7 @@ def parse_capture(
     ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
 
     Raises:
-        UsageProblem: It is neither.
+        UsageProblem: It has neither form, or the time is too long.
     """
     if timed := _TIMED.fullmatch(text):
         seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
@@ -272,7 +260,7 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
-    # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
+    # The plan goes through a pipe: an environment may hold secrets, which must not be written to disk.
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
@@ -318,8 +306,8 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
     """Return the environment variables for the probe.
 
     Args:
-        at: ``FILE:LINE``; None = not so.
-        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        at: ``FILE:LINE``; None = not given.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not given.
         option: What the user typed before them, ``{}`` for ``at`` and ``function``.
 
     Raises:

@@ -516,43 +516,27 @@ _TAIL_BYTES: Final = 256 << 10
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """One line of the list of sessions.
+    """One line of the list of sessions."""
 
-    Attributes:
-        id: Name of the directory, which commands accept.
-        path: The directory.
-        title: ``scenario:variant``, or the session's name.
-        state: A :data:`tuiprof.session.store.status.State`, or ``unreadable``.
-        detail: Further information about the state; may be empty.
-        code: Exit status as a shell gives it; None while running or unknown.
-        unix_ns: Start, Unix ns.
-        duration_ns: From the start to the last record; None = no record.
-        steps: Steps recorded by the rank with the most; 0 = none.
-        median_ns: Median step without captured ones; where a capture slowed the script down, of the steps before
-            it; None = no steps.
-        recent: Whether the median is that of the last steps only, because the log is too long to be read whole.
-        argv: The command as given.
-        host: Where it ran.
-        part: The run of several hosts that it may be a part of.
-        launch: What its command says of a run of several hosts.
-        parts: Summaries of the hosts' parts where this is such a run; empty = it is one session.
-    """
-
-    id: str
+    id: str  # name of the directory, which commands accept
     path: str
-    title: str
-    state: str
-    detail: str = ""
-    code: int | None = None
-    unix_ns: int = 0
-    duration_ns: int | None = None
-    steps: int = 0
+    title: str  # ``scenario:variant``, or the session's name
+    state: str  # a :data:`tuiprof.session.store.status.State`, or ``unreadable``
+    detail: str = ""  # further information about the state; may be empty
+    code: int | None = None  # exit status as a shell gives it; None while running or unknown
+    unix_ns: int = 0  # start, Unix ns
+    duration_ns: int | None = None  # from the start to the last record; None = no record
+    steps: int = 0  # steps recorded by the rank with the most; 0 = none
+    #: Median step without captured ones; where a capture slowed the script down, of the steps before it; None = no
+    #: steps
     median_ns: float | None = None
+    #: Whether the median is that of the last steps only, because the log is too long to be read whole
     recent: bool = False
-    argv: list[str] = []
-    host: str = ""
-    part: Part | None = None
-    launch: Launch | None = None
+    argv: list[str] = []  # the command as given
+    host: str = ""  # where it ran
+    part: Part | None = None  # the run of several hosts that it may be a part of
+    launch: Launch | None = None  # what its command says of a run of several hosts
+    #: Summaries of the hosts' parts where this is such a run; empty = it is one session
     parts: list[Summary] = []
 
     @property
@@ -586,12 +570,13 @@ def summary_of(session: Session) -> Summary:
             else:
                 median_ns = float(statistics.median(plain)) if plain else None
     status = session.status()
+    missing = lost_output(session) if status.over else trouble(session)
     return Summary(
         id=session.id,
         path=str(session.path),
         title=session.title,
         state=status.state,
-        detail=", ".join(filter(None, (status.detail, _storage(session, status)))),
+        detail=", ".join(filter(None, (status.detail, missing))),
         code=status.code,
         unix_ns=session.meta.unix_ns,
         duration_ns=latest_ns if latest_ns >= 0 else None,
@@ -625,8 +610,3 @@ def of_run(parts: list[Summary]) -> Summary:
         host=", ".join(hosts),
         parts=parts,
     )
-
-
-def _storage(session: Session, status: Status) -> str:
-    """Return what cannot be stored of a running session, or could not be stored of one that is over."""
-    return lost_output(session) if status.over else trouble(session)

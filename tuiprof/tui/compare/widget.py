@@ -25,8 +25,8 @@ from tuiprof.tui.compare.view import (
     tabs_of,
     why_rows,
 )
+from tuiprof.tui.dialogs.dialog import ReadingScreen, answer_paragraphs
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.navigation import KEYS as TRACE_KEYS

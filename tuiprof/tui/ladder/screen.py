@@ -433,7 +433,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.reading import SourceScreen
+        from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if self._view is not None:
             rung = self._rung

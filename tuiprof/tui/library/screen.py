@@ -467,7 +467,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.reading import SourceScreen
+        from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if (ladder := self.ladder) is not None:
             variants = self.panes.variants

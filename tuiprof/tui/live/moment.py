@@ -105,7 +105,7 @@ class Moment:
                 with contextlib.suppress(SessionError):  # it was deleted
                     self.session.reload()
         if self.session.others:
-            self.hosts = self.watch.look(self.run.fold)
+            self.hosts = self.watch.update(self.run.fold)
 
     @property
     def feed(self) -> Feed:

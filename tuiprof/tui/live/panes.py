@@ -277,7 +277,7 @@ class OutputBox(Vertical):
 
     def poll(self, replay: Replay | None, *, at_once: bool) -> None:
         """Show what was printed: at once after a silence, once a second in a stream of lines."""
-        self._untimed = replay is not None and not replay.tells_output
+        self._untimed = replay is not None and not replay.times_output
         if replay is None or self._untimed or replay.over:
             self.pane.show_until(None)
         else:

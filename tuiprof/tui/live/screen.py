@@ -489,7 +489,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_stacks(self) -> None:
         """Show the stacks of all threads; for a finished run, the last recorded ones."""
-        from tuiprof.tui.dialogs.reading import ReadingScreen
+        from tuiprof.tui.dialogs.dialog import ReadingScreen
 
         running, fold = self.moment.running, self.moment.run.fold
         if running:
@@ -574,7 +574,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
         from tuiprof.session.store.meta import read_labels
-        from tuiprof.tui.dialogs.reading import ReadingScreen
+        from tuiprof.tui.dialogs.dialog import ReadingScreen
 
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
         paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)

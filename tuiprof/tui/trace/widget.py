@@ -18,9 +18,14 @@ from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
 from tuiprof.tui.answers.view import EVENTS
-from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
+from tuiprof.tui.dialogs.dialog import (
+    ColumnsScreen,
+    PickScreen,
+    ReadingScreen,
+    answer_paragraphs,
+    trust_paragraphs,
+)
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
