@@ -105,13 +105,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact("fetches", "batches", len(rows), "count"),
         Fact("fetch_median_ns", "median", float(np.median(lengths)), "ns"),
         Fact("fetch_longest_ns", "longest", int(lengths.max()), "ns"),
-        Fact(
-            "worker_processes",
-            "loader",
-            kind,
-            "text",
-            "By the name of the DataLoader's iterator.",
-        ),
+        Fact("worker_processes", "loader", kind, "text", "By the name of the DataLoader's iterator."),
     )
     run_inside = _functions(trace, scope, rows)
     return Report(

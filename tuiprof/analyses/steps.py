@@ -42,20 +42,14 @@ _FRAMEWORK_RANGE = (
 _BACKWARD = r"^autograd::engine::evaluate_function"
 
 _RULES = (
-    Rule(
-        "step",
-        "From start to end of the step's marker on the host. The device may lag behind.",
-    ),
+    Rule("step", "From start to end of the step's marker on the host. The device may lag behind."),
     PERIOD_RULE,
     Rule(
         "work of a step",
         "Device work belongs to the step whose call launched it, not to the marker it happens to run "
         "under; busy is the union of that work over all streams.",
     ),
-    Rule(
-        "slow step",
-        f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps.",
-    ),
+    Rule("slow step", f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps."),
     Rule(
         "what explains slow steps",
         "For each part of a step: its mean in slow steps minus its median over all steps. Parts "

@@ -258,11 +258,7 @@ def _facts(
 
 
 def _verdict(
-    scope: Scope,
-    groups: pl.DataFrame,
-    figures: dict[str, float | None],
-    word: str,
-    step: Calibrated | None,
+    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Calibrated | None
 ) -> Verdict:
     count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
@@ -379,14 +375,8 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         Column("bytes", "bytes", "bytes", "Bytes its copies moved.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
-    moment = (
-        Column("start_ns", "at", "ns", "When the host began to wait."),
-        Column("step", "step", "text"),
-    )
-    lost = (
-        Column("empty_ns", f"{word} empty", "ns"),
-        Column("refill_ns", f"{word} refill", "ns"),
-    )
+    moment = (Column("start_ns", "at", "ns", "When the host began to wait."), Column("step", "step", "text"))
+    lost = (Column("empty_ns", f"{word} empty", "ns"), Column("refill_ns", f"{word} refill", "ns"))
     waited = Column("blocked_ns", "host blocked", "ns")
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)

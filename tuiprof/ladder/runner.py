@@ -29,16 +29,7 @@ from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.ladder.availability import Missing, availability
 from tuiprof.ladder.scenarios import Ladder, Variant
 from tuiprof.ladder.scenarios import command as command_of
-from tuiprof.ladder.state import (
-    OUT,
-    SCHEMA_VERSION,
-    Kind,
-    LadderMeta,
-    LadderRun,
-    Rung,
-    Trial,
-    now_ns,
-)
+from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, Trial, now_ns
 from tuiprof.ladder.trial import begin, conclude
 from tuiprof.model.characters import shell_word
 from tuiprof.session.run.control import stop_unless_over
