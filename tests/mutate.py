@@ -40,7 +40,7 @@ TARGETS = {
     "analyses/shared/waits.py": _SYNCS,
     "analyses/steps.py": _OTHER,
     "analyses/sync_events.py": _SYNCS,
-    "formats/kineto/assemble.py": ("tests/formats/test_pairs.py", "tests/formats/test_kineto.py"),
+    "formats/kineto/assemble.py": ("tests/formats/test_kineto.py",),
     "ladder/statistics.py": ("tests/session/test_ladder_stats.py",),
     "model/intervals.py": (*_IDLE, "tests/model"),
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
