@@ -404,10 +404,7 @@ class Processes:
             try:
                 yield (file,), pool.submit(self._task, (file,)).result()
             except BrokenProcessPool:
-                yield (
-                    (file,),
-                    unreadable(file.number, file.path, file.rank, file.size, _DIED, _DIED_REMEDY),
-                )
+                yield ((file,), unreadable(file.number, file.path, file.rank, file.size, _DIED, _DIED_REMEDY))
             finally:
                 pool.shutdown(cancel_futures=True)
 

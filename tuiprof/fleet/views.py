@@ -325,11 +325,7 @@ def slow_steps(fleet: Fleet) -> Report | Unavailable:
                     Column("over_ns", "beyond the median", "ns"),
                     Column("because", "because of rank", "count", "Empty: the step is slow on all ranks."),
                     Column(
-                        "late_ns",
-                        "latest rank by",
-                        "ns",
-                        "How much later than the median rank.",
-                        signed=True,
+                        "late_ns", "latest rank by", "ns", "How much later than the median rank.", signed=True
                     ),
                     Column("most_ns", "longest", "ns", "On any rank."),
                 ),
@@ -439,12 +435,7 @@ def slow_kernels(fleet: Fleet) -> Report | Unavailable:
                 "Kernels, largest excess on the slower ranks first",
                 (
                     Column("name", "kernel"),
-                    Column(
-                        "more_ns",
-                        "more",
-                        "ns",
-                        "Excess time in it on all slower ranks, in all steps.",
-                    ),
+                    Column("more_ns", "more", "ns", "Excess time in it on all slower ranks, in all steps."),
                     Column("ranks", "ranks", "count", "On which it is slower."),
                     Column("factor", "at most", "number"),
                     Column("rank", "on rank", "count"),

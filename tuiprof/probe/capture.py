@@ -94,7 +94,7 @@ class Capturer:
         self.torch: Callable[..., Any] | None = None
         self.xla: Callable[..., Any] | None = None
         self.jax: Callable[..., Any] | None = None
-        self.ended: Callable[[str, bool], None] = _nobody_listens
+        self.ended: Callable[[str, bool], None] = lambda identity, written: None
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
@@ -306,10 +306,6 @@ class Capturer:
         fields["cause"] = request.cause
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         self._steps.out.append((CAPTURE, {"at": monotonic_ns(), "id": request.id, "state": state, **given}))
-
-
-def _nobody_listens(identity: str, written: bool) -> None:
-    """Default callback for the end of a capture: does nothing."""
 
 
 def _too_late(first: int, n: int) -> str:

@@ -114,7 +114,7 @@ decode_instant = msgspec.json.Decoder(Instant).decode
 decode_loosely = msgspec.json.Decoder(Loosely).decode
 
 
-#: Integer columns beside the times: those of the event table, and the number that marks a step.
+#: Integer columns besides the times: those of the event table, and the number that marks a step.
 NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes", "step_num")
 #: Additional columns of memory allocator instants.
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
@@ -137,8 +137,8 @@ class Columns(msgspec.Struct):
     name: Codes  # codes into the chunk's names
     cat: Codes  # codes into the chunk's category words
     lane: Codes  # codes into the chunk's lanes
-    #: :data:`NUMBERS`, NONE = not said (or :data:`MEMORY_NUMBERS` for instants, MISSING = not said); absent = not
-    #: said throughout.
+    #: :data:`NUMBERS`, NONE = missing (or :data:`MEMORY_NUMBERS` for instants, MISSING = missing); no column if all
+    #: are missing.
     numbers: dict[str, Ints]
     phase: npt.NDArray[np.uint8] | None = None  # phase of each event as ASCII, where they differ
 

@@ -55,23 +55,14 @@ _Number = int | float | str | None
 
 
 class Communication(msgspec.Struct, array_like=True):
-    """The process group in the arguments of one event.
+    """The process group in the arguments of one event."""
 
-    Attributes:
-        correlation: Links a kernel with its launch; None = an operator.
-        external_id: Its operator, or the one that launched it.
-        group: Name of the process group, unique among the groups of a rank.
-        description: What the framework calls it, as ``mesh_dp``.
-        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
-        size: Number of its ranks; None = not said.
-    """
-
-    correlation: int | None
-    external_id: int | None
-    group: str
-    description: str
-    ranks: str
-    size: int | None
+    correlation: int | None  # links a kernel with its launch; None = an operator
+    external_id: int | None  # its operator, or the one that launched it
+    group: str  # name of the process group, unique among the groups of a rank
+    description: str  # what the framework calls it, as ``mesh_dp``
+    ranks: str  # its global ranks as written; PyTorch leaves out the middle of a long list
+    size: int | None  # number of its ranks; None = not recorded
 
 
 class _Arguments(msgspec.Struct):
@@ -129,7 +120,7 @@ class Rare(msgspec.Struct):
     cat: str  # its category word
     pid: Identity  # its process
     tid: Identity  # its thread
-    ts: int | None  # its time in ns on the clock of the file; None = not said
+    ts: int | None  # its time in ns on the clock of the file; None = missing
     id: str  # what joins asynchronous events
     args: object  # its arguments as decoded
 
@@ -146,7 +137,7 @@ class Chunk(msgspec.Struct):
     pairs: Columns  # begin and end events (B, E), in file order
     instants: Columns  # events without length
     rare: list[Rare]  # events that are decoded whole
-    #: What its events say of process groups.
+    #: The process groups in the arguments of its events.
     communications: list[Communication] = msgspec.field(default_factory=list)
     malformed: int = 0  # stretches without an event, and events without time
     repaired: int = 0  # events kept after a repair
@@ -187,7 +178,7 @@ class ChunkDecoder:
         books = Books()
         lines = self._lines.read(data, books)
         if lines is None:
-            # A chunk begins right behind an event, so with the comma.
+            # A chunk begins right after an event, with the comma.
             first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
             listed = b"".join((b"[", memoryview(data)[first:], b"]"))
             return _chunk(decode(listed), listed, len(data), Books())
@@ -215,7 +206,7 @@ class ChunkDecoder:
             pieces.damaged += pieces.rest < end
             pieces.closed_at = pieces.rest = end
         if pieces.slices and not pieces.damaged:
-            # Sound events, and behind them the end of the list or one that is cut off.
+            # Valid events, followed by the end of the list or by a truncated event.
             chunk = self._strictly(data[: pieces.slices[-1][1]])
             if chunk is not None:
                 chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
@@ -244,7 +235,7 @@ class ChunkDecoder:
 
 
 def _end_of_list(data: bytes) -> int | None:
-    """Return where the ``]`` stands that ends the list, if what follows it ends the file as it should."""
+    """Return the position of the ``]`` that ends the list, if a valid end of the file follows it."""
     for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
         bracket = match.end() - 1
         if layout.tail_properties(data[bracket:], strict=True) is not None:
@@ -253,7 +244,7 @@ def _end_of_list(data: bytes) -> int | None:
 
 
 def _plain(lines: Lines, books: Books, size: int) -> Chunk:
-    """Return a chunk of nothing but complete events and flows, all read: most are such."""
+    """Return a chunk that consists of complete events and flows only, as most chunks do."""
     return Chunk(
         lines.events,
         lines.phases,

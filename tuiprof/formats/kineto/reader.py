@@ -263,10 +263,10 @@ class EventReader:
         self._stretches: list[Stretch] = []
         self._waiting: dict[int, Chunk] = {}
         self._next = 0  # the first stretch that is not gathered
-        self._carry = b""  # the beginning of an event whose end lies in a later stretch
+        self._carry = b""  # the beginning of an event that ends in a later stretch
         self._tried = 0  # how much of it was decoded without success
         self._closed, self._tail_at = False, 0
-        self._looked = 0  # events when memory was looked at last
+        self._looked = 0  # number of events at the last check of free memory
 
     def read(self, meanwhile: Callable[[], None]) -> int:
         """Read to the end and return the size of the decompressed file, bytes.
@@ -380,7 +380,7 @@ class EventReader:
             )
 
     def _finish(self, again: Callable[[Stretch], bytes], *, complete: bool) -> None:
-        """Decode what a lost worker left behind, and read the properties behind the list."""
+        """Decode what a lost worker did not, and read the properties after the list."""
         while not self._closed and self._next < len(self._stretches) and self.overlong_at is None:
             stretch = self._stretches[self._next]
             chunk = self._waiting.pop(self._next, None) or self._decoder.decode(again(stretch))

@@ -1,4 +1,4 @@
-"""Reads events from invalid JSON without losing the neighbors of a broken event.
+"""Reads events from invalid JSON without losing the events next to a broken one.
 
 Slow; used only for a chunk that the strict decoder rejected, and for the chunk in which the list of events ends.
 """
@@ -49,8 +49,8 @@ class Pieces:
     """The events found in a stretch of text."""
 
     slices: list[tuple[int, int]] = field(default_factory=list)  # start and end of each event in the text
-    damaged: int = 0  # how many stretches between events held something that is no event
-    closed_at: int | None = None  # where the ``]`` stands that ends the list; None = not in this text
+    damaged: int = 0  # number of stretches between events that are not events
+    closed_at: int | None = None  # position of the ``]`` that ends the list; None = not in this text
     #: Where the last event that is not complete begins; the length of the text when there is none.
     rest: int = 0
 
@@ -112,7 +112,7 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
                 return False, text.index("{", swallowed.start())
         elif character in "[{":
             if stack and stack[-1] == "{" and _behind_comma(text, start):
-                return False, start  # an object cannot stand where a key must: the bracket before is missing
+                return False, start  # an object cannot be a key: the closing bracket before it is missing
             stack.append(character)
             if len(stack) > _DEEPEST:
                 return False, len(text)

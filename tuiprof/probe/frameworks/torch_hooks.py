@@ -39,7 +39,9 @@ def install(runtime: Runtime, torch: Any) -> None:
     compiler = getattr(torch, "compiler", None)
     # The first is as good and does less; both are constants under torch.compile.
     compiling = (
-        getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
+        getattr(compiler, "is_dynamo_compiling", None)
+        or getattr(compiler, "is_compiling", None)
+        or (lambda: False)
     )
     running = getattr(torch._C, "_current_graph_task_id", None)  # before 2.0 there is none
     if running is not None:
@@ -55,15 +57,6 @@ def install(runtime: Runtime, torch: Any) -> None:
         runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
-
-
-def _nothing() -> None:
-    """Stand in for a weak reference."""
-
-
-def _never() -> bool:
-    """Return False: this version of PyTorch has no compiler."""
-    return False
 
 
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
@@ -184,7 +177,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
     inside = False  # an optimizer's step is running; what it calls belongs to it
-    newest: Callable[[], Any] = _nothing
+    newest: Callable[[], Any] | None = None
     call, no_call = steps.call, NO_CALL
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +239,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         result = patch(optimizer)
         try:
             steps.optimizer_made = True
-            before = newest()
+            before = None if newest is None else newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()
             newest = weakref.ref(optimizer)
