@@ -15,7 +15,7 @@ from textual.worker import get_current_worker
 
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import replayed, trust
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Column, Report, Table, Unavailable, Verdict
 from tuiprof.model.trace import Trace
