@@ -35,7 +35,7 @@ TARGETS = {
     "analyses/memory.py": (*_OTHER, "tests/formats/test_xplane.py"),
     "analyses/ranks.py": (f"{_A}/test_ranks.py",),
     "analyses/shared/idle.py": (*_IDLE, f"{_A}/test_sync_events.py"),
-    "analyses/shared/step_times.py": (*_OTHER, _A),
+    "analyses/shared/scope.py": (*_OTHER, _A),
     "analyses/shared/wait_table.py": _SYNCS,
     "analyses/shared/waits.py": _SYNCS,
     "analyses/steps.py": _OTHER,

@@ -116,11 +116,11 @@ def test_the_screens_show_it_in_its_place(trace: Trace, broken_kernels: str) -> 
 
     results = Results(trace, list(analyses.available()))
     assert "kernels" in results.names
-    answer = results.work_out("kernels", Window())
+    answer = results.compute("kernels", Window())
     assert isinstance(answer, Unavailable)
     assert answer.failed
     assert answer.reason.startswith(broken_kernels)
-    assert isinstance(results.work_out("steps", Window()), Report)
+    assert isinstance(results.compute("steps", Window()), Report)
 
 
 @pytest.mark.parametrize("how", ["raises", "cannot be loaded"])

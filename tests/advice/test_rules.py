@@ -554,6 +554,15 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+@pytest.mark.parametrize(("tokens", "advised"), [(8, True), (4, False)])
+def test_a_loop_inside_another_is_short_each_time(tokens: int, advised: bool) -> None:
+    rows: list[Op] = [("aten::where", ELEMENTWISE, 4.0), ("aten::index_put_", UNARY, 4.0)] * 8
+    row = finding(gpu_bound(*(("aten::linear", GEMM, 20.0), *rows) * tokens), "kernel-loop")
+    assert (row is not None) == advised
+    if row is not None:
+        assert "8 times in a row, one of 8 loops a step" in row["what"]
+
+
 @pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
 def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     made = Made()

@@ -22,9 +22,7 @@ from tuiprof.analyses.shared.changes import (
 )
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
-from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import PERIOD_RULE, Scope, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind

@@ -8,9 +8,15 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, device_word, plural
-from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
-from tuiprof.analyses.shared.step_times import StepTimes, host_time_by_step, step_times
+from tuiprof.analyses.shared.scope import (
+    PERIOD_RULE,
+    Scope,
+    StepTimes,
+    device_word,
+    host_time_by_step,
+    plural,
+    step_times,
+)
 from tuiprof.model import (
     Chart,
     Column,

@@ -86,12 +86,7 @@ def chart_option(function: Function) -> Function:
 def format_option(*more: str) -> Callable[[Function], Function]:
     """Return what adds ``--format``, the format of a report; ``more`` are the verb's own formats."""
     return click.option(
-        "--format",
-        "-f",
-        "format_",
-        type=click.Choice((*FORMATS, *more)),
-        default="text",
-        show_default=True,
+        "--format", "-f", "format_", type=click.Choice((*FORMATS, *more)), default="text", show_default=True
     )
 
 

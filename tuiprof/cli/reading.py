@@ -24,13 +24,7 @@ from tuiprof.cli.options import (
     format_option,
     trace_options,
 )
-from tuiprof.cli.targets import (
-    open_rank,
-    say,
-    session_or_none,
-    step_window,
-    traces_at,
-)
+from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
 
 if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet

@@ -337,16 +337,9 @@ def _scenario_spec(
 
 
 def triggers(
-    slower: str | None,
-    every: int | None,
-    budget: str | None,
-    *,
-    steps: int,
-    stack: bool,
-    shapes: bool,
-    memory: bool,
+    slower: str | None, every: int | None, budget: str | None, **options: Any
 ) -> tuple[TriggerRequest, ...]:
-    """Return what ``--capture-slower``, ``--capture-every`` and ``--capture-budget`` arm at launch.
+    """Return what ``--capture-slower``, ``--capture-every`` and ``--capture-budget`` arm; ``options`` of the captures.
 
     Raises:
         UsageError: One of them cannot be read, or there is a budget for nothing.
@@ -358,16 +351,7 @@ def triggers(
         raise click.UsageError("--capture-budget requires --capture-slower or --capture-every")
     size = DEFAULT_BUDGET if budget is None else parse_size(budget)
     above_ns, times = parse_slower(slower) if slower is not None else (None, None)
-    return trigger_requests(
-        above_ns=above_ns,
-        times=times,
-        every=every,
-        steps=steps,
-        budget_bytes=size,
-        stack=stack,
-        shapes=shapes,
-        memory=memory,
-    )
+    return trigger_requests(above_ns=above_ns, times=times, every=every, budget_bytes=size, **options)
 
 
 def parse_slower(text: str) -> tuple[int | None, float | None]:

@@ -187,12 +187,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     help="Output file; the extension chooses the format: .svg, .png, .html or .txt.",
 )
 @click.option(
-    "--size",
-    callback=_size,
-    default="160x48",
-    show_default=True,
-    metavar="COLSxLINES",
-    help="Terminal size.",
+    "--size", callback=_size, default="160x48", show_default=True, metavar="COLSxLINES", help="Terminal size."
 )
 @click.option(
     "--screen",

@@ -25,8 +25,7 @@ from tuiprof.advice.proof import proof_table, prove
 from tuiprof.analyses.compare import changed_in_words
 from tuiprof.analyses.compare import compare as compare_traces
 from tuiprof.analyses.shared.changes import Metric, StepChange, script_change, step_change, step_pair
-from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import Scope, step_times
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_set, open_trace
 from tuiprof.formats.remote import fetch, is_url

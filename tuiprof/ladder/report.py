@@ -1,4 +1,4 @@
-"""A measured ladder as a report: the rungs with their verdicts, what changed in each, and what could not be measured.
+"""A measured ladder as a report: the variants with their verdicts, what changed in each, and what was not measured.
 
 It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what their traces show
 (:mod:`tuiprof.ladder.why`).
@@ -41,7 +41,7 @@ PREDICTED_RULE: Final = (
 )
 _OUT = ("wrong", "failed", "unavailable")
 _STEP = Series("step_ns", "step_low_ns", "step_high_ns")
-#: What JSON and CSV carry of a rung beyond what is drawn.
+#: Additional columns of a variant in JSON and CSV.
 _HIDDEN: tuple[tuple[str, Kind], ...] = (
     ("ratio", "number"),
     ("ratio_low", "number"),
@@ -61,7 +61,7 @@ _HIDDEN: tuple[tuple[str, Kind], ...] = (
 
 
 def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, brief: bool = False) -> Report:
-    """Report a ladder, as far as it was run."""
+    """Report a ladder, with the trials so far."""
     meta, judged = ladder.meta, judge(ladder.meta)
     traces = Traces(ladder, opener)
     seen_of = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
@@ -167,7 +167,7 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], seen_of: Mapping[str, See
     mixed = len({rung.baseline for rung in meta.rungs}) > 1
 
     def column(key: str, label: str, kind: Kind = "text", help: str = "", hidden: bool = False) -> Column:  # noqa: A002
-        # A figure that no variant has here is no column of dashes; why it is missing is said in the notes.
+        # A column without any figure is hidden; the notes say why.
         empty = frame[key].is_null().all() or (kind == "text" and set(frame[key].to_list()) == {""})
         return Column(key, label, kind, help, hidden or bool(empty), whole=key != "published")
 
@@ -196,7 +196,7 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], seen_of: Mapping[str, See
 
 def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
     rung = meta.rung(one.name)
-    # A wrong variant has no figures: nothing of it may look fast.
+    # A wrong variant has no figures, as its speed does not count.
     figures = [] if one.word in _OUT else list(one.trials.values())
     rate = median_known([item.samples_per_s for item in figures])
     step, ratio = one.step_ns, one.ratio
@@ -254,7 +254,7 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
     rows = []
     for one in reasons:
         timed = one.variant in steps and one.against in steps
-        # A step of another batch is compared by the sample: with what the other one takes for as many.
+        # With another batch size, times are compared for the same number of samples.
         ours, theirs = batches.get(one.variant) or 1, batches.get(one.against) or 1
         same = ours == theirs
         before = steps[one.against] * ours / theirs if timed else None
@@ -292,7 +292,7 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
 
 
 def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
-    """Return what a rung gained or lost and the first thing that its trace gives as the reason."""
+    """Return what a variant gained or lost, and the first reason from its trace."""
     each = " a sample" if by_sample else ""
     if ratio is None:
         compared = f"{one.variant} was not timed against {one.against}"
@@ -308,7 +308,7 @@ def _out_table(judged: Sequence[Judged]) -> Table:
     for one in judged:
         if one.word in _OUT:
             groups.setdefault((one.word, one.why, one.remedy), []).append(one.name)
-    # What is wrong first: it is the news.
+    # Wrong ones first: they matter most.
     rows = sorted(
         ((", ".join(names), *group) for group, names in groups.items()),
         key=lambda row: -_OUT[::-1].index(row[1]),
@@ -372,8 +372,8 @@ def listing(ladders: Sequence[LadderRun | Exception], root: Path) -> Report:
     """List ladders as a report.
 
     Args:
-        ladders: They, the newest first; what cannot be read as what is wrong with it.
-        root: Where they are.
+        ladders: The ladders, newest first; one that cannot be read as its error.
+        root: Their directory.
     """
     rows: list[tuple[str, str, int | None, int | None]] = []
     for ladder in ladders:
@@ -410,12 +410,12 @@ KERNEL_RULE: Final = (
     "known, else by the replayed or the warm time. Shares are of the chip's published peaks without sparsity; "
     "bandwidth has no share without a cold time, as the data may come from a cache."
 )
-#: Rates are worked out from the first of these times that is known.
+#: Rates are computed from the first known one of these times.
 _RATED: Final = ("cold", "replayed", "warm")
 
 
 def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
-    """Return what was measured of single kernels; without rows if there are none."""
+    """Return the measurements of single kernels; without rows if there are none."""
     rows = []
     for one in judged:
         trials = [figures for figures in one.trials.values() if figures.kernel] if one.word not in out else []
@@ -535,7 +535,7 @@ def _kernel_row(variant: str, trials: Sequence[Figures]) -> dict[str, Any]:
 
 
 def _least(kernel: KernelFigures, chip: Chip | None) -> float | None:
-    """Return the nanoseconds that a chip needs at least; None = it is unknown."""
+    """Return the minimum time on a chip, ns; None = unknown."""
     if chip is None:
         return None
     peak = chip.operations_per_s.get(kernel.arithmetic)
@@ -561,14 +561,14 @@ def _chips(frame: pl.DataFrame) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a number in three figures, however small it is, and never with an exponent."""
+    """Return a number with three significant digits, never with an exponent."""
     if value >= 999.5 or not value:
         return f"{value:.0f}"
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.{2 - math.floor(math.log10(value))}f}"
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
-    """Return rows as a table that has its columns also when it is empty."""
+    """Return rows as a table that has its columns even if it is empty."""
     schema = None if rows else dict.fromkeys((column.key for column in columns), pl.String)
     return pl.DataFrame(rows, schema, infer_schema_length=None)
 

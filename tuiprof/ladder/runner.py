@@ -1,4 +1,4 @@
-"""The ladder runner: what is measured in which order, one trial after the other, to be stopped and resumed at will.
+"""Plans and runs the trials of a ladder one after the other; a run can be stopped and resumed at any time.
 
 Every trial is a fresh process, recorded as an ordinary session. First the numbers of each variant are checked and
 some of its steps captured; then come the rounds of timing, interleaved (A B C A B C …), in which nothing is captured.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _TICK_S: Final = 0.2
-#: A script that failed with less room than this is run again when there is more: it may have failed for that.
+#: A script that failed with less free disk space than this is run again, as that may be the reason.
 _LEAST_FREE_BYTES: Final = 1 << 20
 
 
@@ -61,14 +61,14 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a ladder is.
+    """Progress of a ladder.
 
     Attributes:
-        done: Trials that are over and count.
-        total: Trials in all, as far as is known now.
-        trial: The trial that runs or has just ended.
-        ended: It has just ended.
-        left_s: Time left, from how long like trials took; None = nothing to tell it from yet.
+        done: Completed trials that count.
+        total: Total number of trials, as currently known.
+        trial: The trial that is running or has just ended.
+        ended: Whether it has just ended.
+        left_s: Time left, estimated from similar trials; None = not known yet.
     """
 
     done: int
@@ -155,7 +155,7 @@ def _chosen(ladder: Ladder, names: Sequence[str]) -> list[Variant]:
 
 
 def schedule(meta: LadderMeta) -> list[Slot]:
-    """Return every trial that the ladder takes, in order, those that are over included.
+    """Return all trials of the ladder in order, including completed ones.
 
     Variants that proved wrong, failed or turned out unavailable are not run any further.
     """
@@ -171,7 +171,7 @@ def schedule(meta: LadderMeta) -> list[Slot]:
 
 
 def pending(meta: LadderMeta) -> list[Slot]:
-    """Return the trials that are still to be run, in order."""
+    """Return the remaining trials in order."""
     ran = _final(meta)
     return [slot for slot in schedule(meta) if slot not in ran]
 
@@ -185,7 +185,8 @@ def _slot(trial: Trial) -> Slot:
 
 
 def left_s(meta: LadderMeta) -> float | None:
-    """Return how long the rest will take: what the same variant took for the same, else the mean of such trials.
+    """Return the estimated time of the remaining trials: as the same trial of the variant took, else the mean of such
+    trials.
 
     Returns:
         Seconds; None = no trial is over yet.
@@ -209,13 +210,13 @@ def run(
     checks_at_once: int = 1,
     limit_s: float | None = None,
 ) -> Iterator[Progress]:
-    """Run what is still to be run; yields several times a second.
+    """Run the remaining trials; yields several times a second.
 
     Args:
-        ladder: The ladder; what happens is stored in it.
-        asked: How often the user has asked to stop: once = after the current trial, twice = stop that too (it
+        ladder: The ladder; results are stored in it.
+        asked: Returns how often the user has asked to stop: once = after the current trial, twice = stop that too (it
             will be repeated).
-        checks_at_once: How many variants are checked at the same time. What is timed or captured always runs alone.
+        checks_at_once: How many variants are checked at the same time. Timed and captured trials always run alone.
             A check that fails beside others is repeated alone: together they may have needed too much memory.
         limit_s: A trial that takes longer is stopped, and its variant has failed; None = none is.
 
@@ -237,7 +238,7 @@ def run(
         raise SessionError(f"{ladder.id} is being measured by another tuiprof", remedy) from error
     note_runner(ladder)
     try:
-        # Trials whose runner died: they themselves may live.
+        # Trials whose runner died may still be running themselves.
         live = [
             _Live(ladder, trial, limit_s, adopted=True) for trial in meta.trials if trial.state == "running"
         ]
@@ -280,7 +281,7 @@ def _next(
 
 
 class _Live:
-    """A trial that runs."""
+    """A running trial."""
 
     def __init__(
         self, ladder: LadderRun, trial: Trial, limit_s: float | None, *, adopted: bool = False
@@ -298,14 +299,14 @@ class _Live:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the ladder is through; None = nothing to tell it from."""
+        """Seconds until the ladder is done; None = unknown."""
         if self._over:
             return left_s(self._ladder.meta)
         gone_s = time.monotonic() - self._began_s
         return None if self._expected_s is None else max(0.0, self._expected_s - gone_s)
 
     def look(self, timeout_s: float, *, stop: bool) -> bool:
-        """Return whether it is over, and store what became of it if so; waits for its end that long."""
+        """Return whether it has ended, and if so store its outcome; waits for its end that long."""
         if self.trial.state == "running":
             try:
                 session = self._ladder.session(self.trial)
@@ -365,11 +366,11 @@ def _must_fit(ladder: LadderRun) -> None:
         raise SessionError(f"{'; '.join(said)}, since {ladder.id} was started", again)
 
 
-# -- may it be resumed? ----------------------------------------------------------------------------------
+# -- conditions of resuming ----------------------------------------------------------------------------------
 
-# Only if it belongs to the user, and code and software are unchanged. The code is the script, its header, the modules
-# beside it that it imports (and those that these import), and the folder of its name with sources in other languages.
-# The software is Python and the packages that its variants name; the GPUs count too.
+# A ladder is resumed only if it belongs to the user, and its code and software are unchanged. The code is the script,
+# its header, the modules beside it that it imports (and those that these import), and the folder of its name with
+# sources in other languages. The software is Python and the packages that its variants name; the GPUs count too.
 
 
 def must_be_own(ladder: LadderRun) -> None:
@@ -393,7 +394,7 @@ def must_be_own(ladder: LadderRun) -> None:
 
 
 def sources(script: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file that a script is made of, by its path relative to the script's folder.
+    """Return the SHA-256 of every file of a script, by its path relative to the script's folder.
 
     Raises:
         SessionError: A file cannot be read.
@@ -422,14 +423,14 @@ def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[
 
 
 def differences(meta: LadderMeta, facts: Facts) -> list[str]:
-    """Return what has changed since a ladder was planned, a clause each; empty = nothing.
+    """Return what has changed since a ladder was planned, one clause each.
 
     Raises:
         SessionError: A file cannot be read.
     """
     script = Path(meta.script)
     now = sources(script)
-    then = meta.sources or {script.name: meta.digest}  # an earlier tuiprof looked at the script alone
+    then = meta.sources or {script.name: meta.digest}  # an earlier tuiprof considered only the script
     if not meta.sources:
         now = {script.name: now[script.name]}
     said = [f"{script.parent / name} was removed" for name in then if name not in now]
@@ -455,7 +456,7 @@ def _version(name: str, facts: Facts) -> str:
 
 
 def _imported(file: Path, root: Path) -> set[Path]:
-    """Return the modules below a folder that a module imports, wherever in it."""
+    """Return the modules below a folder that a module imports, at any point in it."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # it will say so itself when it is run
@@ -526,7 +527,7 @@ def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
 
 
 def runner_of(ladder: Path) -> Runner | None:
-    """Return the process that runs a ladder now; None = none does, as far as this machine knows."""
+    """Return the process that runs a ladder now; None = none, as far as this machine knows."""
     runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
     if runner is None or runner.pid_namespace != process.pid_namespace() or not process.alive(runner.who):
         return None
@@ -534,13 +535,13 @@ def runner_of(ladder: Path) -> Runner | None:
 
 
 def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
-    """Run what is still to be run of a ladder, in the background.
+    """Run the remaining trials of a ladder in the background.
 
     Returns:
         The process; it goes on when this one ends.
 
     Raises:
-        SessionError: It cannot be started, or may be somebody else's.
+        SessionError: It cannot be started, or may belong to another user.
     """
     must_be_own(ladder)
     command = module_command("tuiprof", "ladder", "--resume", str(ladder.path), "--quiet", "-o", os.devnull)
@@ -559,7 +560,7 @@ def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise explain(error, log, "write") from error
     note_runner(ladder, child.pid)  # as it will itself, once it has begun
-    # Whoever started it may have gone from the screen by the time it ends: somebody must take note of its end.
+    # The screen that started it may be closed when it ends; the thread reaps the process.
     threading.Thread(target=child.wait, name="ladder-runner", daemon=True).start()
     return child
 

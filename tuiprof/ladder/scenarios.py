@@ -1,4 +1,4 @@
-"""The ladders: scripts whose header says what they show; where they are found, and how one is run.
+"""Ladders: scripts with a header that describes their variants; finding them, and the commands that run them.
 
 tuiprof ships some; any directory may hold more. Files without a header are not ladders and are skipped; a file
 with a broken one is reported with its line and hides no other.
@@ -26,10 +26,10 @@ from tuiprof.ladder.availability import Needs
 from tuiprof.resources import shipped
 from tuiprof.system.files import read_small
 
-#: Placeholders of a ladder's ``command``; a part of it that holds one without a value is left out whole.
+#: Placeholders of a ladder's ``command``; a part with a placeholder that has no value is left out.
 DEFAULT_COMMAND = (("--variant", "{variant}"), ("--preset", "{preset}"), ("--steps", "{steps}"))
 _PLACEHOLDERS = ("variant", "preset", "steps")
-#: What is added to the default command line for a check, unless the header says something else.
+#: Added to the default command line for a check, unless the header has its own.
 DEFAULT_CHECK = ("--check", "--steps", "0")
 _LARGEST_SCRIPT_BYTES = 1 << 20
 #: The preset of the published size.
@@ -37,11 +37,11 @@ _PAPER = "paper"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure of the publication a ladder follows: a reference, never ours.
+    """A published figure, for reference; never a measurement of this machine.
 
     Attributes:
         text: The figure as it is shown.
-        value: The number in it, where there is one.
+        value: The number in it, if any.
         unit: Unit of the number, for example ``"ms"``.
         preset: Preset it belongs to; empty = the published size.
     """
@@ -65,7 +65,7 @@ class Variant:
         changes: What it sets, by name, as the script understands it.
         published: Figures of the publication.
         needs: What it needs to run.
-        preset: Preset that stands for the paper size; empty = ``paper``.
+        preset: Preset of the published size; empty = ``paper``.
         presets: The presets it accepts besides ``fit``, and the steps of each; None = unknown.
         script: The script.
         command: Arguments of the script, in groups, with placeholders.
@@ -96,11 +96,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """One script and the variants it has.
+    """One script and its variants.
 
     Attributes:
         name: Its name.
-        title: What it is about, in a line.
+        title: Its subject, one line.
         story: What it shows, in some sentences; line breaks as written.
         baseline: Name of the variant that the others are compared with.
         source: Hardware and software of the published figures; empty = none.
@@ -123,7 +123,7 @@ class Ladder:
     script: Path
 
     def sizes_of(self, figure: Published) -> tuple[str, ...]:
-        """Return the presets whose results a published figure may be shown beside; empty = the ladder has no sizes."""
+        """Return the presets with which a published figure may be compared; empty = the ladder has no sizes."""
         return (figure.preset,) if figure.preset else self.paper_sizes
 
 
@@ -162,7 +162,7 @@ class _Text:
     """The lines of a header, without comment signs.
 
     Attributes:
-        file: The file it is in.
+        file: Its file.
         first: Number of its first line in that file.
         lines: Its lines.
     """
@@ -172,7 +172,7 @@ class _Text:
     lines: tuple[str, ...]
 
     def line_of(self, pattern: str, occurrence: int = 0) -> int:
-        """Return the number of a line that begins so; that of the table, or 1, if there is none."""
+        """Return the number of the first line with this beginning; else that of the table, else 1."""
         found = [number for number, line in enumerate(self.lines, self.first) if re.match(pattern, line)]
         if occurrence < len(found):
             return found[occurrence]
@@ -183,7 +183,7 @@ class _Text:
         return self.line_of(r"\s*\[\[tool\.tuiprof\.variants\]\]", index)
 
     def problem(self, line: int, what: str) -> UsageProblem:
-        """Return what is wrong as an error with file and line."""
+        """Return a problem as an error with file and line."""
         return UsageProblem(f"{self.file}:{line}: {what}", "fix the header of the script")
 
 
@@ -191,7 +191,7 @@ _TABLE = r"\s*\[tool\.tuiprof\]"
 
 
 def read_header(script: Path) -> Ladder | None:
-    """Read the header of a script, or remember it as long as it has not changed.
+    """Read the header of a script; the result is cached until the script changes.
 
     Returns:
         The ladder; None = it is not one.
@@ -211,7 +211,7 @@ def read_header(script: Path) -> Ladder | None:
 
 
 def name_line(script: Path) -> str:
-    """Return where the name of a ladder is given: ``file:line``."""
+    """Return the location of the name of a ladder: ``file:line``."""
     text = _text(script)
     return f"{text.file}:{text.line_of('name = ')}" if text is not None else str(script)
 
@@ -235,7 +235,7 @@ def _read_version(script: Path, *_version: int) -> Ladder | None:
     tool = header.get("tool")
     table = tool.get("tuiprof") if isinstance(tool, dict) else None
     if table is None:
-        return None  # somebody else's script
+        return None  # not a ladder
     return _ladder(script, text, header, table)
 
 
@@ -338,7 +338,7 @@ def _variant(
             raise text.problem(line, f"{entry.name!r} refers to {other!r}, which is not a variant")
     if entry.preset and entry.preset not in presets:
         raise text.problem(line, f"{entry.name!r} refers to {entry.preset!r}, which is not a preset")
-    # A script with a command line of its own need not know what the default check says.
+    # A script with its own command line need not know the flags of the default check.
     usual = DEFAULT_CHECK if table.command == DEFAULT_COMMAND else ()
     check = usual if table.check is None else table.check
     return Variant(
@@ -375,11 +375,11 @@ def _needs(raw: dict[str, Any], dependencies: tuple[str, ...], python: str) -> N
 
 
 class SameName(UsageProblem):
-    """A ladder has the name of one that was found before it, and is passed over.
+    """A ladder has the name of one that was found before it, and is skipped.
 
     Args:
         name: Their name.
-        line: Where it is given: ``file:line``.
+        line: Its location: ``file:line``.
         first: The script of the one that counts.
     """
 
@@ -390,7 +390,7 @@ class SameName(UsageProblem):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the directories hold.
+    """The content of the directories.
 
     Attributes:
         ladders: The ladders, by name.
@@ -402,11 +402,7 @@ class Scan:
 
 
 def ladders(extra: Iterable[Path] = ()) -> list[Ladder]:
-    """Return the ladders that are shipped and those in other directories, by name.
-
-    Args:
-        extra: More directories (or single scripts).
-    """
+    """Return the shipped ladders and those in other directories (or single scripts), by name."""
     return list(scan(extra).ladders)
 
 
@@ -465,7 +461,7 @@ def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
             if name.replace("-", "_") in problem.message:
                 raise problem
         remedy = _meant(name, [ladder.name for ladder in scanned.ladders])
-        # Nobody knows what a script would be called whose header cannot be used.
+        # The name in a broken header is unknown.
         if scanned.problems:
             remedy += f" · not read: {'; '.join(problem.message for problem in scanned.problems)}"
         raise UsageProblem(f"there is no scenario {name!r}", remedy)

@@ -32,10 +32,10 @@ WATCHED = {
     "pytorch_lightning.loops.evaluation_loop": "trainer_hooks:install",
     "pytorch_lightning.trainer.trainer": "trainer_hooks:install",
     "keras.src.callbacks.callback_list": "trainer_hooks:install_keras",
-    "torch_xla": "xla_hooks:install",
-    "jax.profiler": "jax_hooks:install",
-    "flax.nnx.transforms.compilation": "jax_hooks:install_jitted",
-    "equinox._jit": "jax_hooks:install_jitted",
+    "torch_xla": "xla_hooks:install_torch_xla",
+    "jax.profiler": "xla_hooks:install_jax",
+    "flax.nnx.transforms.compilation": "xla_hooks:install_jitted",
+    "equinox._jit": "xla_hooks:install_jitted",
 }
 #: Set only in trials of ``tuiprof fix --try``: what they change, and where.
 TRIAL = "TUIPROF_TRY"

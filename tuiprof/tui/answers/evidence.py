@@ -187,7 +187,7 @@ class Evidence(Horizontal):
         return self.has_class("-detail")
 
     def take(self, trace: Trace) -> None:
-        """Look at more of the same file from now on; details of an event stay open, those of a row are closed."""
+        """Show more of the same file from now on; details of an event stay open, those of a row are closed."""
         shown = self.detail.event if self.detail_open else None
         row = row_in(self._trace, trace, shown.row) if shown is not None else None
         self._trace = trace
@@ -234,7 +234,7 @@ class Evidence(Horizontal):
             self.post_message(self.Described(table_row, event, focus))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong in a worker."""
+        """Report the error of a worker."""
         tell_worker_error(self, event)
 
     def on_evidence_described(self, message: Described) -> None:
@@ -257,7 +257,7 @@ class Evidence(Horizontal):
             self.open_row(message.source, focus=True)
 
     def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
-        """Let an open detail pane follow the cursor, once it rests."""
+        """Show the row in an open detail pane once the cursor rests."""
         message.stop()
         if isinstance(message, VirtualTable.Selected) or not self.detail_open or self.detail.has_focus:
             return

@@ -91,7 +91,9 @@ class TimelinePair(Vertical):
         for timeline, caption in zip(self.both, ("before", "after"), strict=True):
             timeline.state.caption = caption
         self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one is enough for both
-        self._say([(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")])
+        self._show_line(
+            [(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")]
+        )
 
     @property
     def both(self) -> tuple[Timeline, Timeline]:
@@ -104,17 +106,13 @@ class TimelinePair(Vertical):
         before, after = self.both
         return after if after.has_focus else before
 
-    @property
-    def most_lines(self) -> int:
-        """Lines that show every lane of the trace that has more of them."""
-        return max((timeline.state.lane_count for timeline in self.both), default=1) + 3
-
     def set_height(self, lines: int) -> None:
-        """Set the height of each timeline."""
+        """Set the height of each timeline, as far as there are lanes."""
+        most = max(timeline.state.lane_count for timeline in self.both) + 3
         for timeline in self.both:
-            timeline.styles.height = lines
+            timeline.styles.height = max(3, min(lines, most))
 
-    def _say(self, row: Row) -> None:
+    def _show_line(self, row: Row) -> None:
         self.query_one("#compare-match", Painted).paint(lambda width, _h: [fit(row, width)])
 
     # -- moving together -----------------------------------------------------------------------------------
@@ -161,7 +159,7 @@ class TimelinePair(Vertical):
             later = int(theirs.starts[other] - mine.starts[message.row])
             self._align(self._lanes, later if here == 0 else -later, here)
         pair = (message.row, other) if here == 0 else (other, message.row)
-        self._say(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
+        self._show_line(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
         """Enter on an event chooses it; there are no details here."""
@@ -177,7 +175,7 @@ class TimelinePair(Vertical):
             timeline.state.mark_event(None)
         if self._lanes is not None:
             self._align(self._lanes, shift_between(*(lanes.trace for lanes in self._lanes)), 0)
-            self._say([(" the first steps are aligned", "dim")])
+            self._show_line([(" the first steps are aligned", "dim")])
         return True
 
 
@@ -242,16 +240,15 @@ class CompareView(Vertical):
         self.set_class(height < _BOTH, "-one-of-both")
         self._lines_of_why = 1 if height < 28 else 2
         self.query_one(ChangeDigest).display = width >= _DIGEST
-        steps = 2 if height < 28 else 5 if height < 44 else 7
-        self.query_one(StepPair).styles.height = steps
         self._size_timelines()
 
     def _size_timelines(self) -> None:
         width, height = self.size
         steps = 2 if height < 28 else 5 if height < 44 else 7
+        self.query_one(StepPair).styles.height = steps
         above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
         room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
-        self.pair.set_height(max(3, min(room // 2, self.pair.most_lines)))
+        self.pair.set_height(room // 2)
 
     # -- tables --------------------------------------------------------------------------------------------
 
@@ -348,7 +345,7 @@ class CompareView(Vertical):
             before.focus()
 
     def action_swap(self) -> None:
-        """Let before and after change places."""
+        """Swap before and after."""
         self.post_message(self.Swapped())
 
     def action_escape(self) -> None:

@@ -134,7 +134,7 @@ class Figures:
 
 
 def figures(trace: Trace) -> Figures:
-    """Work out the figures of a trace."""
+    """Compute the figures of a trace."""
     from tuiprof import analyses
 
     def fact(name: str, key: str) -> float | None:
@@ -147,7 +147,7 @@ def figures(trace: Trace) -> Figures:
 
 
 class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
-    """Answers the path of the trace to show, or None.
+    """Dialog that returns the path of the trace to show, or None.
 
     Args:
         captures: The traces; the one shown is marked.
@@ -291,17 +291,17 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._draw()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong in a worker."""
+        """Report the error of a worker."""
         tell_worker_error(self, event)
 
     # -- the answer ----------------------------------------------------------------------------------------
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Answer with the choice."""
+        """Return the choice."""
         self.dismiss(Path(event.key))
 
     def action_cancel(self) -> None:
-        """Answer nothing."""
+        """Return None."""
         self.dismiss(None)
 
 

@@ -121,6 +121,23 @@ class MovedBars(Bars):
         self._take(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
 
 
+class SampledBars(Bars):
+    """A sample of every n-th event of a lane; the covered part of a column is estimated."""
+
+    def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
+        super().__init__(trace, rows)
+        self._stride = stride
+
+    def shares(self, edges: Ints) -> Floats:
+        """Return the estimated share of each column that is covered, 0 to 1."""
+        middle = (self.starts + self.ends) // 2
+        column = np.searchsorted(edges, middle, side="right") - 1
+        inside = (column >= 0) & (column < len(edges) - 1)
+        lengths = (self.ends - self.starts)[inside] * float(self._stride)
+        covered = np.bincount(column[inside], lengths, minlength=len(edges) - 1)
+        return np.minimum(covered / np.maximum(np.diff(edges), 1), 1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Lost:
     """Cost of a finding over time.
@@ -149,6 +166,47 @@ class Lost:
         """Return what is lost between two instants, ns."""
         before, after = self.up_to(np.array([low, high])).tolist()
         return float(after - before)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Values over time, each valid until the next.
+
+    Attributes:
+        at: Instants in ns, ascending.
+        values: What was measured then, same shape.
+        is_bytes: Whether they are sizes.
+    """
+
+    at: Ints
+    values: Floats
+    is_bytes: bool
+
+    @property
+    def peak(self) -> float:
+        """The largest of all; 0 without any."""
+        return float(self.values.max(initial=0.0))
+
+    def highest(self, edges: Ints) -> Floats:
+        """Return the largest value between each two of the ascending column edges, ns; before the first sample 0."""
+        begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
+        end = np.searchsorted(self.at, edges[1:], side="left")
+        padded = np.append(self.values, 0.0)
+        out = np.where(begin >= 0, padded[begin], 0.0)
+        inside = end > begin + 1
+        if inside.any():
+            pairs = np.stack((begin[inside] + 1, end[inside]), axis=1).ravel()
+            out[inside] = np.maximum(out[inside], np.maximum.reduceat(padded, pairs)[::2])
+        return out
+
+    def at_instant(self, instant: int) -> float | None:
+        """Return the value at an instant; None before the first sample."""
+        index = int(np.searchsorted(self.at, instant, side="right")) - 1
+        return float(self.values[index]) if index >= 0 else None
+
+    def format(self, value: float) -> str:
+        """Return a value as people read it."""
+        return format_bytes(value) if self.is_bytes else format_count(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,47 +446,6 @@ def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] |
     return begin, int(starts[index + 1]) if index + 1 < len(starts) else high
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Values over time, each valid until the next.
-
-    Attributes:
-        at: Instants in ns, ascending.
-        values: What was measured then, same shape.
-        is_bytes: Whether they are sizes.
-    """
-
-    at: Ints
-    values: Floats
-    is_bytes: bool
-
-    @property
-    def peak(self) -> float:
-        """The largest of all; 0 without any."""
-        return float(self.values.max(initial=0.0))
-
-    def highest(self, edges: Ints) -> Floats:
-        """Return the largest value between each two of the ascending column edges, ns; before the first sample 0."""
-        begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
-        end = np.searchsorted(self.at, edges[1:], side="left")
-        padded = np.append(self.values, 0.0)
-        out = np.where(begin >= 0, padded[begin], 0.0)
-        inside = end > begin + 1
-        if inside.any():
-            pairs = np.stack((begin[inside] + 1, end[inside]), axis=1).ravel()
-            out[inside] = np.maximum(out[inside], np.maximum.reduceat(padded, pairs)[::2])
-        return out
-
-    def at_instant(self, instant: int) -> float | None:
-        """Return the value at an instant; None before the first sample."""
-        index = int(np.searchsorted(self.at, instant, side="right")) - 1
-        return float(self.values[index]) if index >= 0 else None
-
-    def format(self, value: float) -> str:
-        """Return a value as people read it."""
-        return format_bytes(value) if self.is_bytes else format_count(value)
-
-
 def python_levels(trace: Trace, track: Track) -> list[Ints]:
     """Return the calls of Python functions on a thread, one array of rows a level, outermost first.
 
@@ -498,23 +515,6 @@ def counter_samples(trace: Trace) -> list[tuple[str, Samples]]:
 
 def _samples(at: pl.Series, values: pl.Series, *, is_bytes: bool) -> Samples:
     return Samples(at.to_numpy().astype(np.int64), values.cast(pl.Float64).to_numpy(), is_bytes)
-
-
-class SampledBars(Bars):
-    """A sample of every n-th event of a lane; the covered part of a column is estimated."""
-
-    def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
-        super().__init__(trace, rows)
-        self._stride = stride
-
-    def shares(self, edges: Ints) -> Floats:
-        """Return the estimated share of each column that is covered, 0 to 1."""
-        middle = (self.starts + self.ends) // 2
-        column = np.searchsorted(edges, middle, side="right") - 1
-        inside = (column >= 0) & (column < len(edges) - 1)
-        lengths = (self.ends - self.starts)[inside] * float(self._stride)
-        covered = np.bincount(column[inside], lengths, minlength=len(edges) - 1)
-        return np.minimum(covered / np.maximum(np.diff(edges), 1), 1.0)
 
 
 def sketch(trace: Trace) -> Lanes:

@@ -213,7 +213,7 @@ class Search:
 
     @classmethod
     def of(cls, lanes: Lanes, needle: str) -> Search:
-        """Look through all names of a trace, ignoring case."""
+        """Search all names of a trace, ignoring case."""
         trace, folded = lanes.trace, needle.casefold()
         words = np.fromiter((folded in name.casefold() for name in trace.names), bool, len(trace.names))
         found: Mask = words[trace.name_codes] if words.any() else np.zeros(len(trace), dtype=bool)

@@ -239,11 +239,11 @@ class Timeline(Widget, can_focus=True):
             self.post_message(self.Opened(row))
 
     def action_search(self) -> None:
-        """Ask for a text to search for."""
+        """Request a text to search for."""
         self.post_message(self.SearchWanted(self))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Say what went wrong in a search."""
+        """Report the error of a search."""
         tell_worker_error(self, event)
 
     # -- mouse ---------------------------------------------------------------------------------------------

@@ -50,24 +50,24 @@ class TraceHead(Lines):
         self._update()
 
     def show_steps(self, uncaptured_ns: float | None, captured_ns: float | None) -> None:
-        """Say what a step takes without the profiler and while it is captured, once that is known."""
+        """Show what a step takes without the profiler and while it is captured, once that is known."""
         if (uncaptured_ns, captured_ns) != self._step_ns:
             self._step_ns = uncaptured_ns, captured_ns
             self._update()
 
     def list_captures(self, captures: Captures) -> None:
-        """Say which of the traces that belong together this one is."""
+        """Show which of the traces that belong together this one is."""
         self._captures = captures
         self._update()
 
     def advance(self, progress: Progress) -> None:
-        """Say how far the reading of the rest is."""
+        """Show how much of the rest is read."""
         if self._part is not None:
             self._reached = progress
             self._update()
 
     def fail(self, error: TuiprofError) -> None:
-        """Say that the rest cannot be read; what was read stays."""
+        """Show that the rest cannot be read; what was read stays."""
         self._failed = True
         self._update()
         self.notify(str(error), title="the rest cannot be read", severity="error", timeout=15)

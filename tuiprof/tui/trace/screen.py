@@ -292,7 +292,7 @@ class TraceScreen(Screen[None]):
         self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
     def on_trace_screen_gathered(self, message: Gathered) -> None:
-        """Tell which other traces there are."""
+        """Show which other traces there are."""
         if message.captures.path == self.path:
             self._captures = message.captures
             if self._shown and (view := self._view) is not None:

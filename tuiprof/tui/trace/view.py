@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tuiprof import advice, analyses
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace

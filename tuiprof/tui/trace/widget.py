@@ -99,7 +99,7 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
-        # The finding of which it is known, or was asked, where it costs what.
+        # The finding for which the lost time is located, or being located.
         self._located: tuple[object, ...] = ()
         self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
         # The lanes that were captured and what was seen of them, while a replayed step shows.
@@ -166,7 +166,7 @@ class TraceView(Vertical):
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Say what went wrong in a worker."""
+        """Report the error of a worker."""
         tell_worker_error(self, event)
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
@@ -276,21 +276,21 @@ class TraceView(Vertical):
         return True
 
     def _locate(self) -> None:
-        """Ask where the finding that the head shows costs what it costs; the timeline draws it."""
+        """Request where the finding in the head loses time; the timeline draws it."""
         lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
         if lanes is not None and lanes.exact and self._located != asked:
             self._located = asked
             self.work.locate(self.window, self._finding)
 
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
-        """Draw where the finding costs what it costs."""
+        """Draw where the finding loses time."""
         found = self.finding
         if found is not None and (message.window, message.finding) == (self.window, self._finding):
             self._show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
 
     def _show_lost(self, lost: Lost | None) -> None:
-        """Draw what a finding costs among the lanes of the capture."""
+        """Draw the time lost to a finding below the lanes of the capture."""
         if self._captured_lanes is not None:
             lanes, view = self._captured_lanes
             self._captured_lanes = lanes.with_lost(lost), view
@@ -399,7 +399,7 @@ class TraceView(Vertical):
     # -- window --------------------------------------------------------------------------------------------
 
     def set_window(self, window: Window) -> None:
-        """Look at a part of the trace in all analyses."""
+        """Analyse a part of the trace."""
         self.window = window
         self.timeline.state.set_window(window)
         self.evidence.close_detail()
@@ -514,7 +514,7 @@ class TraceView(Vertical):
         self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now; the others are not shown."""
+        """Return which keys work now; the others are not shown."""
         if not self.is_mounted:
             return True
         if action == "open":
@@ -559,7 +559,7 @@ class TraceView(Vertical):
             self.evidence.open_event(message.row)
 
     def on_timeline_followed(self, message: Timeline.Followed) -> None:
-        """Let open details follow."""
+        """Show the details of that event, if details are open."""
         if self.evidence.detail_open:
             self.evidence.open_event(message.row, focus=False)
 
@@ -570,7 +570,7 @@ class TraceView(Vertical):
                 self.open_tab(name)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
-        """Let the timeline show where that event is."""
+        """Show that event on the timeline."""
         state = self.timeline.state
         if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)

@@ -15,7 +15,7 @@ from textual.worker import get_current_worker
 
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import replayed, trust
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Column, Report, Table, Unavailable, Verdict
 from tuiprof.model.trace import Trace
@@ -84,7 +84,7 @@ class Results:
         missing = [name for name in self.names if (name, window) not in self._answers]
         return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 
-    def work_out(self, name: str, window: Window) -> Answer:
+    def compute(self, name: str, window: Window) -> Answer:
         """Run an analysis, keep its answer and return it."""
         answer: Answer
         if name == EVENTS:
@@ -140,7 +140,7 @@ class Survey:
 
 
 def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
-    """Work out what the first picture of a trace shows; takes a worker.
+    """Compute what the first frame of a trace shows; to be called in a worker.
 
     Args:
         trace: The trace.
@@ -152,13 +152,13 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
     step_period_ns(trace)  # remembered, for the head
     window = window or Window()
     for name in [first] if first else results.names:
-        if not isinstance(results.work_out(name, window), Unavailable):
+        if not isinstance(results.compute(name, window), Unavailable):
             break
     return Survey(results, lanes, trust(trace))
 
 
 def survey_if_small(trace: Trace) -> Survey | None:
-    """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails."""
+    """Compute the first frame of a small trace; None = it is large, or that fails."""
     if len(trace) > min(_AT_ONCE, lane_builder.SKETCH_FROM - 1):
         return None
     try:
@@ -205,7 +205,7 @@ class TraceWork:
 
     @dataclass(eq=False)
     class Located(Message):
-        """It is known where a finding loses what it saves.
+        """The time lost to a finding is located.
 
         Attributes:
             window: The part in which it was found.
@@ -266,7 +266,7 @@ class TraceWork:
         self._run(in_thread, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
-        """Work out where a finding loses what it saves; post :class:`Located` then."""
+        """Compute where a finding loses what it saves; post :class:`Located` then."""
         trace = self.results.trace
 
         def in_thread() -> None:
@@ -287,7 +287,7 @@ class TraceWork:
         return self.results.trace.as_captured
 
     def switch(self) -> None:
-        """Answer on the steps as captured instead of without the profiler, or the other way round."""
+        """Analyse the steps as captured instead of without the profiler, or the other way round."""
         other = self._other or Results(self.results.trace.captured())
         self.results, self._other = other, self.results
 
@@ -305,7 +305,7 @@ class TraceWork:
             name = results.next_wanted(self.current, window)
             if name is None or (self.part is not None and name != self.current):
                 return
-            results.work_out(name, window)
+            results.compute(name, window)
             self._view.post_message(self.Answered(window))
 
     def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
