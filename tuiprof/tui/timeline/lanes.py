@@ -17,9 +17,9 @@ import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.frames import is_user
-from tuiprof.model.intervals import Coverage, Ints, Window, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
-from tuiprof.model.trace import Mask, Trace, Track
+from tuiprof.model.trace import Trace, Track
 from tuiprof.model.units import format_bytes, format_count
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import Calibrated, Instants, Losses, instants

@@ -13,8 +13,8 @@ import numpy as np
 
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.model.intervals import Ints, Window
-from tuiprof.model.trace import Mask, Trace
+from tuiprof.model.intervals import Ints, Mask, Window
+from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_ns
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost
 

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from rich.cells import cell_len
 
-from tuiprof.model.intervals import Ints
-from tuiprof.model.trace import CATEGORIES, Mask, Trace
+from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.trace import CATEGORIES, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs

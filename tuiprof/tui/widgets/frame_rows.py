@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.report import Column
-from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.filter import Both, Contains, Node, Not, parse
