@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
@@ -79,7 +80,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _inner(codes: Ints, long: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
     """Yield the loops of two and more operators that are short each time, and run many times in a step."""
     rest = codes.copy()
     for first, period, times in long:
