@@ -207,6 +207,11 @@ class TraceView(Vertical):
                 timeline.navigation.search(before.needle, go=False)
         self._size_timeline(self.size.height)
 
+    def on_trace_work_trusted(self, message: TraceWork.Trusted) -> None:
+        """Complete the trust line."""
+        self.work.trust = message.trust
+        self.head.show(self.trace, self.work.trust, self.work.part)
+
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
         """Show a report if its tab is open; the verdict on top may change with any report."""
         if message.window == self.window:

@@ -175,6 +175,7 @@ class TraceWork:
         current: Name of the tab that is open: its analysis comes first.
         part: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
         trust: Trust line of the trace; None = not computed.
+        trust_is_complete: Whether it says what replaying the steps has shown, which comes later in a large trace.
     """
 
     @dataclass(eq=False)
@@ -202,6 +203,12 @@ class TraceWork:
         """An analysis of a window is done; its answer is in the results."""
 
         window: Window
+
+    @dataclass(eq=False)
+    class Trusted(Message):
+        """The steps of a large trace were replayed, so that its trust line is complete."""
+
+        trust: Trust
 
     @dataclass(eq=False)
     class Located(Message):
@@ -237,6 +244,7 @@ class TraceWork:
         self.current = self.results.names[0]
         self.part = part
         self.trust = found.trust if found is not None else None
+        self.trust_is_complete = found is not None
         self._other: Results | None = None
 
     def _run(self, work: Callable[[], None], group: str) -> None:
@@ -307,6 +315,9 @@ class TraceWork:
                 return
             results.compute(name, window)
             self._view.post_message(self.Answered(window))
+            if not self.trust_is_complete:
+                self.trust_is_complete = True
+                self._view.post_message(self.Trusted(trust(results.trace)))
 
     def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
         """In a thread."""
