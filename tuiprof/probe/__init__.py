@@ -16,7 +16,8 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
   boundaries or by the clock, with the framework's profiler, and :mod:`.frameworks.syncs` records the lines that waited;
 - :mod:`.slowdown` detects whether steps are still slower after a capture, and whether they have stopped;
 - :mod:`.black_box` records data for failed runs: the stacks of the threads and the collectives they have entered, on
-  request or when no more steps end; :mod:`.frameworks.torch_black_box` which allocation failed or which value was not finite;
+  request or when no more steps end; :mod:`.frameworks.torch_black_box` which allocation failed or which value was not
+  finite;
 - :mod:`.enter` and :mod:`.attached` load all of this into a running process, and remove it again;
 - :mod:`.isolation` keeps the probe's threads, files and errors apart from the script's.
 
