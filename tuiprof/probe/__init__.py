@@ -9,7 +9,7 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
   :mod:`.frameworks.torch_device` times steps there as well;
 - :mod:`.given_steps` inserts a call where the user said that a step ends, :mod:`.changed_steps` changes that while the
   script runs, and :mod:`.loop_steps` counts the iterations of the script's loop if nothing else finds steps;
-  :mod:`.script` samples the lines and loops of the script that the main thread is in;
+  :mod:`.sampler` samples the lines and loops of the script that the main thread is in;
 - :mod:`.log`, in its own thread, lets :mod:`.assembly` build steps and phases from the marks, and appends them as lines
   to ``log/<writer>.jsonl``;
 - :mod:`.requests` reads ``control/``, and adds requests after slow steps; :mod:`.capture` serves them at step
