@@ -122,7 +122,9 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             if item.finding.switch:
                 variables += f" (only in the trials; in the script: {item.finding.instead})"
             saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
-            sys.stdout.write(f"{rule}{saves}\n  {variables}\n  tuiprof fix {shell_word(target)} --try {rule}\n")
+            sys.stdout.write(
+                f"{rule}{saves}\n  {variables}\n  tuiprof fix {shell_word(target)} --try {rule}\n"
+            )
         return 0
     if tried not in able:
         known = f"there are {', '.join(able)}" if able else "there are none"
