@@ -21,7 +21,7 @@ import tuiprof
 from tuiprof.cli import main
 from tuiprof.config import scenario_folders
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder.process import start
+from tuiprof.ladder.runner import start_in_background
 from tuiprof.ladder.state import LadderRun
 
 DOCS = Path(tuiprof.__file__).resolve().parents[1] / "docs" / "ladders.md"
@@ -224,7 +224,7 @@ def test_a_ladder_of_somebody_else_runs_nothing_unasked(home: Home, monkeypatch:
     assert (copy / "ladder.json").read_text() == stopped
     home.run("ladder", "--show", str(copy))
     with pytest.raises(SessionError, match="not started in this folder"):
-        start(LadderRun(copy))
+        start_in_background(LadderRun(copy))
     with monkeypatch.context() as other:
         other.setattr("os.geteuid", lambda: own.stat().st_uid + 1)
         assert "belongs to another user" in home.run("ladder", "--resume", str(own), rc=4).stderr

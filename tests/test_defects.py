@@ -16,13 +16,12 @@ from tuiprof import advice, analyses, formats, plugins, report, telemetry
 from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
 from tuiprof.cli import main
-from tuiprof.cli.examination import examine
+from tuiprof.cli.machine import examine
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
 from tuiprof.resources import shipped
-from tuiprof.telemetry import Absent, host
-from tuiprof.telemetry.hardware import find_hardware
+from tuiprof.telemetry import Absent, find_hardware, host
 
 SAMPLE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 PARTS = (
@@ -113,15 +112,15 @@ def test_a_comparison_has_the_rest(
 
 
 def test_the_screens_show_it_in_its_place(trace: Trace, broken_kernels: str) -> None:
-    from tuiprof.tui.timeline.results import Results
+    from tuiprof.tui.trace.work import Results
 
     results = Results(trace, list(analyses.available()))
     assert "kernels" in results.names
-    answer = results.work_out("kernels", Window())
+    answer = results.compute("kernels", Window())
     assert isinstance(answer, Unavailable)
     assert answer.failed
     assert answer.reason.startswith(broken_kernels)
-    assert isinstance(results.work_out("steps", Window()), Report)
+    assert isinstance(results.compute("steps", Window()), Report)
 
 
 @pytest.mark.parametrize("how", ["raises", "cannot be loaded"])

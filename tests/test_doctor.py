@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.cli import examination as doctor
+from tuiprof.cli import machine as doctor
 from tuiprof.errors import UsageProblem
 from tuiprof.report import render
 from tuiprof.telemetry import Absent, Device

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.session.live.tail import BLOCK, LogFile
-from tuiprof.system.memory import return_freed
+from tuiprof.system.own_process import return_freed
 
 
 class Ring:
@@ -49,7 +49,7 @@ def test_a_log_with_a_few_new_lines_is_read_into_little_memory(tmp_path: Path) -
 
 _BLOCKS = """
 import ctypes
-from tuiprof.system.memory import keep_freed, map_arrays, return_freed
+from tuiprof.system.own_process import keep_freed, map_arrays, return_freed
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]

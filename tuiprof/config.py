@@ -46,7 +46,7 @@ def scenario_folders(path: Path | None = None) -> tuple[Path, ...]:
 
 
 def keeps_source(path: Path | None = None) -> bool:
-    """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.run.source`).
+    """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.run.launch`).
 
     Args:
         path: The file; None = the user's. Where it cannot be read, nothing is kept.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.formats import open_trace
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.steps import SampledLine, Uncaptured
 
@@ -96,6 +98,30 @@ def test_a_causal_mask_leaves_half_of_the_products() -> None:
     row = found(gpu_bound(*attention(("aten::tril", UNARY, 1), mask)), "unfused-attention")
     assert row["wins_ns"] == pytest.approx(200_000 + 1_000 + 400_000 + 100_000, rel=0.01)
     assert "is_causal=True" in row["instead"]
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_learned_bias_of_the_scores_keeps_fused_kernels_slow(learned: bool) -> None:
+    made, free, ops = Made(), 20.0, attention(("aten::add", ELEMENTWISE, 100))
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200)
+        for index, (operator, kernel, works) in enumerate(
+            (*ops, (f"{AUTOGRAD}: AddBackward0", ELEMENTWISE, 50))
+        ):
+            begin, backward = at + 5 + 10 * index, index == len(ops)
+            track = BACKWARD if backward else MAIN
+            sequence = 3 if backward else index  # of the addition
+            made.op(operator, begin, begin + 8, sequence=sequence, track=track)
+            if learned or not backward:  # the gradients of a bias are added up; a constant mask has none
+                correlation = 100 * number + index + 1
+                made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
+                made.kernel(kernel, free, free + works, correlation)
+                free += works
+    row = found(made.trace(), "unfused-attention")
+    assert ("flex_attention" in row["instead"]) == learned
+    assert (row["wins_low_ns"] == 0) == learned
+    assert (row["sure"] == "low") == learned
 
 
 def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
@@ -306,6 +332,64 @@ def test_depthwise_convolutions_want_channels_last() -> None:
     assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("operator", "instead", "sure"),
+    [
+        ("conv1d", "unsqueeze(2)", "low"),
+        ("conv2d", "torch.channels_last)", "high"),
+        ("conv3d", "channels_last_3d", "high"),
+    ],
+)
+def test_the_layout_is_that_of_the_convolutions(operator: str, instead: str, sure: str) -> None:
+    ops = [
+        (name.replace("aten::conv2d", f"aten::{operator}"), kernel, took)
+        for name, kernel, took in CONVOLUTIONS
+    ]
+    row = found(gpu_bound(*ops), "channels-last")
+    assert instead in row["instead"]
+    assert row["sure"] == sure
+
+
+def test_thin_batch_norms_win_what_they_leave_idle(tmp_path: Path) -> None:
+    """In channels-first, 33 channels keep a quarter of 132 multiprocessors busy."""
+
+    def saved_us(blocks: Any) -> float:
+        events, free = [], 20
+        for number in range(4):
+            at = number * 40
+            events.append(
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 40}
+            )
+            kernels = ((TURN, 100, 8.0), ("batch_norm_backward_kernel<float>", 400, blocks))
+            for index, (name, took, per_sm) in enumerate(kernels):
+                key, begin = 2 * number + index + 1, at + 10 + 15 * index
+                ids = {"correlation": key, "External id": key}
+                events += [
+                    {"cat": "cpu_op", "name": "aten::conv2d", "ts": begin - 5, "dur": 9, "args": {}},
+                    {
+                        "cat": "cuda_runtime",
+                        "name": "cudaLaunchKernel",
+                        "ts": begin - 3,
+                        "dur": 3,
+                        "args": ids,
+                    },
+                    {"cat": "kernel", "name": name, "ts": free, "dur": took, "tid": 7}
+                    | {"args": {**ids, "device": 0, "stream": 7, "blocks per SM": per_sm}},
+                ]
+                free += took
+        path = tmp_path / f"{blocks}.pt.trace.json"
+        path.write_text(
+            json.dumps({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1} | event for event in events]})
+        )
+        return float(found(open_trace(path), "channels-last")["wins_ns"]) / 1e3
+
+    measured = saved_us(64 / 132)
+    assert saved_us(8.0) == pytest.approx(measured)
+    assert saved_us("inf") == pytest.approx(measured), "unknown"
+    # Half as many channels: half of the time that remained.
+    assert saved_us(32 / 132) == pytest.approx(measured + 0.3 * 400, rel=0.05)
+
+
 def test_group_norms_want_channels_first() -> None:
     grouped = (*CONVOLUTIONS[:2], ("aten::group_norm", "RowwiseMomentsCUDAKernel<float>", 100))
     row = found(gpu_bound(*grouped), "channels-last")
@@ -318,6 +402,9 @@ def test_group_norms_want_channels_first() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "TF32", 1.2 * 66.9 / 494.7),
         ("Tesla V100-SXM2-32GB", "torch.float16", 1.2 * 15.7 / 125),
+        ("NVIDIA L4", "TF32", 1.2 * 30.3 / 60),
+        ("NVIDIA A10G", "torch.bfloat16", 1.2 * 31.5 / 70),
+        ("AMD Instinct MI250X", "torch.bfloat16", 1.2 * 23.9 / 191.5),
         ("Some Chip", "TF32", 0.3),
     ],
 )
@@ -465,6 +552,15 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*few), "kernel-loop") is None
     long: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 40.0)] * 30)]
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
+
+
+@pytest.mark.parametrize(("tokens", "advised"), [(8, True), (4, False)])
+def test_a_loop_inside_another_is_short_each_time(tokens: int, advised: bool) -> None:
+    rows: list[Op] = [("aten::where", ELEMENTWISE, 4.0), ("aten::index_put_", UNARY, 4.0)] * 8
+    row = finding(gpu_bound(*(("aten::linear", GEMM, 20.0), *rows) * tokens), "kernel-loop")
+    assert (row is not None) == advised
+    if row is not None:
+        assert "8 times in a row, one of 8 loops a step" in row["what"]
 
 
 @pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
@@ -837,13 +933,59 @@ def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
         made.step(number, at, at + 210)
         made.op(f"{AUTOGRAD}: AddmmBackward0", at + 10, at + 200, sequence=1)
         made.op("AddmmBackward0", at + 11, at + 190, sequence=1)
+        # A layer can begin with operators that a backward pass has as well.
+        made.op("aten::mul", at + 12, at + 22)
         # The launch comes after an operator that lies inside of the same linear and has ended.
-        made.op("aten::linear", at + 12, at + 90).op("aten::addmm", at + 13, at + 89)
-        made.op("aten::empty", at + 20, at + 25)
-        for index, launched in enumerate((40, 120)):
+        made.op("aten::linear", at + 23, at + 90).op("aten::addmm", at + 24, at + 89)
+        made.op("aten::empty", at + 25, at + 28)
+        for index, launched in enumerate((14, 40, 120)):
             begin, free = max(free, at + launched + 5), max(free, at + launched + 5) + 600
-            made.launch(GEMM, (at + launched, at + launched + 5), (begin, free), 2 * number + index + 1)
-    assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(600_000, rel=0.02)
+            made.launch(GEMM, (at + launched, at + launched + 5), (begin, free), 3 * number + index + 1)
+    assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(1_200_000, rel=0.02)
+
+
+def in_data_parallel(*, collectives: Sequence[int] = (2, 2, 2), updates: bool = False) -> Trace:
+    """Four steps of three micro-batches each, whose gradients are averaged over the ranks.
+
+    Args:
+        collectives: How many of each backward pass.
+        updates: Whether an optimizer steps after each of them.
+    """
+    made, correlation, free = Made(), 0, 0.0
+    for number in range(4):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        for micro, count in enumerate(collectives):
+            begin = at + micro * 900
+            made.op("aten::linear", begin + 1, begin + 100, sequence=1 + micro)
+            for index in range(2):
+                node = begin + 200 + index * 300
+                made.op(f"{AUTOGRAD}: torch::autograd::AccumulateGrad", node, node + 250, sequence=1 + micro)
+                if index < count:
+                    made.op("torch::distributed::reducer::mul_out", node + 5, node + 25)
+                    made.op("c10d::allreduce_", node + 30, node + 130)
+                    correlation, free = correlation + 1, max(free, node + 60) + 10
+                    made.launch(
+                        "ncclDevKernel_AllReduce", (node + 40, node + 60), (free - 10, free), correlation
+                    )
+            if updates:
+                made.add("annotation", "Optimizer.step#SGD.step", begin + 820, begin + 840)
+    return made.trace()
+
+
+def test_gradients_averaged_after_each_micro_batch() -> None:
+    row = found(in_data_parallel(), "gradient-sync-each-pass")
+    # In two of three passes, two collectives of 100 µs and two copies of 20 µs.
+    assert row["wins_ns"] == pytest.approx(2 * 2 * 120_000, rel=0.02)
+    assert "2 times a step" in row["what"]
+    assert "no_sync()" in row["instead"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"collectives": (0, 0, 2)}, {"collectives": (1, 2, 1)}, {"updates": True}]
+)
+def test_gradients_of_other_models_or_other_steps_are_averaged_rightly(options: dict[str, Any]) -> None:
+    assert finding(in_data_parallel(**options), "gradient-sync-each-pass") is None
 
 
 @pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])

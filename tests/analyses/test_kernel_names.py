@@ -1,9 +1,10 @@
-"""Kernel names as people read them."""
+"""Names of kernels and operators as people read them: the same in every run of a script."""
 
 from __future__ import annotations
 
 import pytest
 
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.kernel_names import short_name, short_names
 
 
@@ -71,3 +72,19 @@ def test_kernels_of_one_short_name_are_told_apart_by_what_differs() -> None:
 def test_a_wrapper_is_named_by_the_kernel_and_not_by_the_chip() -> None:
     name = "void ck_tile::kentry<ck_tile::gfx950_t, 2, ck_tile::FmhaFwdKernel<ck_tile::Pipeline<float>>>(int)"
     assert short_name(name) == "FmhaFwdKernel"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("aten::item", "item"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"),
+        ("torchvision::nms", "torchvision::nms"),
+        (
+            "## Call CompiledFxGraph fzqwfgrwewfy3y53piq6uadhr7lneg4pofvx3yzepjdzwy5qjary ##",
+            "CompiledFxGraph",
+        ),
+    ],
+)
+def test_operators(name: str, label: str) -> None:
+    assert operator_label(name) == label

@@ -18,12 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuiprof.fleet import cache, task
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.gather import Executor, gather
-from tuiprof.fleet.processes import Processes
+from tuiprof.fleet.gather import FOLDER_VARIABLE, Batch, Executor, File, Processes, gather, run_batch
 from tuiprof.fleet.summary import MOST_BYTES
-from tuiprof.fleet.task import Batch, File
 from tuiprof.fleet.views import reports
 from tuiprof.model import Report
 from tuiprof.resources import shipped
@@ -63,7 +60,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[File]:
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
+    monkeypatch.setenv(FOLDER_VARIABLE, "off")
 
 
 def timed(call: Callable[[], object]) -> tuple[float, object]:
@@ -91,9 +88,9 @@ def dask(workers: int) -> Executor:
 def test_many_against_single_files(files: list[File]) -> None:
     """On all cores as many files a second and core as one process reads; the planted causes are found."""
     some = files[:: max(1, len(files) // 24)]
-    task.run((some[0],))  # what is imported once
+    run_batch((some[0],))  # what is imported once
     before = processor_s()
-    alone, _ = timed(lambda: [task.run((file,)) for file in some])
+    alone, _ = timed(lambda: [run_batch((file,)) for file in some])
     single_s = (processor_s() - before) / len(some)
     workers, before = min(cores(), len(files)), processor_s()
     together, summary = timed(lambda: gather(files, Processes(workers)))

@@ -27,12 +27,10 @@ from made_traces import large_trace
 from tuiprof.model import Column, Trace
 from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
-from tuiprof.tui.timeline.lane_cells import overview, paint
-from tuiprof.tui.timeline.lane_sketch import sketch
-from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.lanes import Lanes, sketch
+from tuiprof.tui.timeline.state import Search, Viewport
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.view import overview, paint
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.table import VirtualTable
 

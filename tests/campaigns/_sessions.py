@@ -238,14 +238,14 @@ def _watch(session: Any) -> None:
         now[0] += 1.0
         replay.advance()
         _draw(session, replay.fold)
-    assert replay.tells_output in (True, False)
+    assert replay.times_output in (True, False)
     replay.close()
 
 
 def _draw(session: Any, fold: Any) -> None:
     from tuiprof.session.live import alerts, hosts, sharing
     from tuiprof.session.run import control
-    from tuiprof.session.run.source import texts
+    from tuiprof.session.run.launch import texts
     from tuiprof.session.store.meta import read_labels, viewings
     from tuiprof.session.store.output import OutputReader, last_lines
     from tuiprof.tui.live import view as live_view

@@ -23,7 +23,7 @@ from tests import hostile
 from tests.campaigns.campaign import Options, Outcome
 from tests.hostile import Made, within
 from tuiprof.errors import TuiprofError
-from tuiprof.ladder.process import Runner, stop
+from tuiprof.ladder.runner import Runner, stop_runner
 from tuiprof.ladder.state import LadderRun
 from tuiprof.session.log import Capture
 from tuiprof.session.run.control import armed, disarm, put_capture, request_stop
@@ -506,7 +506,7 @@ def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
         for path in (session.path, session.control, session.control / "process.json", made.ladder,
                      made.ladder / "control", made.ladder / "control" / "runner.json"):  # fmt: skip
             os.chown(path, 65534, 65534)
-        for ask in (lambda: request_stop(session, firm=True), lambda: stop(made.ladder)):
+        for ask in (lambda: request_stop(session, firm=True), lambda: stop_runner(made.ladder)):
             with contextlib.suppress(TuiprofError):
                 ask()
         time.sleep(0.1)

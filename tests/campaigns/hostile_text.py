@@ -34,7 +34,7 @@ from tests.hostile import CORPUS, Made, obeyed, obeyed_in_lines
 from tests.terminals import in_terminal
 from tests.tui.on_screen import until
 from tuiprof.cli import main
-from tuiprof.cli.snapshot import _encoded
+from tuiprof.cli.screens import _encoded
 from tuiprof.errors import TuiprofError
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.snapshot import Shot, take, text_of

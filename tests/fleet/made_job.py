@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from isal import igzip
 
-from tuiprof.fleet.task import File
+from tuiprof.fleet.gather import File
 
 _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)

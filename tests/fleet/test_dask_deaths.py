@@ -18,8 +18,7 @@ from test_gather import same
 from waiting import until
 
 from tuiprof.errors import TuiprofError
-from tuiprof.fleet import cache, task
-from tuiprof.fleet.gather import Progress, gather
+from tuiprof.fleet.gather import FOLDER_VARIABLE, Progress, _read, gather, run_batch
 from tuiprof.fleet.summary import merge
 
 pytest.importorskip("distributed")
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The workers are started afterwards, with the same environment."""
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "summaries"))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "summaries"))
     return tmp_path / "summaries"
 
 
@@ -117,7 +116,7 @@ def test_a_killed_worker_changes_nothing(folder: Path, cluster: Cluster) -> None
     found = gather(files, works, kill_one)
     works.close()
     assert found.files["problem"].to_list() == [""] * 12
-    same(found, merge(task.run((file,)) for file in files))
+    same(found, merge(run_batch((file,)) for file in files))
 
 
 def test_a_killed_scheduler_is_said_and_what_was_done_is_kept(
@@ -138,7 +137,7 @@ def test_a_killed_scheduler_is_said_and_what_was_done_is_kept(
     kept = len(list(summaries.glob("??/*")))
     assert kept >= 4
     read = []
-    monkeypatch.setattr(task, "_read", lambda file, own=task._read: (read.append(file), own(file))[1])
-    again = merge(task.run((file,)) for file in files)
+    monkeypatch.setattr("tuiprof.fleet.gather._read", lambda file: (read.append(file), _read(file))[1])
+    again = merge(run_batch((file,)) for file in files)
     assert again.files["problem"].to_list() == [""] * 12
     assert len(read) <= 12 - 4

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tests.tui.on_screen import screen_text, until
-from tuiprof.fleet import cache
+from tuiprof.fleet.gather import FOLDER_VARIABLE
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.fleet.screen import FleetScreen, RankMap
 from tuiprof.tui.fleet.view import HeatMap
@@ -110,7 +110,7 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
 async def test_from_all_ranks_to_the_trace_of_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "summaries"))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "summaries"))
     ranks = tmp_path / "job"
     ranks.mkdir()
     for path in sorted(folder.iterdir())[:3]:

@@ -13,11 +13,9 @@ from analyses.made import Made
 from made_job import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED_SHARE, Job, Plan, Sample, files_in
 
 from tuiprof.cli import main
-from tuiprof.fleet import cache
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.gather import gather
+from tuiprof.fleet.gather import FOLDER_VARIABLE, Processes, gather
 from tuiprof.fleet.meeting import always_late, held, wins_as_median
-from tuiprof.fleet.processes import Processes
 from tuiprof.fleet.summary import MOST_BYTES
 from tuiprof.fleet.views import NAMES, reports
 from tuiprof.model import Report, Table
@@ -32,14 +30,14 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(folder: Path, summaries: Path) -> Fleet:
     with pytest.MonkeyPatch.context() as here:
-        here.setenv(cache.FOLDER_VARIABLE, str(summaries))
+        here.setenv(FOLDER_VARIABLE, str(summaries))
         return Fleet(gather(files_in(folder), Processes(2)))
 
 
 @pytest.fixture(autouse=True)
 def one_cache(summaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tests here read the same files."""
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(summaries))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(summaries))
 
 
 @pytest.fixture
@@ -196,7 +194,7 @@ def test_several_targets_are_one_job(folder: Path, capsys: pytest.CaptureFixture
 
 def test_a_long_trace_keeps_to_the_bound() -> None:
     """Of 3 000 steps with 4 collectives each, every 4th step and its collectives of every 16th are kept."""
-    from tuiprof.fleet.summarise import summarise
+    from tuiprof.fleet.summary import summarise
 
     made = Made()
     for number in range(3_000):

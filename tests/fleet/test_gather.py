@@ -13,17 +13,26 @@ from polars.testing import assert_frame_equal
 
 from tuiprof.cli import main
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.fleet import cache, task
-from tuiprof.fleet.gather import Progress, gather
-from tuiprof.fleet.processes import Processes
+from tuiprof.fleet.gather import (
+    FOLDER_VARIABLE,
+    LIMIT_VARIABLE,
+    Batch,
+    File,
+    Processes,
+    Progress,
+    batches,
+    entry_of,
+    gather,
+    run_batch,
+    tidy_cache,
+)
 from tuiprof.fleet.summary import TABLES, Reduction, Summary, decode, encode, merge
-from tuiprof.fleet.task import Batch, File, batches
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "summaries"
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(place))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(place))
     return place
 
 
@@ -41,8 +50,8 @@ def four(folder: Path) -> list[File]:
 @pytest.fixture(scope="module")
 def parts(folder: Path) -> list[Summary]:
     with pytest.MonkeyPatch.context() as without:
-        without.setenv(cache.FOLDER_VARIABLE, "off")
-        return [task.run((file,)) for file in four(folder)]
+        without.setenv(FOLDER_VARIABLE, "off")
+        return [run_batch((file,)) for file in four(folder)]
 
 
 def test_a_batch_ends_at_its_bytes_and_its_files() -> None:
@@ -95,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_a_row_with_its_reason(folder: Path, tmp_p
 def killed_by_rank_2(batch: Batch) -> Summary:
     if any(file.rank == 2 for file in batch):
         os.kill(os.getpid(), signal.SIGKILL)
-    return task.run(batch)
+    return run_batch(batch)
 
 
 def test_a_file_that_kills_its_worker_is_a_row_and_the_others_are_read(folder: Path) -> None:
@@ -108,17 +117,17 @@ def test_a_file_that_kills_its_worker_is_a_row_and_the_others_are_read(folder: P
 def test_what_was_read_is_kept_until_the_file_changes(
     folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cache, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr("tuiprof.fleet.gather.WORTH_KEEPING_S", 0.0)
     copy = tmp_path / "rank7.json.gz"
     copy.write_bytes(Path(four(folder)[0].path).read_bytes())
     file = File(0, str(copy), 7, copy.stat().st_size)
-    first = task.run((file,))
+    first = run_batch((file,))
     assert len(list(own_cache.glob("??/*"))) == 1
     with monkeypatch.context() as broken:
-        broken.setattr(task, "_read", lambda _: pytest.fail("it was read again"))
-        same(task.run((file,)), first)
+        broken.setattr("tuiprof.fleet.gather._read", lambda _: pytest.fail("it was read again"))
+        same(run_batch((file,)), first)
         moved = copy.rename(tmp_path / "elsewhere.json.gz")
-        again = task.run((File(5, str(moved), 3, file.size),))
+        again = run_batch((File(5, str(moved), 3, file.size),))
         assert again.files.select("file", "rank", "path").row(0) == (5, 3, str(moved))
         assert set(again.steps["file"]) == {5}
     data = bytearray(moved.read_bytes())
@@ -126,33 +135,33 @@ def test_what_was_read_is_kept_until_the_file_changes(
     moved.write_bytes(data)
     os.utime(moved, ns=(0, 0))
     read: list[File] = []
-    monkeypatch.setattr(task, "_read", lambda one: (read.append(one), first)[1])
-    task.run((File(0, str(moved), 7, file.size),))
+    monkeypatch.setattr("tuiprof.fleet.gather._read", lambda one: (read.append(one), first)[1])
+    run_batch((File(0, str(moved), 7, file.size),))
     assert len(read) == 1
 
 
 def test_a_damaged_entry_is_read_anew(folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr("tuiprof.fleet.gather.WORTH_KEEPING_S", 0.0)
     file = four(folder)[0]
-    first = task.run((file,))
+    first = run_batch((file,))
     (entry,) = own_cache.glob("??/*")
     entry.write_bytes(entry.read_bytes()[:100])
-    same(task.run((file,)), first)
+    same(run_batch((file,)), first)
 
 
 def test_the_cache_keeps_to_its_limit(folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr("tuiprof.fleet.gather.WORTH_KEEPING_S", 0.0)
     for file in four(folder):
-        task.run((file,))
+        run_batch((file,))
     sizes = [entry.stat().st_size for entry in own_cache.glob("??/*")]
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, str(max(sizes) * 2))
-    cache.tidy()
+    monkeypatch.setenv(LIMIT_VARIABLE, str(max(sizes) * 2))
+    tidy_cache()
     assert 1 <= len(list(own_cache.glob("??/*"))) <= 2
 
 
 def test_nothing_is_kept_where_the_user_forbids_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
-    assert cache.entry_of(Path(four(folder)[0].path)) is None
+    monkeypatch.setenv(FOLDER_VARIABLE, "off")
+    assert entry_of(Path(four(folder)[0].path)) is None
 
 
 def test_where_to_read_is_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +200,6 @@ class TestDask:
     def test_another_version_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from tuiprof.fleet import dask_
 
-        monkeypatch.setattr(dask_, "version", task.version)
         works = dask_.Dask(workers=1)
         try:
             monkeypatch.setattr("tuiprof.__version__", "0.0.1")

@@ -12,10 +12,8 @@ from isal import igzip
 from made_job import Job, Plan, Sample, files_in
 
 from tuiprof.analyses import run
-from tuiprof.fleet import cache
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.gather import gather
-from tuiprof.fleet.processes import Processes
+from tuiprof.fleet.gather import FOLDER_VARIABLE, Processes, gather
 from tuiprof.fleet.views import reports
 from tuiprof.formats.open import open_trace
 from tuiprof.model import Report
@@ -27,7 +25,7 @@ TENSOR, DATA = 0, 1
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, "off")
+    monkeypatch.setenv(FOLDER_VARIABLE, "off")
 
 
 def job_of(sample: Sample, folder: Path, late: dict[int, tuple[int, int]]) -> Fleet:

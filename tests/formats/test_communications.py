@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests import real_traces
-from tuiprof.analyses.shared.collectives import UNKNOWN, of_rows, rows_of
+from tuiprof.analyses.shared.collectives import UNKNOWN, groups_of, rows_of
 from tuiprof.formats import cache, open_trace
 from tuiprof.formats.kineto.decode import find_communications
 
@@ -76,7 +76,7 @@ def test_the_group_is_that_of_the_kernel_else_of_the_operator_around_its_launch(
         *collective(40, 3),
     ]
     trace = open_trace(written(tmp_path / "t.json", events))
-    groups, group = of_rows(trace, rows_of(trace))
+    groups, group = groups_of(trace, rows_of(trace))
     found = [groups[index] for index in group.tolist()]
     assert [(one.name, one.ranks) for one in found] == [("1", (0, 2)), ("4", (0, 1)), ("", ())]
     assert found[1].label == "tensor-parallel group (ranks 0, 1)"
@@ -88,13 +88,13 @@ def test_ranks_of_a_long_list_are_those_in_the_head_of_the_trace(tmp_path: Path)
     whole = list(range(0, 2000, 2))
     head = {"distributedInfo": {"rank": 0, "pg_config": [{"pg_name": "7", "ranks": whole}, "odd", None]}}
     trace = open_trace(written(tmp_path / "t.json", collective(0, 1, kernel=cut), **head))
-    groups, group = of_rows(trace, rows_of(trace))
+    groups, group = groups_of(trace, rows_of(trace))
     assert groups[int(group[0])].ranks == tuple(whole)
     assert groups[int(group[0])].label == "data-parallel group (ranks 0, 2, 4, … 1998)"
     without = open_trace(written(tmp_path / "u.json", collective(0, 1, kernel=cut)))
-    groups, group = of_rows(without, rows_of(without))
+    groups, group = groups_of(without, rows_of(without))
     assert (groups[int(group[0])].ranks, groups[int(group[0])].label) == ((), "data-parallel group")
-    assert groups[int(group[0])].key not in (0, of_rows(trace, rows_of(trace))[0][1].key)
+    assert groups[int(group[0])].key not in (0, groups_of(trace, rows_of(trace))[0][1].key)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_ranks_of_a_long_list_are_those_in_the_head_of_the_trace(tmp_path: Path)
 def test_a_group_is_called_what_it_is_for(tmp_path: Path, description: str, label: str) -> None:
     events = collective(0, 1, kernel=said("3", "", description))
     trace = open_trace(written(tmp_path / "t.json", events))
-    groups, group = of_rows(trace, rows_of(trace))
+    groups, group = groups_of(trace, rows_of(trace))
     assert groups[int(group[0])].label == label
 
 
@@ -141,5 +141,5 @@ def test_a_real_trace_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(first.communications) == 42  # 21 operators that name their group, and 21 kernels
     assert first.communications.equals(second.communications)
     for trace in (first, second):
-        groups, group = of_rows(trace, rows_of(trace))
+        groups, group = groups_of(trace, rows_of(trace))
         assert [groups[index].ranks for index in np.unique(group).tolist()] == [(0, 1)]

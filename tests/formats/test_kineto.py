@@ -1,4 +1,4 @@
-"""What the reader makes of the kinds of events, lanes and properties."""
+"""What the reader makes of the kinds of events, pairs, lanes and properties; JAX's JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import xspace
 
+from tests import real_traces
+from tuiprof.advice import Evidence
+from tuiprof.analyses import run
 from tuiprof.formats import kineto, open_trace
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.assemble import match
-from tuiprof.model import Trace
+from tuiprof.model import Report, Trace
 
 
 def read(folder: Path, events: list[dict[str, Any]], **properties: Any) -> Trace:
@@ -224,3 +229,140 @@ def test_the_sidecar_of_the_probe(tmp_path: Path) -> None:
     trace = read(tmp_path, [])
     assert trace.sync_sites is not None
     assert trace.sync_sites.rows(named=True) == [site | {"dur_ns": None}]
+
+
+def matched(
+    text: str, names: list[str] | None = None, lanes: list[int] | None = None
+) -> list[tuple[int, int, str]]:
+    """Return (begin, end, name) of each span of events such as ``BBEE``, one ns apart."""
+    names = names or ["f"] * len(text)
+    found = match(
+        np.arange(len(text), dtype=np.int64),
+        np.frombuffer(text.encode(), dtype=np.uint8),
+        lanes or [0] * len(text),
+        names,
+        len(text),
+    )
+    return sorted(
+        (int(begin), int(end), names[begin]) for begin, end in zip(found.begins, found.ends_ns, strict=True)
+    )
+
+
+def test_an_end_closes_the_innermost_of_several_begins_of_its_name() -> None:
+    assert matched("BBEE") == [(0, 3, "f"), (1, 2, "f")]
+    assert matched("BBBEEE") == [(0, 5, "f"), (1, 4, "f"), (2, 3, "f")]
+
+
+def test_an_end_with_the_name_of_an_outer_one_closes_that_one() -> None:
+    assert matched("BBEE", ["outer", "inner", "outer", "inner"]) == [(0, 2, "outer"), (1, 3, "inner")]
+
+
+def test_an_end_without_a_name_closes_the_innermost() -> None:
+    assert matched("BBEE", ["outer", "inner", "", ""]) == [(0, 3, "outer"), (1, 2, "inner")]
+
+
+def test_lanes_do_not_close_each_other() -> None:
+    assert matched("BBEE", lanes=[0, 1, 0, 1]) == [(0, 2, "f"), (1, 3, "f")]
+
+
+def test_what_has_no_end_lasts_to_the_end_of_the_trace() -> None:
+    assert matched("BB") == [(0, 2, "f"), (1, 2, "f")]
+
+
+def counted(text: str, times: list[int]) -> tuple[int, int, int]:
+    """Return how many spans there are, how many begins without end, and how many ends without begin."""
+    phases = np.frombuffer(text.encode(), dtype=np.uint8)
+    found = match(np.array(times), phases, [0] * len(text), ["f"] * len(text), 100)
+    return len(found.begins), found.unended, found.unbegun
+
+
+def test_an_end_waits_for_a_begin_of_the_same_instant_and_what_belongs_to_none_is_counted() -> None:
+    assert counted("EB", [5, 5]) == (1, 0, 0)
+    assert counted("EEB", [5, 5, 5]) == (1, 0, 1)
+    assert counted("EB", [5, 6]) == (1, 1, 1)
+    assert counted("EE", [5, 6]) == (0, 0, 2)
+
+
+#: As XLA's profiler writes it of a GPU: a kernel that takes a semaphore, and waits for nothing.
+DELAY = "stream_executor::gpu::DelayKernel(stream_executor::gpu::GpuSemaphoreState*, int)"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
+    """The same run as XPlane and as JSON."""
+    host, gpu = xspace.Plane("/host:CPU"), xspace.Plane("/device:GPU:0")
+    python, stream, copies = (
+        host.line("python"),
+        gpu.line("Stream #13(Compute)"),
+        gpu.line("Stream #14(MemcpyD2H)", 0, 2),
+    )
+    listed: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 701, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {"ph": "M", "pid": 701, "tid": 1, "name": "thread_name", "args": {"name": "python"}},
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "Stream #13(Compute)"}},
+        {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "Stream #14(MemcpyD2H)"}},
+    ]
+
+    def event(line: xspace.Line, pid: int, name: str, start: int, dur: int, **stats: int | str) -> None:
+        line.event(name, start * 1_000_000, dur * 1_000_000, **stats)
+        args = {key: str(value) for key, value in stats.items()}
+        listed.append(
+            {"ph": "X", "pid": pid, "tid": line.id, "name": name, "ts": start, "dur": dur, "args": args}
+        )
+
+    for step in range(4):
+        at, number = step * 1000, step * 10
+        event(python, 701, "train", at, 900, step_num=step)
+        event(python, 701, "PjitFunction(step)", at + 10, 300)
+        for k, name in enumerate((DELAY, "loop_copy_fusion", "gemm_fusion_dot")):
+            event(python, 701, "cuLaunchKernel", at + 20 + 30 * k, 10, correlation_id=number + k + 1)
+            event(stream, 1, name, at + 60 + 100 * k, 90, correlation_id=number + k + 1)
+        event(python, 701, "command_buffer", at + 150, 10, correlation_id=number + 9)
+        event(copies, 1, "MemcpyD2H", at + 400, 50, correlation_id=number + 9)
+    folder = tmp_path_factory.mktemp("jax")
+    (folder / "vm.xplane.pb").write_bytes(xspace.encode(host, gpu))
+    document = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": [*listed, {}]}
+    (folder / "vm.trace.json.gz").write_bytes(gzip.compress(json.dumps(document).encode()))
+    return open_trace(folder / "vm.xplane.pb"), open_trace(folder / "vm.trace.json.gz")
+
+
+def test_correlations_are_read_although_they_are_text(both: tuple[Trace, Trace]) -> None:
+    plane, text = both
+    for trace in both:
+        assert len(trace.device_work) == 16
+        assert trace.links.unmatched_work == 0
+    names = [[trace.name(row) for row in trace.links.launches] for trace in both]
+    assert names[0] == names[1] == [*["cuLaunchKernel"] * 3, "command_buffer"] * 4
+    assert plane.device_indices == text.device_indices == (0,)
+
+
+def test_steps_are_those_that_step_num_marks(both: tuple[Trace, Trace]) -> None:
+    for trace in both:
+        assert trace.steps.numbers.tolist() == [0, 1, 2, 3]
+        assert (trace.steps.ends - trace.steps.starts).tolist() == [900_000] * 4
+        assert trace.steps.step_of[trace.device_work].tolist() == sorted([0, 1, 2, 3] * 4)
+
+
+def test_a_kernel_that_takes_a_semaphore_is_a_kernel(both: tuple[Trace, Trace]) -> None:
+    for trace in both:
+        kinds = dict(trace.events.select("name", "category").cast(str).iter_rows())
+        assert kinds[DELAY] == kinds["loop_copy_fusion"] == "kernel"
+        assert kinds["MemcpyD2H"] == "memcpy"
+
+
+def test_it_is_said_to_be_jax_and_advised_as_such(both: tuple[Trace, Trace]) -> None:
+    for trace in both:
+        assert trace.info.framework == "JAX"
+        assert Evidence(trace, {}).is_jax
+        answer = run("kernel_launches", trace)
+        assert isinstance(answer, Report)
+        assert answer.fact("launches_per_step") == 4
+
+
+def test_a_run_on_a_cpu_misses_no_device() -> None:
+    for name in ("selfgen-jax0102-cpu.trace.json.gz", "selfgen-jax0102-cpu.perfetto_trace.json.gz"):
+        trace = open_trace(real_traces.path(name))
+        assert trace.info.framework == "JAX"
+        assert trace.steps.numbers.tolist() == [0, 1, 2, 3, 4]
+        assert "no-device-work" not in {remark.code for remark in trace.trust.remarks}

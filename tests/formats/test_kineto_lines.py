@@ -1,9 +1,16 @@
-"""Events in libkineto's lines give the same columns as the same events in any other layout."""
+"""The same events in any layout give the same columns: libkineto's lines, other JSON, other wrappings."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import random
+import re
+import zipfile
+from collections.abc import Callable
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
+from tests.campaigns._samples import in_lines
+from tuiprof.analyses import available, run
 from tuiprof.formats import Cancelled, open_trace
-from tuiprof.formats.kineto import lines
+from tuiprof.formats.kineto import layout, lines
 from tuiprof.formats.kineto.columns import Books
 from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder
 from tuiprof.formats.kineto.lines import LineReader
+from tuiprof.model import Trace
+from tuiprof.report import Style, render_all
 
 HEAD = ("ph", "cat", "name", "pid", "tid")
 
@@ -68,7 +80,7 @@ def elsewise(texts: list[str]) -> bytes:
     return ",".join(text.replace("\n", " ") for text in texts).encode()
 
 
-def in_lines(texts: list[str]) -> bytes:
+def as_chunk(texts: list[str]) -> bytes:
     return ("\n" + ",\n".join(texts)).encode()
 
 
@@ -125,7 +137,7 @@ def events(draw: st.DrawFn) -> str:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events(), min_size=1, max_size=30))
 def test_the_layout_makes_no_difference(texts: list[str]) -> None:
-    ours, other = ChunkDecoder().decode(in_lines(texts)), ChunkDecoder().decode(elsewise(texts))
+    ours, other = ChunkDecoder().decode(as_chunk(texts)), ChunkDecoder().decode(elsewise(texts))
     assert ours.events == other.events == len(texts)
     assert ours.phases == other.phases
     assert rows(ours) == rows(other)
@@ -143,7 +155,7 @@ def usual(number: int) -> str:
 
 def test_usual_events_are_read_from_their_lines() -> None:
     texts = [usual(number) for number in range(50)] + [flow(number) for number in range(10)]
-    found = LineReader().read(in_lines(texts), Books())
+    found = LineReader().read(as_chunk(texts), Books())
     assert found is not None
     assert not found.texts
     assert found.phases == {"X": 50, "s": 10}
@@ -160,14 +172,14 @@ def test_usual_events_are_read_from_their_lines() -> None:
 )
 def test_an_event_of_another_layout_is_not_taken_for_part_of_its_neighbour(hidden: str) -> None:
     texts = [usual(number) for number in range(20)] + [hidden] + [usual(number) for number in range(20, 40)]
-    chunk = ChunkDecoder().decode(in_lines(texts))
+    chunk = ChunkDecoder().decode(as_chunk(texts))
     assert chunk.events == 41
     assert chunk.phases["X"] >= 40
 
 
 def test_a_phase_that_is_said_twice_counts_as_said_last() -> None:
     texts = [usual(number) for number in range(20)] + [flow(1), flow(2).replace('"id"', '"ph": "X", "id"')]
-    ours, other = ChunkDecoder().decode(in_lines(texts)), ChunkDecoder().decode(elsewise(texts))
+    ours, other = ChunkDecoder().decode(as_chunk(texts)), ChunkDecoder().decode(elsewise(texts))
     assert ours.phases == other.phases == {"X": 21, "s": 1}
     assert rows(ours) == rows(other)
 
@@ -180,7 +192,7 @@ def test_names_are_told_apart_however_many_there_are() -> None:
     for first in (0, 70_000):  # more than are remembered
         every = [f"{'long ' * (number % 50)}{number}" for number in range(first, first + 70_000)]
         texts = [written({**json.loads(base), "name": name}, {}) for name in every]
-        chunk = decoder.decode(in_lines(texts))
+        chunk = decoder.decode(as_chunk(texts))
         assert [chunk.names[code] for code in chunk.spans.name] == every
 
 
@@ -208,7 +220,7 @@ def test_places_of_a_mask(gaps: list[int], behind: int) -> None:
 
 
 def file_of(texts: list[str]) -> bytes:
-    return b'{"schemaVersion": 1, "traceEvents": [' + in_lines(texts) + b"\n  ]\n}\n"
+    return b'{"schemaVersion": 1, "traceEvents": [' + as_chunk(texts) + b"\n  ]\n}\n"
 
 
 def test_workers_read_lines_the_same(tmp_path: Path) -> None:
@@ -239,3 +251,135 @@ def test_a_trace_that_is_not_wanted_any_more_leaves_no_process(tmp_path: Path) -
         open_trace(path, cancelled=cancelled, workers=2)
     assert all(working)
     assert set(psutil.Process().children()) == before
+
+
+Json = Any
+
+
+def changed(value: Json, change: Callable[[str, Json], Json], key: str = "") -> Json:
+    """Return a document with its values and the order of its keys changed."""
+    if isinstance(value, dict):
+        return change("{}", {k: changed(v, change, k) for k, v in value.items()})
+    if isinstance(value, list):
+        return [changed(v, change) for v in value]
+    return change(key, value)
+
+
+def times(how: Callable[[str], Json]) -> Callable[[str, Json], Json]:
+    return lambda key, value: how(repr(value)) if key in ("ts", "dur") else value
+
+
+def reordered(order: Callable[[list[tuple[str, Json]]], Json]) -> Callable[[str, Json], Json]:
+    return lambda key, value: dict(order(list(value.items()))) if key == "{}" else value
+
+
+def kineto(document: Json) -> str:
+    head = "".join(
+        f"  {json.dumps(k)}: {json.dumps(v)},\n" for k, v in document.items() if k != "traceEvents"
+    )
+    whole = {"ph", "cat", "name", "pid", "tid", "args"}
+    events = (in_lines(e) if e.keys() >= whole else json.dumps(e, indent=1) for e in document["traceEvents"])
+    return "{\n" + head + '  "traceEvents": [\n' + ",\n".join(events) + "\n  ]\n}\n"
+
+
+def with_exponents(document: Json) -> str:
+    marked = changed(document, times(lambda text: f"@{Decimal(text):E}@"))
+    return re.sub(r'"@([^"]*)@"', r"\1", json.dumps(marked))
+
+
+def escaped(document: Json) -> str:
+    """Write every character of the names as a number."""
+    marked = changed(
+        document, lambda key, value: f"\0{value}" if key == "name" and type(value) is str else value
+    )
+    parts = json.dumps(marked).split('"\\u0000')
+    for i, part in enumerate(parts[1:], 1):
+        name, _, rest = part.partition('"')
+        parts[i] = '"' + "".join(f"\\u{ord(c):04x}" for c in json.loads(f'"{name}"')) + '"' + rest
+    return "".join(parts)
+
+
+LAYOUTS: dict[str, Callable[[Json], str]] = {
+    "compact": lambda d: json.dumps(d, separators=(",", ":")),
+    "pretty": lambda d: json.dumps(d, indent=4),
+    "lines end in CRLF": lambda d: json.dumps(d, indent=1, separators=(" ,", "\t: ")).replace("\n", "\r\n"),
+    "libkineto": kineto,
+    "libkineto, CRLF": lambda d: kineto(d).replace("\n", "\r\n"),
+    "escaped names": escaped,
+    "keys sorted": lambda d: json.dumps(changed(d, reordered(sorted))),
+    "keys reversed": lambda d: json.dumps(changed(d, reordered(lambda items: items[::-1])), indent=2),
+    "times as texts": lambda d: json.dumps(changed(d, times(str))),
+    "times with exponents": with_exponents,
+}
+WRAPPINGS = ("plain", "gzip", "members", "zip")
+
+
+def wrapped(data: bytes, how: str) -> bytes:
+    if how == "zip":
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("trace.json", data)
+        return out.getvalue()
+    chance = random.Random(1)
+    cuts = [0, *sorted(chance.sample(range(len(data)), 5 if how == "members" else 0)), len(data)]
+    parts = [data[low:high] for low, high in pairwise(cuts)]
+    return data if how == "plain" else b"".join(map(gzip.compress, parts))
+
+
+def said(trace: Trace) -> dict[str, Json]:
+    """Return all that a trace says."""
+    lanes = [(track.kind, str(track.pid), str(track.tid), track.name, track.device) for track in trace.tracks]
+    tables = {"events": trace.events, "instants": trace.instants, "counters": trace.counters}
+    rows = {name: table.drop("track").rows() for name, table in tables.items() if table is not None}
+    reports = [run(name, trace) for name in available()]
+    return {
+        **rows,
+        "lanes": [lanes[track] for track in trace.events["track"].to_list()],
+        "about": (trace.info.devices, trace.info.rank, trace.info.framework, trace.info.origin_unix_ns),
+        "trust": trace.trust.line,
+        "reports": render_all(reports, "json", style=Style()),
+    }
+
+
+@pytest.fixture(scope="module", params=["hta-event-sync-a100.json.gz", "tracelens-b300-moe.json.gz"])
+def document(request: pytest.FixtureRequest) -> Json:
+    text = gzip.decompress(real_traces.path(request.param).read_bytes())
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def expected(document: Json, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
+    path = tmp_path_factory.mktemp("whole") / "t.json"
+    path.write_text(json.dumps(document))
+    return said(open_trace(path, workers=0, cache=False))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(document: Json, expected: dict[str, Json], layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(LAYOUTS[layout](document).encode())
+    found = said(open_trace(path, workers=0, cache=False))
+    for part, value in expected.items():
+        assert found[part] == value, part
+
+
+@pytest.mark.parametrize("how", WRAPPINGS)
+def test_wrappings_and_cuts_at_any_place(
+    document: Json, expected: dict[str, Json], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.json"
+    for size in range(300, 6000, 811):
+        path.write_bytes(wrapped(LAYOUTS["libkineto" if size % 2 else "compact"](document).encode(), how))
+        monkeypatch.setattr(layout, "SIZE", size)
+        monkeypatch.setattr(layout, "_BLOCK", size // 3)
+        monkeypatch.setattr(layout.plan, "__defaults__", (size,))
+        trace = open_trace(path, workers=0, cache=False)
+        assert trace.events.drop("track").rows() == expected["events"], size
+        assert trace.trust.line == expected["trust"]
+
+
+def test_a_bare_list_has_the_same_events(document: Json, expected: dict[str, Json], tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document["traceEvents"]))
+    trace = open_trace(path, workers=0, cache=False)
+    assert trace.events.drop("track").rows() == expected["events"]

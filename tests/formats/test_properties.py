@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import open_trace
-from tuiprof.formats.kineto import numbers, tolerant
-from tuiprof.formats.kineto.decode import ChunkDecoder
+from tuiprof.formats.kineto import columns
+from tuiprof.formats.kineto.decode import ChunkDecoder, split_events
 
 
 def ns(text: str) -> int:
@@ -33,16 +33,16 @@ decimals = st.builds(
 @given(st.lists(decimals, min_size=1, max_size=30))
 def test_times_are_rounded_as_decimals(texts: list[str]) -> None:
     expected = [ns(text) for text in texts]
-    assert numbers.ns_from_text([text.encode() for text in texts]).tolist() == expected
-    quick = numbers.ns_from_numbers([json.loads(text) for text in texts])
+    assert columns.ns_from_text([text.encode() for text in texts]).tolist() == expected
+    quick = columns.ns_from_numbers([json.loads(text) for text in texts])
     assert quick is None or quick.tolist() == expected
 
 
 @given(st.lists(st.integers(10**15, 10**16 - 1), min_size=1, max_size=9), st.integers(0, 3))
 def test_stamps_written_alike(values: list[int], decimals: int) -> None:
     texts = [f"{value}{'.' if decimals else ''}{'7' * decimals}" for value in values]
-    expected = [ns(text) if ns(text) < numbers.LIMIT_NS else -(1 << 63) for text in texts]
-    assert numbers.ns_from_text([text.encode() for text in texts]).tolist() == expected
+    expected = [ns(text) if ns(text) < columns.LIMIT_NS else -(1 << 63) for text in texts]
+    assert columns.ns_from_text([text.encode() for text in texts]).tolist() == expected
 
 
 names = st.text(max_size=12)
@@ -105,7 +105,7 @@ values = st.recursive(
 def test_the_patient_splitter_agrees_with_json(values: list[object]) -> None:
     objects = [{"v": value} for value in values]
     data = ", ".join(map(json.dumps, objects)).encode() + b"]"
-    pieces = tolerant.split(data)
+    pieces = split_events(data)
     assert [json.loads(data[start:stop]) for start, stop in pieces.slices] == objects
     assert pieces.closed_at == len(data) - 1
     assert not pieces.damaged

@@ -109,7 +109,9 @@ def guessed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     "ranks-accumulate",
     "gradients of four micro-batches are added up, and averaged over both GPUs after each of them",
     "no_sync() for all but the last one",
+    "gradient-sync-each-pass",  # a rule that was written afterwards
     "exposed-collectives",
+    may_precede=("launch-bound",),
 )
 def _(bad: bool) -> Step:
     model = parallel(decoder(6, 2048))

@@ -32,7 +32,7 @@ def timed(name: str) -> dict[str, Any]:
     """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
     import torch
 
-    from tests.predictions.all_cases import CASES
+    from tests.predictions.run import CASES
 
     case = CASES[name]
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ def keep(
 def _names() -> list[str]:
     """Return every case for this machine, without importing torch here: the cases need the GPU's memory."""
     code = (
-        "import torch; from tests.predictions.all_cases import CASES; on_gpu = torch.cuda.is_available(); "
+        "import torch; from tests.predictions.run import CASES; on_gpu = torch.cuda.is_available(); "
         "print(*(name for name, case in CASES.items() if case.cpu != on_gpu))"
     )
     return subprocess.run(

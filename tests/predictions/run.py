@@ -1,4 +1,7 @@
-"""Runs one case, as a script that is recorded: ``python -m tests.predictions.run CASE [--steps N] [--good]``."""
+"""Every case, by name, and one of them as the script that is recorded.
+
+``python -m tests.predictions.run CASE [--steps N] [--good]``
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,18 @@ import argparse
 
 import torch
 
-from tests.predictions.all_cases import CASES
+from tests.predictions import (  # noqa: F401 - they add their cases
+    blind_cases,
+    blind_host_cases,
+    cpu_cases,
+    device_cases,
+    fresh_cases,
+    habit_cases,
+    other_cases,
+    unseen_cases,
+    written_cases,
+)
+from tests.predictions.cases import CASES
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tuiprof.probe.assembly import END, SOURCE
-from tuiprof.probe.frameworks.jax_hooks import install_jitted as install
-from tuiprof.probe.frameworks.jax_hooks import updates
+from tuiprof.probe.frameworks.xla_hooks import install_jitted as install
+from tuiprof.probe.frameworks.xla_hooks import updates
 from tuiprof.probe.steps import Steps
 
 

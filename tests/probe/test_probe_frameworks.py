@@ -132,7 +132,7 @@ def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[.
 MESH = """
 import sys, jax
 from jax.sharding import Mesh
-class Fence(next(module for name, module in sys.modules.items() if name.endswith("jax_hooks")).Fence):
+class Fence(next(module for name, module in sys.modules.items() if name.endswith("xla_hooks")).Fence):
     _devices = staticmethod(lambda jax: jax.local_devices())
 def fenced():
     fence = Fence()

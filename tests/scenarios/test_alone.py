@@ -13,8 +13,7 @@ import pytest
 from forked import ForkedPython
 from scripts import PACKAGES, SCENARIOS
 
-from tuiprof.ladder.headers import read
-from tuiprof.ladder.scenarios import ladders
+from tuiprof.ladder.scenarios import ladders, read_header
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
 
@@ -41,7 +40,7 @@ def test_a_script_copied_without_its_parts_names_their_folder(
     pytest.importorskip("jax")
     shutil.copytree(SCENARIOS / "common", tmp_path / "common")
     copy = shutil.copy(SCENARIOS / f"{name}.py", tmp_path)
-    ladder = read(Path(copy))
+    ladder = read_header(Path(copy))
     assert ladder is not None
     variant = {"giou_loss": "padded", "nms": "torch", "matmul_int8": "torch-bf16"}.get(name, ladder.baseline)
     arguments = ("--variant", variant, "--preset", "smoke", "--steps", "2", "--warmup", "0")

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from tuiprof.ladder.availability import Missing, availability
 from tuiprof.ladder.runner import plan
-from tuiprof.ladder.scenarios import Ladder, Missing, availability, least_steps, scan
+from tuiprof.ladder.scenarios import Ladder, least_steps, scan
 from tuiprof.ladder.state import Figures
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter

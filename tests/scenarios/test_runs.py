@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import pytest
 from forked import ForkedPython
 
-from tuiprof.ladder.scenarios import Missing, availability, command, find
+from tuiprof.ladder.availability import Missing, availability
+from tuiprof.ladder.scenarios import command, find
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tuiprof.ladder.scenarios import Available, Missing, Variant, availability, ladders
+from tuiprof.ladder.availability import Available, Missing, availability
+from tuiprof.ladder.scenarios import Variant, ladders
 from tuiprof.session.run import interpreter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

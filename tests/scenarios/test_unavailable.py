@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tuiprof.ladder.availability import Missing, availability
 from tuiprof.ladder.runner import plan
-from tuiprof.ladder.scenarios import Missing, Variant, availability, command, ladders
+from tuiprof.ladder.scenarios import Variant, command, ladders
 from tuiprof.session.run import interpreter
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}

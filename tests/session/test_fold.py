@@ -35,8 +35,8 @@ from tuiprof.session.log import (
     Step,
     Telemetry,
 )
+from tuiprof.session.store.folders import summary_of
 from tuiprof.session.store.meta import Clock, SessionMeta
-from tuiprof.session.store.summary import summary_of
 from tuiprof.tui.app.inline import strip_rows
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")

@@ -1,4 +1,4 @@
-"""What an interpreter has is asked of that interpreter, by real subprocesses."""
+"""Which interpreters are found on a home directory and a PATH of our own, and what is said of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tuiprof.errors import LaunchError
 from tuiprof.session.run import ask, interpreter
+from tuiprof.session.run.interpreter import find_interpreters
 
 
 def fake_python(path: Path, body: str) -> Path:
@@ -119,3 +120,48 @@ def test_another_python() -> None:
         check=True,
     )
     assert facts.version == said.stdout.strip()
+
+
+def python(folder: Path, name: str = "python", target: Path | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    if target is None:
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    else:
+        path.symlink_to(target)
+    return path
+
+
+def test_environments_conda_pyenv_and_path_are_found_once_each(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    base = python(home / ".pyenv" / "versions" / "3.12.1" / "bin")
+    active = python(tmp_path / "active" / "bin", target=base)
+    beside = python(project / ".venv" / "bin", target=base)
+    conda = python(tmp_path / "conda" / "train" / "bin")
+    on_path = python(tmp_path / "bin", "python3")
+    python(tmp_path / "bin", "python", target=on_path)  # the same one by another name
+    python(home / ".pyenv" / "shims")
+    (home / ".conda").mkdir()
+    (home / ".conda" / "environments.txt").write_text(f"{conda.parent.parent}\n/gone\n")
+    (tmp_path / "broken" / "bin").mkdir(parents=True)
+    (tmp_path / "broken" / "bin" / "python").write_text("not executable")
+    path = [
+        home / ".pyenv" / "shims",
+        tmp_path / "broken" / "bin",
+        tmp_path / "bin",
+        tmp_path / "bin",
+        tmp_path / "x",
+    ]
+    env = {"VIRTUAL_ENV": str(active.parent.parent), "PATH": os.pathsep.join(map(str, path))}
+
+    found = [(one.path, one.origin) for one in find_interpreters(project, env, home)]
+
+    assert found == [
+        (active, "active environment"),
+        (beside, ".venv in project"),
+        (conda, "conda train"),
+        (base, "pyenv 3.12.1"),
+        (tmp_path / "bin" / "python", "PATH"),
+        (Path(sys.executable), "tuiprof's own"),
+    ]

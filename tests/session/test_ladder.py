@@ -12,9 +12,7 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder.process import RUNNER_LOG
-from tuiprof.ladder.process import start as start_runner
-from tuiprof.ladder.runner import Progress, pending, plan, run, schedule
+from tuiprof.ladder.runner import RUNNER_LOG, Progress, pending, plan, run, schedule, start_in_background
 from tuiprof.ladder.scenarios import find_ladder as find_scenario
 from tuiprof.ladder.state import (
     KernelFigures,
@@ -337,7 +335,7 @@ def test_a_ladder_in_the_background_gets_the_users_environment(
     monkeypatch.setenv("MINE", "mine")
     os.putenv("POLARS_MAX_THREADS_HERE", "8")  # as this process alone has it for its own libraries
     try:
-        start_runner(ladder).wait()
+        start_in_background(ladder).wait()
     finally:
         os.unsetenv("POLARS_MAX_THREADS_HERE")
     given = (ladder.path / "control" / RUNNER_LOG).read_text()

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError
-from tuiprof.ladder.guard import differences, sources
-from tuiprof.ladder.runner import plan, run
+from tuiprof.ladder.runner import differences, plan, run, sources
 from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.ladder.state import LadderMeta, LadderRun, create
 from tuiprof.resources import shipped

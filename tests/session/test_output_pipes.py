@@ -22,10 +22,9 @@ from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, summary_of
 from tuiprof.session.store.output import Counts, lost_output, read_counts, trouble
 from tuiprof.session.store.status import Status, processes
-from tuiprof.session.store.summary import summary_of
 from tuiprof.system.process import alive
 
 Run = Callable[..., Session]

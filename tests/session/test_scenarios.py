@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tuiprof.errors import UsageProblem
-from tuiprof.ladder.availability import satisfies
-from tuiprof.ladder.scenarios import Available, Missing, availability, command, find, ladders, scan
+from tuiprof.ladder.availability import Available, Missing, availability, satisfies
+from tuiprof.ladder.scenarios import command, find, ladders, scan
 from tuiprof.session.run.interpreter import Facts
 from tuiprof.telemetry import Device
 

@@ -17,8 +17,7 @@ from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.writer_state import StepSeries
-from tuiprof.session.store.folders import Session
-from tuiprof.session.store.summary import summary_of
+from tuiprof.session.store.folders import Session, summary_of
 
 MS = 1_000_000
 

@@ -10,8 +10,7 @@ import pytest
 
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import render
-from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.run.source import LARGEST, own_files, script_of, texts
+from tuiprof.session.run.launch import MOST_SOURCE_BYTES, LaunchSpec, own_files, script_of, start, texts, wait
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import Scenario, Source, write_meta
 
@@ -71,14 +70,14 @@ def test_what_belongs_to_a_scenario_is_kept_up_to_a_size(script: Path) -> None:
     folder.mkdir()
     (folder / "kernel.cu").write_text("fast\n")
     (folder / "table.bin").write_bytes(b"\0\1")
-    (folder / "weights.txt").write_text("1" * LARGEST)
+    (folder / "weights.txt").write_text("1" * MOST_SOURCE_BYTES)
     before = ran(script, scenario=True)
     source = before.meta.source
     assert source is not None
     assert source.kept == ["train.py", "train/kernel.cu"]
     assert set(source.digests) == {"train.py", "train/kernel.cu", "train/table.bin", "train/weights.txt"}
     (folder / "kernel.cu").write_text("faster\n")
-    (folder / "weights.txt").write_text("2" * LARGEST)
+    (folder / "weights.txt").write_text("2" * MOST_SOURCE_BYTES)
     table = compare_targets(before.path, ran(script, scenario=True).path).table("script")
     assert table.rows.select("file", "change", "text").rows() == [
         ("train/kernel.cu", "-", "fast"),
@@ -137,7 +136,7 @@ def test_the_file_that_a_command_runs(tmp_path: Path) -> None:
 def test_of_a_full_folder_always_the_same_files_belong_to_a_scenario(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.run.source._MOST_FILES", 3)
+    monkeypatch.setattr("tuiprof.session.run.launch._MOST_FILES", 3)
     found = []
     for names in (["a/1.cu", "a/2.cu", "b.py", "c.py"], ["c.py", "b.py", "a/2.cu", "a/1.cu"]):
         folder = tmp_path / str(len(found)) / "kernel"

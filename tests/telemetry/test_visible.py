@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuiprof.telemetry import Device
-from tuiprof.telemetry.hardware import visible
+from tuiprof.telemetry import Device, visible
 
 UUIDS = ("GPU-0593d0f2-fa2c", "GPU-93127c69-b820", "GPU-93ff0000-1111", "GPU-aa000000-2222")
 

@@ -12,8 +12,7 @@ from on_screen import screen_text, until, until_shown, workers_done
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.opening.captures import Captures, captures_of, figures
-from tuiprof.tui.opening.captures_dialog import CapturesScreen
+from tuiprof.tui.opening.captures import Captures, CapturesScreen, captures_of, figures
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 

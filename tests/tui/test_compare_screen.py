@@ -11,16 +11,15 @@ from on_screen import screen_text, until, until_shown
 from textual.pilot import Pilot
 
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.compare.counterpart import counterpart, shift_between
+from tuiprof.tui.compare.charts import StepPair, column_heights
 from tuiprof.tui.compare.screen import CompareScreen
-from tuiprof.tui.compare.step_pair import StepPair, StepSeries, column_heights
+from tuiprof.tui.compare.view import counterpart, shift_between
 from tuiprof.tui.compare.widget import CompareView
-from tuiprof.tui.dialogs.dialog import PickScreen
+from tuiprof.tui.dialogs.dialog import PickScreen, ReadingScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
-from tuiprof.tui.dialogs.reading import ReadingScreen
-from tuiprof.tui.opening.compare_targets import beside
 from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import beside
 
 STEPS = 5
 
@@ -289,7 +288,7 @@ def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: o
 def test_the_bars_of_both_runs_are_apart() -> None:
     pair = StepPair()
     times = np.full(4, 10_000_000, dtype=np.int64)
-    pair.show((StepSeries("before", times), StepSeries("after", times)), "from the traces")
+    pair.show(times, times, "from the traces")
     lines = ["".join(text for text, _ in row) for row in pair.draw(120, 5)]
     assert "scale 0 to 10.0 ms" in lines[2]
     assert [line[9] for line in lines] == ["█", "█", "s", "█", "█"]

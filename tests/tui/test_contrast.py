@@ -19,7 +19,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.timeline.canvas import Overlay
-from tuiprof.tui.timeline.lane_cells import Kind
+from tuiprof.tui.timeline.view import Kind
 from tuiprof.tui.widgets.lines import ROLES
 
 #: Solid shapes: what they say lies in their height or shade, as in any chart.

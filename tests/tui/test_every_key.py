@@ -15,13 +15,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests import real_traces
-from tuiprof.ladder import process as ladder_runner
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library import data as library_data
-from tuiprof.tui.library.keys import library_keys
 from tuiprof.tui.library.screen import LibraryScreen
-from tuiprof.tui.live.keys import live_keys
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 
@@ -61,7 +58,7 @@ async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
     app = TuiprofApp(Start.live(run.session.path))
     async with app.run_test(size=(150, 44)) as pilot:
         await until_shown(pilot, "27.0 ms")
-        await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
+        await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
         await pilot.press("end")
         await until_shown(pilot, "● running")
 
@@ -71,7 +68,7 @@ async def test_on_a_replay(run: Synthetic) -> None:
     app = TuiprofApp(Start.replay(run.session.path, speed=8.0))
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "replay 8×")
-        await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
+        await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
         assert isinstance(app.screen, LiveScreen)
         assert app.screen.moment.replay is not None
 
@@ -82,7 +79,7 @@ async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
     app = TuiprofApp(Start.live(made.session.path))
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, "no step yet")
-        await press_all(pilot, LiveScreen, keys(list(live_keys(5))))
+        await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS))
 
 
 async def test_in_the_library_on_ladders_sessions_and_traces(
@@ -104,13 +101,15 @@ async def test_in_the_library_on_ladders_sessions_and_traces(
             items.move_to(index)  # type: ignore[attr-defined]
             items.focus()
             await until(pilot, lambda kind=kind: screen.current.startswith(kind))  # type: ignore[misc]
-            await press_all(pilot, LibraryScreen, keys(list(library_keys())))
+            await press_all(pilot, LibraryScreen, keys(LibraryScreen.BINDINGS))
         assert run.session.path.exists()  # deleting asks, and escape is no yes
 
 
 async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ladder_runner, "start", lambda ladder: pytest.fail("a form must come first"))
+    monkeypatch.setattr(
+        "tuiprof.ladder.runner.start_in_background", lambda ladder: pytest.fail("a form must come first")
+    )
     folder = tmp_path / "scenarios"
     folder.mkdir()
     (folder / "tiny.py").write_text(SCRIPT)

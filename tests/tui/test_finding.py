@@ -12,18 +12,17 @@ from trace_app import app_of, settle
 from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
-from tuiprof.tui.trace.finding import FindingHead, finding_rows
-from tuiprof.tui.trace.findings import Shown
-from tuiprof.tui.trace.view import tab_of_rule
+from tuiprof.tui.trace.head import FindingHead
+from tuiprof.tui.trace.view import Finding, finding_rows, tab_of_rule
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
-FOUND = Shown(
+FOUND = Finding(
     "nan-check", "a metric asks for NaN", "aggregation.py:93", "nan_strategy", "tuiprof ladder metrics",
-    1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 28.4e6, 7,
+    1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 7,
 )  # fmt: skip
 
 
-def lines_of(found: Shown, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
+def lines_of(found: Finding, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
     return ["".join(text for text, _ in row) for row in finding_rows(found, 1, count, width, height)]
 
 

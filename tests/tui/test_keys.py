@@ -14,7 +14,7 @@ from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
 from tuiprof.tui.app.palette import moves_cursor
-from tuiprof.tui.live.keys import live_keys
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.keys import load_settings
 from tuiprof.tui.timeline.timeline import Timeline
@@ -64,7 +64,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         await pilot.press("i")
         text = await until_shown(pilot, "i ids", str(config))
         assert isinstance(app.screen, HelpScreen)
-        for binding in live_keys(5):
+        for binding in LiveScreen.BINDINGS:
             assert not isinstance(binding, tuple)
             # Long ids may be cut by the width of the page, never left out.
             assert (str(binding.id) in text) == (binding.id in working), binding.id

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from on_screen import screen_text, until, until_shown, workers_done
 
-from tuiprof.cli.common import Invocation, ladder_or_none
-from tuiprof.ladder.process import runner_of
+from tuiprof.cli.options import Invocation
+from tuiprof.cli.targets import ladder_or_none
+from tuiprof.ladder.runner import runner_of
 from tuiprof.ladder.state import (
     Figures,
     KernelFigures,

@@ -17,10 +17,10 @@ from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
+from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.meta import Scenario, write_meta
-from tuiprof.session.store.summary import Summary
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.library.launch_form import RunForm
+from tuiprof.tui.library.launch import RunForm
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem, best_win, items
 from tuiprof.tui.live.screen import LiveScreen

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.meta import Labels
-from tuiprof.session.store.summary import Summary
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem, items
 from tuiprof.tui.widgets.spans import Choice, Row, row_width

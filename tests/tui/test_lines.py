@@ -10,9 +10,8 @@ from lines_app import Host, text_of_widget
 from rich.cells import cell_len
 from textual.geometry import Region, Size
 
-from tuiprof.tui.live.device_panel import DevicePanel
-from tuiprof.tui.live.phase_bar import PhaseBar
-from tuiprof.tui.live.view import DeviceView
+from tuiprof.tui.live.devices import DevicePanel, DeviceView
+from tuiprof.tui.live.panes import PhaseBar
 from tuiprof.tui.widgets.bars import Tab, TabBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row, fit, row_width, spread
 from tuiprof.tui.widgets.spans import wrap, wrap_row

@@ -21,11 +21,10 @@ from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.session.store.output import Counts
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
-from tuiprof.tui.live.output_pane import OutputBox, OutputPane
-from tuiprof.tui.live.panes import RunPanes
+from tuiprof.tui.live.charts import StripChart, chart_data
+from tuiprof.tui.live.panes import OutputBox, OutputPane, RunPanes
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.view import View, chart_data, stats_in_view
+from tuiprof.tui.live.view import View, stats_in_view
 from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.lines import Painted
 
@@ -416,7 +415,7 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.tui.live import view as live_view
+    from tuiprof.tui.live import charts
 
     made = recorded(tmp_path, 60)
     fold = read_fold(made.session)
@@ -425,7 +424,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     view = View(fold.now_ns, None, False)
     stats = stats_in_view(rank.steps, view)
     whole = chart_data(rank.steps, stats, view)
-    monkeypatch.setattr(live_view, "_MOST_STEPS", 100)
+    monkeypatch.setattr(charts, "_MOST_STEPS", 100)
     short = chart_data(rank.steps, stats, view)
     assert len(whole.ends_s) == len(rank.steps)
     assert float(short.high_ms.max()) == pytest.approx(float(whole.high_ms.max()))

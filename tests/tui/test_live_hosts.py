@@ -1,4 +1,4 @@
-"""The live screen on a run of several hosts."""
+"""The live screen on a run of several hosts or ranks, and where every thread of it is."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import time
 from pathlib import Path
 
-from on_screen import live, screen_text, until_shown
+from on_screen import live, screen_text, until, until_shown
+from synthetic import Synthetic
 
 from tests.session.host_parts import MS, START, S, goes_on, part
 from tests.session.session_logs import append, line
 from tuiprof.session.live.hosts import host_states
 from tuiprof.session.live.replay import read_fold
+from tuiprof.session.log import Stacks, Thread
 from tuiprof.session.store.folders import run_of
+from tuiprof.tui.live.devices import device_views
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.view import device_views, devices_of, hosts_row
+from tuiprof.tui.live.view import devices_of, hosts_row
 
 #: So long ago the run began: the screen's clock is the wall clock.
 AGO_S = (time.time_ns() - START) / S - 10
@@ -81,3 +84,46 @@ def test_the_devices_are_those_of_the_host_of_the_rank(tmp_path: Path) -> None:
         [device] = device_views(fold, devices_of(run, rank), rank)
         assert device.latest["util"] == share
         assert device.label == "gpu0"
+
+
+_FRAMES = [
+    ("/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),
+    ("/home/u/\x1b[31mtrain.py", 81, "train"),
+]
+
+
+def _answer(made: Synthetic, name: str, cause: str = "") -> None:
+    for rank in range(made.ranks):
+        at = made.mono_ns + made.t_ns
+        made.write(f"rank{rank}", Stacks(at, name, [Thread(_FRAMES, main=True)], cause=cause))
+
+
+async def test_the_processes_of_a_run_are_asked(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path, ranks=2)
+    made.start()
+    made.run_until(3)
+    asked = made.session.control
+    async with live(made.session.path).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "stacks")
+        await pilot.press("s")
+        await until(pilot, lambda: bool(list(asked.glob("stacks-*.json"))))
+        [request] = asked.glob("stacks-*.json")
+        _answer(made, request.stem.removeprefix("stacks-"))
+        text = await until_shown(
+            pilot, "ranks 0, 1 in all_reduce from", "Stack 1: ranks 0, 1", "distributed_c10d.py:3252"
+        )
+        assert "\x1b" not in text
+
+
+async def test_stacks_that_were_kept_are_shown_of_a_run_that_is_over(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path)
+    made.start()
+    made.run_until(3)
+    _answer(made, "stall-rank0-9", cause="no step for 31 s")
+    made.end(1)
+    async with live(made.session.path).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "failed (exit 1)")
+        await pilot.press("s")
+        await until_shown(pilot, "no step for 31 s: rank 0 in all_reduce from")
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))

@@ -19,7 +19,7 @@ from tuiprof.session.store.meta import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.forms import parse_slow
-from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.panes import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
 from tuiprof.tui.start import Start
@@ -301,9 +301,9 @@ async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.session.store.meta import viewings
-    from tuiprof.tui.live import overhead
+    from tuiprof.tui.live import moment
 
-    monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)
+    monkeypatch.setattr(moment, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:

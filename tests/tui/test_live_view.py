@@ -8,24 +8,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import Synthetic, recorded
 
 from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
+from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import Lane
 from tuiprof.session.live.series import NO_STATS
-from tuiprof.session.log import Telemetry
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.log import Memory, Telemetry, Uses
 from tuiprof.session.run import control
+from tuiprof.session.store.meta import Clock, DeviceMeta, SessionMeta
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
-from tuiprof.tui.live.captures import RunCaptures
-from tuiprof.tui.live.figures import Figures
-from tuiprof.tui.live.moment import Moment
-from tuiprof.tui.live.overhead import Overhead
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.verdict import Verdict
+from tuiprof.tui.live.captures import RunCaptures, Verdict
+from tuiprof.tui.live.charts import StripChart
+from tuiprof.tui.live.devices import device_notes, device_views
+from tuiprof.tui.live.moment import Figures, Moment, Overhead
 from tuiprof.tui.live.view import View
 from tuiprof.tui.widgets.spans import Row, row_width
 
@@ -75,7 +77,7 @@ class Bottom:
 
 
 def test_nothing_here_needs_textual() -> None:
-    modules = ("moment", "captures", "figures", "overhead", "verdict", "view", "other_runs")
+    modules = ("moment", "captures", "view")
     code = f"import {', '.join(f'tuiprof.tui.live.{name}' for name in modules)}, sys; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -276,12 +278,12 @@ def test_of_many_ranks_the_straggler_and_the_one_shown_stay() -> None:
 def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:
     with_gpu = Synthetic(tmp_path / "a").session.meta
     without = Synthetic(tmp_path / "b", gpus=0).session.meta
-    assert live_view.device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
-    assert live_view.device_notes(with_gpu, known=False, over=True) == ["no readings"]
+    assert device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
+    assert device_notes(with_gpu, known=False, over=True) == ["no readings"]
     with_gpu.absent = {"neuron": "no driver"}
-    assert live_view.device_notes(with_gpu, known=True, over=False) == ["not found: Neuron"]
+    assert device_notes(with_gpu, known=True, over=False) == ["not found: Neuron"]
     without.absent = dict.fromkeys(("nvidia", "amd", "neuron", "tpu"), "no driver")
-    [one_line] = live_view.device_notes(without, known=True, over=False)
+    [one_line] = device_notes(without, known=True, over=False)
     assert one_line == "no NVIDIA GPU, AMD GPU, Neuron, TPU found: tuiprof doctor"
     assert len(one_line) < 58, "cut in half of a screen of 120 columns"
 
@@ -312,8 +314,40 @@ def test_after_the_end_devices_show_what_they_did_during_the_last_steps(tmp_path
     after_ns = max(rank.last_step_ns for rank in fold.ranks) + 10**9
     host.extend([Telemetry(after_ns, "host", {"tree_cpu": 0.0})], 0)
     views = {
-        over: live_view.device_views(fold, moment.session.meta.devices, moment.rank, over=over)[-1]
+        over: device_views(fold, moment.session.meta.devices, moment.rank, over=over)[-1]
         for over in (False, True)
     }
     assert views[False].latest["tree_cpu"] == 0.0
     assert views[True].latest["tree_cpu"] > 1.0
+
+
+GPUS = [DeviceMeta(f"gpu{i}", "nvidia", "NVIDIA H200", None, {"uuid": f"GPU-{i}{i}"}) for i in range(4)]
+META = SessionMeta(1, "run", [], "/", 0, 0, devices=[DeviceMeta("host", "host", "CPU"), *GPUS])
+
+
+def allocated(others: str, *records: Any) -> dict[str, int]:
+    """Return the allocated bytes shown, by device."""
+    fold = Fold(Clock(META))
+    readings = [Telemetry(1, device.key, {"util": 0.5}) for device in META.devices]
+    fold.feed([Batch("recorder", readings), Batch("rank0", [*records])])
+    views = device_views(fold, META.devices, fold.lead, frozenset(f"gpu{number}" for number in others))
+    assert [view.key for view in views if view.foreign] == [f"gpu{number}" for number in others]
+    assert views[-1].foreign or views[-1].key == "host"
+    return {view.key: view.allocator[0] for view in views if view.allocator}
+
+
+@pytest.mark.parametrize(
+    ("others", "told", "keys"),
+    [
+        ("012", [Uses(1, 0, "33")], {"gpu3": 100}),
+        ("012", [], {"gpu3": 100}),  # one device, one index
+        ("", [], {"gpu0": 100}),  # counted as the monitor does, as far as is known
+        ("01", [], {}),  # either
+        ("", [Uses(1, 0, "22")], {"gpu2": 100}),
+        ("", [Uses(1, 0, "of another machine")], {}),
+    ],
+)
+def test_allocator_figures_stand_beside_the_device_they_are_of(
+    others: str, told: list[Uses], keys: dict[str, int]
+) -> None:
+    assert allocated(others, Memory(1, 0, 100, 200, 300), *told) == keys

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lines_app import Host, text_of_widget
 
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.view import ChartData, Mark
-from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.braille import (
+from tuiprof.tui.live.charts import (
     BRAILLE_BASE,
+    ChartData,
+    Mark,
+    StripChart,
     cells,
     column_ranges,
     dot_rows,
@@ -22,6 +22,7 @@ from tuiprof.tui.widgets.braille import (
     nice_step,
     text_of,
 )
+from tuiprof.tui.terminal import glyphs
 
 
 def test_columns_hold_every_step_and_cover_long_ones() -> None:

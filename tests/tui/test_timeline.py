@@ -11,11 +11,10 @@ from tuiprof.model import Window
 from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.canvas import label_cells
-from tuiprof.tui.timeline.lane_cells import paint, short_name
 from tuiprof.tui.timeline.lanes import Bars, Lost, idle_gap
-from tuiprof.tui.timeline.readout import instant_words, offset_text
+from tuiprof.tui.timeline.state import Viewport
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.view import instant_words, offset_text, paint, short_name
 from tuiprof.tui.widgets.rows import fit_text
 from tuiprof.whatif.replay import Losses
 

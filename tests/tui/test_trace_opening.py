@@ -20,10 +20,9 @@ from tuiprof import formats
 from tuiprof.errors import TraceError
 from tuiprof.formats import kineto
 from tuiprof.model import Trace, Window
-from tuiprof.tui.opening.loading import Opening
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Opening
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.state import Search
 from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")

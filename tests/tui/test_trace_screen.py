@@ -17,9 +17,8 @@ from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.trace import DeviceInfo
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.resources import shipped
-from tuiprof.tui.answers.detail import DetailPane
-from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.head import TraceHead
+from tuiprof.tui.answers.evidence import DetailPane
+from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import Headline, trace_facts
 from tuiprof.tui.trace.widget import TraceView
 from tuiprof.tui.widgets.table import VirtualTable

@@ -10,9 +10,8 @@ from on_screen import until
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
-from tuiprof.tui.answers.columns import default_columns
-from tuiprof.tui.dialogs.dialog import ColumnsScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.answers.view import default_columns
+from tuiprof.tui.dialogs.dialog import ColumnsScreen, ReadingScreen
 from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.filter import FilterLine
 

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from made_traces import MS, large_trace, small_trace
 from on_screen import until_shown
 from trace_app import TraceApp, app_of, settle
 
+from tuiprof.formats import open_trace
 from tuiprof.model import Trace
 from tuiprof.tui.app.help import HelpScreen
 from tuiprof.tui.dialogs.dialog import PickScreen
-from tuiprof.tui.timeline import lane_sketch, lanes
+from tuiprof.tui.timeline import lanes
 from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.trace import work
 from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
@@ -215,8 +218,8 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
             go_on.wait(20)
         return build(trace)
 
-    monkeypatch.setattr(lane_sketch, "WORTH_IT", 2000)
-    monkeypatch.setattr(lane_sketch, "_EVENTS", 100)
+    monkeypatch.setattr(lanes, "SKETCH_FROM", 2000)
+    monkeypatch.setattr(lanes, "_SKETCHED_EVENTS", 100)
     monkeypatch.setattr(lanes, "build", slow)
     app = app_of(large_trace(2000))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
@@ -230,6 +233,18 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
         await pilot.press("full_stop", "enter")
         await settle(pilot)
         assert "kernel_" in app.text("DetailPane")
+
+
+async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replaying its steps shows is not known when its first picture is drawn."""
+    monkeypatch.setattr(work, "_AT_ONCE", 0)
+    trace = open_trace(Path(__file__).parents[2] / "traces" / "planted-syncs.pt.trace.json.gz")
+    app = app_of(trace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        shown = app.view.work.trust
+        assert shown is not None
+        assert "slowed" in {remark.code for remark in shown.remarks}
 
 
 @pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "has no step 7")])

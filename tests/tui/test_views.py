@@ -11,8 +11,8 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable, Verdict, Win
 from tuiprof.model.report import Level
 from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
-from tuiprof.tui.timeline.results import Results
 from tuiprof.tui.trace import view
+from tuiprof.tui.trace.work import Results
 
 
 def report(name: str, level: Level, *, facts: tuple[Fact, ...] = ()) -> Report:
@@ -38,9 +38,9 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Results:
 def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Results) -> None:
     whole = Window()
     assert view.headline(results, whole, "fine", None).sentence.startswith("analysing")
-    results.work_out("fine", whole)
+    results.compute("fine", whole)
     assert view.headline(results, whole, "fine", None) == view.Headline("fine says so", "good", "", True)
-    results.work_out("bad", whole)
+    results.compute("bad", whole)
     assert view.headline(results, whole, "fine", None) == view.Headline("bad says so", "bad", "2", False)
     assert view.headline(results, whole, "bad", 0.4) == view.Headline(
         "so far, 40% read: bad says so", "bad", "", True
@@ -50,13 +50,13 @@ def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Result
 def test_without_any_report_it_says_so(results: Results) -> None:
     only = Results(results.trace, ["none"])
     for name in only.names:
-        only.work_out(name, Window())
+        only.compute(name, Window())
     assert view.headline(only, Window(), "none", None).sentence == "no analysis can answer on this trace"
 
 
 def test_tabs_are_marked_by_weight_and_titles_are_safe(results: Results) -> None:
     for name in ("fine", "bad", "none"):
-        results.work_out(name, Window())
+        results.compute(name, Window())
     tabs, apart = view.tabs_of(results, Window(), "fine")
     assert [(tab.key, tab.name, tab.mark) for tab in tabs] == [
         ("1", "fine", "✓"),

@@ -12,14 +12,14 @@ import polars as pl
 
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
-from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS, WaitLocation
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
-from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import SampledLine
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_count
@@ -296,7 +296,8 @@ class Evidence:
     def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the rows of the device work and the device API calls within host events."""
         trace = self.trace
-        calls_inside = trace.host_calls[_within(trace, rows[outermost(trace, rows)], trace.host_calls)]
+        outer = np.sort(rows[outermost(trace, rows)])
+        calls_inside = trace.host_calls[index_of_outer(trace, outer, trace.host_calls) >= 0]
         launch = trace.links.launch_of[trace.device_work]
         return trace.device_work[np.isin(launch, calls_inside)], calls_inside
 
@@ -316,18 +317,6 @@ def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
 
 def _called_from(caller: str, location: str) -> str:
     return f"{caller.rpartition('/')[2]} → {location}" if caller else location
-
-
-def _within(trace: Trace, outer: Ints, rows: Ints) -> Mask:
-    """Return which events begin inside one of some non-overlapping events of their thread."""
-    result = np.zeros(len(rows), dtype=bool)
-    outer = np.sort(outer)
-    for track in np.unique(trace.track_codes[outer]):
-        around = outer[trace.track_codes[outer] == track]
-        asked = np.flatnonzero(trace.track_codes[rows] == track)
-        at = np.searchsorted(trace.starts[around], trace.starts[rows[asked]], side="right") - 1
-        result[asked] = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[around[np.maximum(at, 0)]])
-    return result
 
 
 def times(per_step: float | None, count: int) -> str:

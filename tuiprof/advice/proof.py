@@ -165,11 +165,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
             Column(
-                "measured_ns",
-                "measured",
-                "ns",
-                "Step time before minus after.",
-                hidden=measured_ns is None,
+                "measured_ns", "measured", "ns", "Step time before minus after.", hidden=measured_ns is None
             ),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),

@@ -22,9 +22,7 @@ from tuiprof.analyses.shared.changes import (
 )
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
-from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import PERIOD_RULE, Scope, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
@@ -324,13 +322,7 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noi
             Column("before_count", "n before", "count"),
             Column("after_count", "n after", "count"),
             Column("name", "name", "text"),
-            Column(
-                "before_event",
-                "event before",
-                "count",
-                "Row of the longest event before.",
-                hidden=True,
-            ),
+            Column("before_event", "event before", "count", "Row of the longest event before.", hidden=True),
             Column("within_noise", "within the noise", hidden=True),
             Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
         ),
@@ -357,7 +349,7 @@ def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ..
         return (
             *_syncs(report),
             *_launches(report),
-            *_kinds(before, after, _median_step(before) * DEVICE_SHARE),
+            *_kinds(before, after, (figure_of(run("steps", before), "step_period_ns") or 0.0) * DEVICE_SHARE),
         )
     return tuple(_operators(report))
 
@@ -367,10 +359,6 @@ def changed_in_words(report: Report, before: Trace | None, after: Trace | None) 
     if before is None or after is None or not (before.steps.numbers.size and after.steps.numbers.size):
         return None
     return " · ".join(change_clauses(report, before, after)) or None
-
-
-def _median_step(trace: Trace) -> float:
-    return figure_of(run("steps", trace), "step_period_ns") or 0.0
 
 
 def _metric(report: Report, key: str) -> tuple[str, str, float | None]:

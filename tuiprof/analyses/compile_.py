@@ -10,8 +10,7 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, plural
-from tuiprof.analyses.shared.step_times import host_time_by_step
+from tuiprof.analyses.shared.scope import Scope, host_time_by_step, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, distinct, total, union
 from tuiprof.model.units import format_ns, format_share

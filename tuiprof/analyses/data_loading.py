@@ -13,8 +13,7 @@ from tuiprof.analyses.kernels import self_times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, device_word, plural
-from tuiprof.analyses.shared.step_times import host_time_by_step
+from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step, plural
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, total, union
 from tuiprof.model.report import Level
@@ -105,13 +104,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact("fetches", "batches", len(rows), "count"),
         Fact("fetch_median_ns", "median", float(np.median(lengths)), "ns"),
         Fact("fetch_longest_ns", "longest", int(lengths.max()), "ns"),
-        Fact(
-            "worker_processes",
-            "loader",
-            kind,
-            "text",
-            "By the name of the DataLoader's iterator.",
-        ),
+        Fact("worker_processes", "loader", kind, "text", "By the name of the DataLoader's iterator."),
     )
     run_inside = _functions(trace, scope, rows)
     return Report(

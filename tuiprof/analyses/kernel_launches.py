@@ -212,11 +212,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     return (
         Fact("launch_bound", "launch-bound", "yes" if figures.bound else "no", "text", _RULES[3].text),
         Fact(
-            "launch_bound_share",
-            "of step waiting for launches",
-            figures.bound_share,
-            "share",
-            _RULES[3].text,
+            "launch_bound_share", "of step waiting for launches", figures.bound_share, "share", _RULES[3].text
         ),
         Fact(
             "launch_bound_ns",
@@ -431,13 +427,7 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
         Column(by, "full name", "text", "As the trace writes it." if by == "kernel" else "", hidden=True),
         Column("per_step", "n/step", "count", "Launches a step.", hidden=not stepped),
         Column("count", "n", "count", "Launches in all.", hidden=stepped),
-        Column(
-            "idle_ns_per_step",
-            "idle/step",
-            "ns",
-            "Device idle time before it.",
-            hidden=not stepped,
-        ),
+        Column("idle_ns_per_step", "idle/step", "ns", "Device idle time before it.", hidden=not stepped),
         Column("idle_ns", "idle", "ns", "Device idle time before it.", hidden=stepped),
         Column(
             "host_ns_per_step", "host/step", "ns", "Host time in launch calls a step.", hidden=not stepped

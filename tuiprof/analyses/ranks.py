@@ -116,12 +116,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
                 "ns",
                 "Between the ranks' median steps.",
             ),
-            Fact(
-                "clock_spread_ns",
-                "clock difference",
-                _apart(_clocks(waits)),
-                "ns",
-            ),
+            Fact("clock_spread_ns", "clock difference", _apart(_clocks(waits)), "ns"),
             Fact("collectives", "collectives matched", waits.matched, "count"),
         ),
         (_table(frame, waits), _step_table(read, waits)),

@@ -8,9 +8,15 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, device_word, plural
-from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
-from tuiprof.analyses.shared.step_times import StepTimes, host_time_by_step, step_times
+from tuiprof.analyses.shared.scope import (
+    PERIOD_RULE,
+    Scope,
+    StepTimes,
+    device_word,
+    host_time_by_step,
+    plural,
+    step_times,
+)
 from tuiprof.model import (
     Chart,
     Column,
@@ -42,20 +48,14 @@ _FRAMEWORK_RANGE = (
 _BACKWARD = r"^autograd::engine::evaluate_function"
 
 _RULES = (
-    Rule(
-        "step",
-        "From start to end of the step's marker on the host. The device may lag behind.",
-    ),
+    Rule("step", "From start to end of the step's marker on the host. The device may lag behind."),
     PERIOD_RULE,
     Rule(
         "work of a step",
         "Device work belongs to the step whose call launched it, not to the marker it happens to run "
         "under; busy is the union of that work over all streams.",
     ),
-    Rule(
-        "slow step",
-        f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps.",
-    ),
+    Rule("slow step", f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps."),
     Rule(
         "what explains slow steps",
         "For each part of a step: its mean in slow steps minus its median over all steps. Parts "

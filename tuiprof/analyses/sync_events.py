@@ -11,8 +11,7 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import in_part, replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural, step_times
 from tuiprof.analyses.shared.wait_table import LEAD_NS, WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
@@ -258,11 +257,7 @@ def _facts(
 
 
 def _verdict(
-    scope: Scope,
-    groups: pl.DataFrame,
-    figures: dict[str, float | None],
-    word: str,
-    step: Calibrated | None,
+    scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Calibrated | None
 ) -> Verdict:
     count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
@@ -379,14 +374,8 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         Column("bytes", "bytes", "bytes", "Bytes its copies moved.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
-    moment = (
-        Column("start_ns", "at", "ns", "When the host began to wait."),
-        Column("step", "step", "text"),
-    )
-    lost = (
-        Column("empty_ns", f"{word} empty", "ns"),
-        Column("refill_ns", f"{word} refill", "ns"),
-    )
+    moment = (Column("start_ns", "at", "ns", "When the host began to wait."), Column("step", "step", "text"))
+    lost = (Column("empty_ns", f"{word} empty", "ns"), Column("refill_ns", f"{word} refill", "ns"))
     waited = Column("blocked_ns", "host blocked", "ns")
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)

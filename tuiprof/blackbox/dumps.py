@@ -103,51 +103,30 @@ _HELD: Final = ("active_allocated", "active_awaiting_free", "active_pending_free
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory that one line of the script holds.
+    """Memory that one line of the script holds."""
 
-    Attributes:
-        line: The innermost line of the script, ``file:line``.
-        function: Its function.
-        call: What it called.
-        size: Bytes.
-        blocks: Number of blocks.
-    """
-
-    line: str
+    line: str  # the innermost line of the script, ``file:line``
     function: str
-    call: str
-    size: int
+    call: str  # what it called
+    size: int  # bytes
     blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the snapshot tells of one device, bytes.
+    """What the snapshot tells of one device, bytes."""
 
-    Attributes:
-        index: Device index.
-        reserved: Taken from the driver.
-        allocated: In use by tensors.
-        waiting: Given back, but another stream may still read it.
-        largest_free: The largest piece that is reserved and free.
-        peak: Most that was allocated within the history; None = there is no history.
-        at_peak: What was allocated then by line, the largest first; of a snapshot without history what is now.
-        now: What is allocated now by line.
-        wanted: Bytes of the last allocation that failed; None = none has.
-        events: Events of the history.
-        segments: Number of segments.
-    """
-
-    index: int
-    reserved: int
-    allocated: int
-    waiting: int
-    largest_free: int
-    peak: int | None
+    index: int  # device index
+    reserved: int  # taken from the driver
+    allocated: int  # in use by tensors
+    waiting: int  # given back, but another stream may still read it
+    largest_free: int  # the largest piece that is reserved and free
+    peak: int | None  # most that was allocated within the history; None = there is no history
+    #: What was allocated then by line, the largest first; of a snapshot without history what is now
     at_peak: tuple[Held, ...]
-    now: tuple[Held, ...]
-    wanted: int | None
-    events: int
+    now: tuple[Held, ...]  # what is allocated now by line
+    wanted: int | None  # bytes of the last allocation that failed; None = none has
+    events: int  # events of the history
     segments: int
 
 
@@ -158,7 +137,7 @@ def read_snapshot(path: Path) -> list[Device]:
         The devices that hold memory or have a history, by index.
 
     Raises:
-        TraceError: It cannot be read, or is no snapshot.
+        TraceError: It cannot be read, or is not a snapshot.
     """
     found = load_plain(path)
     if not is_snapshot(found):
@@ -281,7 +260,7 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
     """Return what held the memory.
 
     Raises:
-        TraceError: It cannot be read, or is no snapshot.
+        TraceError: It cannot be read, or is not a snapshot.
     """
     devices = read_snapshot(path)
     facts: list[Fact] = []
@@ -420,43 +399,30 @@ OFF: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """One collective that a rank has entered.
+    """One collective that a rank has entered."""
 
-    Attributes:
-        number: Its number in the process group.
-        name: ``nccl:all_reduce``.
-        sizes: Input sizes, as written.
-        completed: Whether it has ended, as far as the recorder knows.
-        line: The innermost line of the script, ``file:line``; empty = the dump has no stacks.
-    """
-
-    number: int
-    name: str
-    sizes: str
-    completed: bool
-    line: str = ""
+    number: int  # its number in the process group
+    name: str  # ``nccl:all_reduce``
+    sizes: str  # input sizes, as written
+    completed: bool  # whether it has ended, as far as the recorder knows
+    line: str = ""  # the innermost line of the script, ``file:line``; empty = the dump has no stacks
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one rank has entered.
-
-    Attributes:
-        rank: The rank.
-        groups: Its collectives by the name of the process group, in order of their numbers.
-        members: Ranks of each process group.
-    """
+    """What one rank has entered."""
 
     rank: int
+    #: Its collectives by the name of the process group, in order of their numbers
     groups: Mapping[str, Sequence[Entered]]
-    members: Mapping[str, frozenset[int]]
+    members: Mapping[str, frozenset[int]]  # ranks of each process group
 
 
 def read_dump(path: Path, rank: int) -> Dump:
     """Read a dump, JSON or pickle.
 
     Raises:
-        TraceError: It is neither.
+        TraceError: It cannot be read, or is neither.
     """
     try:
         if path.stat().st_size > _MOST_FLIGHT_BYTES:

@@ -35,42 +35,25 @@ _INTERPRETER: Final = re.compile(r"(^<)|/lib/python\d[\d.]*/(?!(site|dist)-packa
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The threads of one process.
+    """The threads of one process."""
 
-    Attributes:
-        name: ``rank 3``, ``process 4711``.
-        threads: They.
-        rank: Its rank; None = none.
-    """
-
-    name: str
+    name: str  # ``rank 3``, ``process 4711``
     threads: Sequence[Thread]
-    rank: int | None = None
+    rank: int | None = None  # its rank; None = none
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Threads that are at the same line.
+    """Threads that are at the same line."""
 
-    Attributes:
-        main: They are main threads.
-        who: Whose they are: ``ranks 0–2``, and the threads' names where they are not the main ones.
-        call: What was called from the line: ``all_reduce``, ``loader next``; empty = nothing.
-        line: The innermost line of the user's, ``file:line``; where there is none the innermost of all.
-        function: The function that the line is in.
-        frames: One of the stacks, innermost first.
-        count: How many threads.
-        differ: The stacks differ elsewhere.
-    """
-
-    main: bool
-    who: str
-    call: str
-    line: str
-    function: str
-    frames: tuple[Frame, ...]
-    count: int
-    differ: bool
+    main: bool  # they are main threads
+    who: str  # whose they are: ``ranks 0–2``, and the threads' names where they are not the main ones
+    call: str  # what was called from the line: ``all_reduce``, ``loader next``; empty = nothing
+    line: str  # the innermost line of the user's, ``file:line``; where there is none the innermost of all
+    function: str  # the function that the line is in
+    frames: tuple[Frame, ...]  # one of the stacks, innermost first
+    count: int  # how many threads
+    differ: bool  # the stacks differ elsewhere
 
     @property
     def sentence(self) -> str:

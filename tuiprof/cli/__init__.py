@@ -24,30 +24,31 @@ from typing import Any, Final
 import click
 
 from tuiprof import __version__
-from tuiprof.cli import completing
 from tuiprof.cli.agent import mcp
-from tuiprof.cli.answering import why
-from tuiprof.cli.asking import stacks, steps
-from tuiprof.cli.attaching import attach, collect, detach
-from tuiprof.cli.checking import check
-from tuiprof.cli.common import Invocation, say
-from tuiprof.cli.comparing import compare, trend
+from tuiprof.cli.answering import fix, whatif, why
+from tuiprof.cli.attaching import attach, collect, detach, stacks, steps
+from tuiprof.cli.comparing import check, compare, trend
 from tuiprof.cli.ladders import ladder
-from tuiprof.cli.machine import completion, doctor
-from tuiprof.cli.reading import list_, open_, report
-from tuiprof.cli.running import record, replay, run
-from tuiprof.cli.serving import serve
-from tuiprof.cli.snapshot import snapshot
-from tuiprof.cli.whatif import fix, whatif
+from tuiprof.cli.options import Invocation, complete_ladders, completion_script, register_completion
+from tuiprof.cli.reading import list_, report
+from tuiprof.cli.running import record, run
+from tuiprof.cli.screens import open_, replay, serve, snapshot
+from tuiprof.cli.targets import open_screen, say
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.system.own_process import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")
-
-
+#: How a shell reads what `completion` prints.
+_ACTIVATE = {
+    "bash": 'eval "$(tuiprof completion bash)"   # in ~/.bashrc',
+    "zsh": 'eval "$(tuiprof completion zsh)"   # in ~/.zshrc',
+    "fish": "tuiprof completion fish > ~/.config/fish/completions/tuiprof.fish",
+}
 #: Options of the program, not of a verb.
 _OF_THE_PROGRAM = ("--sessions", "--scenarios", "--theme", "--ascii", "--no-ascii")
+#: What a write to stdout ends with where it is a file on a disk that is full, or gone.
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Verbs(click.Group):
@@ -133,7 +134,6 @@ def cli(
         os.environ["TUIPROF_ASCII"] = str(int(plain))
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
-        from tuiprof.cli.common import open_screen
         from tuiprof.tui.start import Start
 
         if python_ is not None:
@@ -147,32 +147,57 @@ def cli(
         ctx.default_map = {name: {"python_": str(python_)} for name in verbs}
 
 
-_VERBS = (
-    run,
-    record,
-    attach,
-    detach,
-    collect,
-    replay,
-    stacks,
-    steps,
-    ladder,
-    open_,
-    report,
-    why,
-    trend,
-    whatif,
-    fix,
-    compare,
-    snapshot,
-    serve,
-    mcp,
-    check,
-    list_,
-    doctor,
-    completion,
+@click.command()
+@click.argument("ladder", required=False, shell_complete=complete_ladders)
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Also list what each variant needs, and every part of tuiprof."
 )
-for _verb in _VERBS:
+@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to examine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def doctor(
+    invocation: Invocation, ladder: str | None, verbose: bool, python_: Path | None, as_json: bool
+) -> int:
+    """Show what is installed and what is missing.
+
+    Lists devices, frameworks and versions, how much of each ladder can run, and what the terminal supports. With
+    LADDER: what its variants need, and how to get it.
+    """
+    from tuiprof.cli.machine import examine, present
+
+    found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
+    sys.stdout.write(present(found, "json" if as_json else "text", ladder=ladder, verbose=verbose))
+    return 0
+
+
+@click.command(epilog="\b\n" + "\n".join(f"{shell:<6}{line}" for shell, line in _ACTIVATE.items()))
+@click.argument("shell", type=click.Choice(list(_ACTIVATE)))
+def completion(shell: str) -> int:
+    """Print the completion script for a shell."""
+    sys.stdout.write(completion_script(shell, click.get_current_context().find_root().command) + "\n")
+    return 0
+
+
+for _verb in (
+    *(run, record, attach, detach, collect, replay, stacks, steps),
+    *(
+        ladder,
+        open_,
+        report,
+        why,
+        trend,
+        whatif,
+        fix,
+        compare,
+        snapshot,
+        serve,
+        mcp,
+        check,
+        list_,
+        doctor,
+        completion,
+    ),
+):
     cli.add_command(_verb)
 
 
@@ -185,10 +210,6 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
         cut = args.index("--")
         return args[:cut], tuple(args[cut + 1 :])
     return args, None
-
-
-#: What a write to stdout ends with where it is a file on a disk that is full, or gone.
-_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickException:
@@ -211,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     if "_TUIPROF_COMPLETE" in os.environ:  # a shell asks
-        completing.register()
+        register_completion()
     args, command = _split(sys.argv[1:] if argv is None else argv)
     try:
         result: Any = cli.main(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tuiprof.cli import completing
-from tuiprof.cli.common import FORMATS, Invocation, Positive, chart_option, say
+from tuiprof.cli.options import FORMATS, Invocation, Positive, chart_option, complete_ladders
+from tuiprof.cli.targets import say
 from tuiprof.system.own_process import signals_kept
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _NOTHING_CAN_RUN: Final = 5
     epilog="Ctrl-C stops after the current trial, a second one at once; --resume continues. The exit status is 1 if "
     "a variant is wrong or failed, 130 if stopped, 5 if nothing can run here.",
 )
-@click.argument("name", required=False, shell_complete=completing.ladders)
+@click.argument("name", required=False, shell_complete=complete_ladders)
 @click.option("--variants", metavar="A,B,…", help="Only these variants and their baselines (default: all).")
 @click.option("--trials", type=click.IntRange(min=1), help="Timing trials per variant (default: 5).")
 @click.option(
@@ -188,7 +188,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
-    from tuiprof.telemetry.hardware import find_hardware
+    from tuiprof.telemetry import find_hardware
 
     return found, find_hardware().all
 
@@ -196,7 +196,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 def _trusted(measured: LadderRun) -> None:
     """Show the commands of a ladder that may come from somebody else, before any of them is run."""
     from tuiprof.errors import SessionError
-    from tuiprof.ladder.guard import must_be_own
+    from tuiprof.ladder.runner import must_be_own
 
     try:
         must_be_own(measured)

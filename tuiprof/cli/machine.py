@@ -1,50 +1,365 @@
-"""Verbs about this machine: doctor, completion."""
+"""What is here and what is missing: devices, the scripts' Python, scenarios, the terminal, where things are kept."""
 
 from __future__ import annotations
 
+import locale
+import os
+import shutil
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import click
+import tuiprof
+from tuiprof import plugins
+from tuiprof.errors import LaunchError, UsageProblem
+from tuiprof.ladder.availability import Missing, availability
+from tuiprof.ladder.scenarios import Ladder, Scan, scan
+from tuiprof.model import Column, Fact, Report, Table, Verdict
+from tuiprof.model.units import format_bytes
+from tuiprof.session.run.interpreter import Facts, facts
+from tuiprof.session.store.folders import sessions_root
+from tuiprof.telemetry import Device, Hardware, backends, find_hardware
 
-from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation
+if TYPE_CHECKING:
+    import polars as pl
 
-_ACTIVATE = {
-    "bash": 'eval "$(tuiprof completion bash)"   # in ~/.bashrc',
-    "zsh": 'eval "$(tuiprof completion zsh)"   # in ~/.zshrc',
-    "fish": "tuiprof completion fish > ~/.config/fish/completions/tuiprof.fish",
+#: Distributions that matter to somebody who trains models, in the order shown.
+FRAMEWORKS = (
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "triton",
+    "jax",
+    "jaxlib",
+    "torch-xla",
+    "libtpu",
+    "torch-neuronx",
+    "neuronx-cc",
+    "nki",
+    "lightning",
+    "transformers",
+    "xformers",
+    "flash-attn",
+    "numpy",
+)
+#: PyPI carries empty packages under the names of AWS's real ones.
+_PLACEHOLDERS = {"nki": "0.0.1", "torch-neuronx": "1.0", "neuronx-cc": "1.0.post1"}
+_SMALL_DISK = 2 << 30
+_PARTS = {
+    "formats": "format",
+    "analyses": "analysis",
+    "advice": "rule",
+    "telemetry": "telemetry",
+    "report": "output format",
 }
 
 
-@click.command()
-@click.argument("ladder", required=False, shell_complete=completing.ladders)
-@click.option(
-    "--verbose", "-v", is_flag=True, help="Also list what each variant needs, and every part of tuiprof."
-)
-@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to examine.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
-def doctor(
-    invocation: Invocation, ladder: str | None, verbose: bool, python_: Path | None, as_json: bool
-) -> int:
-    """Show what is installed and what is missing.
+def examine(
+    python: Path | None = None, *, scenarios: Iterable[Path] = (), sessions: Path | None = None
+) -> Report:
+    """Report what this machine has, for scripts that ``python`` (None = the active environment's) would run."""
+    hardware = find_hardware()
+    notes: list[str] = []
+    have: Facts | None = None
+    try:
+        have = facts(python)
+    except LaunchError as error:
+        notes.append(str(error))
+    ladders = scan(scenarios)
+    notes += [str(problem) for problem in ladders.problems]
+    root = sessions_root(sessions)
+    storage, storage_notes = _storage(root)
+    lacking, runnable, variants = _scenarios(ladders, have, hardware.all)
+    accelerators = [device for device in hardware.all if device.kind != "host"]
+    return Report(
+        "doctor",
+        "This machine",
+        _verdict(accelerators, have, runnable, variants),
+        facts=(
+            Fact("tuiprof", "tuiprof", tuiprof.__version__, "text"),
+            Fact("own_python", "its Python", f"{sys.version.split()[0]} ({sys.executable})", "text"),
+            Fact(
+                "script_python",
+                "scripts' Python",
+                f"{have.version} ({have.python})" if have else None,
+                "text",
+            ),
+            Fact("accelerators", "accelerators", len(accelerators), "count"),
+            Fact("variants_runnable", "scenario variants that can run", runnable, "count"),
+            Fact("variants", "scenario variants", variants, "count"),
+            *storage,
+        ),
+        tables=(
+            _devices(hardware),
+            _absent(hardware),
+            _frameworks(have),
+            _ladders(ladders.ladders, have, hardware.all),
+            lacking,
+            _terminal(os.environ, sys.stdout.isatty()),
+            _parts(),
+        ),
+        notes=(*notes, *storage_notes),
+    )
 
-    Lists devices, frameworks and versions, how much of each ladder can run, and what the terminal supports. With
-    LADDER: what its variants need, and how to get it.
+
+def present(report: Report, fmt: str = "text", *, ladder: str | None = None, verbose: bool = False) -> str:
+    """Return the report as a document; what single variants lack only where that is asked for.
+
+    Raises:
+        UsageProblem: There is no such ladder.
     """
-    from tuiprof.cli.examination import examine, present
+    import polars as pl
 
-    found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
-    sys.stdout.write(present(found, "json" if as_json else "text", ladder=ladder, verbose=verbose))
-    return 0
+    from tuiprof.report import render, stdout_style
+
+    tables = report.tables
+    if ladder is not None:
+        known = report.table("ladders").rows["ladder"].to_list()
+        if ladder not in known:
+            raise UsageProblem(f"there is no ladder {ladder!r}", f"there are {', '.join(known)}")
+        tables = tuple(
+            replace(table, rows=table.rows.filter(pl.col("ladder") == ladder))
+            for table in tables
+            if table.key in ("ladders", "lacking")
+        )
+        report = replace(report, facts=(), notes=())
+    elif fmt == "text" and not verbose:
+        tables = tuple(
+            replace(table, note="for the missing requirements: tuiprof doctor LADDER")
+            if table.key == "ladders"
+            else table
+            for table in tables
+            if table.key not in ("lacking", "parts")
+        )
+    style = replace(stdout_style(), details=True, rows=None)
+    return render(replace(report, tables=tables), fmt, style=style)
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{shell:<6}{line}" for shell, line in _ACTIVATE.items()))
-@click.argument("shell", type=click.Choice(list(_ACTIVATE)))
-def completion(shell: str) -> int:
-    """Print the completion script for a shell."""
-    from tuiprof.cli.completing import script
+def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, variants: int) -> Verdict:
+    if have is None:
+        return Verdict("no Python interpreter for scripts: see the notes", "bad")
+    counts: dict[str, int] = {}
+    for device in accelerators:
+        counts[device.name] = counts.get(device.name, 0) + 1
+    hardware = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+    where = hardware or f"no accelerator: the CPU ({have.cores} cores) is the device"
+    return Verdict(
+        f"{where}; {runnable} of {variants} scenario variants can run here", "good" if runnable else "warn"
+    )
 
-    sys.stdout.write(script(shell, click.get_current_context().find_root().command) + "\n")
-    return 0
+
+def _devices(hardware: Hardware) -> Table:
+    rows = [
+        {
+            "device": device.key,
+            "backend": backend,
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+            "details": ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in device.details.items()),
+        }
+        for backend, devices in hardware.devices.items()
+        for device in devices
+    ]
+    columns = (
+        Column("device", "device"),
+        Column("backend", "backend"),
+        Column("name", "name"),
+        Column("memory_bytes", "memory", "bytes"),
+        Column("details", "details", elide="end"),
+    )
+    return _table("devices", "Devices", columns, rows)
+
+
+def _absent(hardware: Hardware) -> Table:
+    rows = [
+        {"backend": name, "reason": absent.reason, "remedy": absent.remedy}
+        for name, absent in hardware.absent.items()
+    ]
+    columns = (Column("backend", "not found"), Column("reason", "why"), Column("remedy", "what to do"))
+    return _table("absent", "Absent", columns, rows, empty="all supported kinds of devices are present")
+
+
+def _frameworks(have: Facts | None) -> Table:
+    rows = []
+    for name in FRAMEWORKS:
+        version = have.distribution(name) if have else None
+        if version is None:
+            continue
+        remark = ""
+        if _PLACEHOLDERS.get(name) == version:
+            remark = "an empty placeholder: install AWS's from pip.repos.neuron.amazonaws.com"
+        elif name == "torch" and have is not None:
+            remark = "with CUDA" if have.torch_cuda else "without CUDA"
+        rows.append({"framework": name, "version": version, "remark": remark})
+    columns = (Column("framework", "package"), Column("version", "version"), Column("remark", ""))
+    where = f"in {have.python}" if have else "no interpreter"
+    return _table(
+        "frameworks", "Frameworks", columns, rows, empty=f"none of {', '.join(FRAMEWORKS[:6])} … {where}"
+    )
+
+
+def _ladders(ladders: Iterable[Ladder], have: Facts | None, devices: list[Device]) -> Table:
+    rows = []
+    for ladder in ladders:
+        can = sum(_can_run(variant, have, devices) is None for variant in ladder.variants)
+        rows.append({"ladder": ladder.name, "can": can, "of": len(ladder.variants), "title": ladder.title})
+    columns = (
+        Column("ladder", "ladder"),
+        Column("can", "can run", "count"),
+        Column("of", "of", "count"),
+        Column("title", "shows"),
+    )
+    return _table("ladders", "Scenarios", columns, rows, empty="no scenarios found")
+
+
+def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[Table, int, int]:
+    """Return what variants lack, how many can run, and how many there are."""
+    lacking: dict[tuple[str, str, str], list[str]] = {}
+    variants = 0
+    for ladder in found.ladders:
+        for variant in ladder.variants:
+            variants += 1
+            missing = _can_run(variant, have, devices)
+            if missing is not None:
+                lacking.setdefault((ladder.name, *missing), []).append(variant.name)
+    rows = [
+        {
+            "ladder": ladder,
+            "count": len(names),
+            "reason": reason,
+            "remedy": remedy,
+            "variants": ", ".join(names),
+        }
+        for (ladder, reason, remedy), names in lacking.items()
+    ]
+    columns = (
+        Column("ladder", "ladder"),
+        Column("count", "variants", "count"),
+        Column("reason", "lack"),
+        Column("remedy", "what to do"),
+        Column("variants", "which"),
+    )
+    table = _table(
+        "lacking", "Missing requirements of scenarios", columns, rows, empty="every variant can run here"
+    )
+    return table, variants - sum(map(len, lacking.values())), variants
+
+
+def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[str, str] | None:
+    if have is None:
+        return "no Python interpreter", ""
+    answer = availability(variant, have, devices)
+    return (answer.reason, answer.remedy) if isinstance(answer, Missing) else None
+
+
+def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str, str, str]]:
+    """Return what the terminal can do, as far as it answers: what, found, advice."""
+    size = shutil.get_terminal_size((0, 0))
+    term = environment.get("TERM", "")
+    console = term in ("", "dumb", "linux", "vt100")
+    rows = []
+    if not tty:
+        rows.append(("output", "not a terminal", "the dashboard needs one; report and record do not"))
+    small = size.columns and (size.columns < 80 or size.lines < 24)
+    found = f"{size.columns}×{size.lines}" if size.columns else "unknown"
+    rows.append(("size", found, "80×24 is the smallest that shows everything" if small else ""))
+    if environment.get("NO_COLOR"):
+        colours, advice = "off (NO_COLOR)", ""
+    elif environment.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        colours, advice = "16 million", ""
+    elif "256" in term:
+        colours, advice = "256", "set COLORTERM=truecolor if your terminal has it"
+    else:
+        colours, advice = ("none" if term in ("", "dumb") else "16"), "TERM=xterm-256color gives more"
+    rows.append(("colours", colours, advice))
+    encoding = locale.getpreferredencoding(False)
+    unicode = encoding.lower().replace("-", "") == "utf8"
+    rows.append(("text", encoding, "" if unicode else "charts need UTF-8: set LANG=C.UTF-8"))
+    braille = "no" if not unicode or console else "most likely (depends on the font)"
+    rows.append(("braille", braille, "" if braille != "no" else "charts fall back to blocks"))
+    rows.append(("mouse", "no" if console else "most likely", ""))
+    inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
+    if inside:
+        advice = "" if inside == "tmux" else "screen shows fewer colours than tmux"
+        rows.append(("inside", inside, advice))
+    if environment.get("SSH_CONNECTION"):
+        keep = "" if inside else "runs continue if the connection drops; return with tuiprof attach"
+        rows.append(("SSH", "yes (latency not measured)", keep))
+    return rows
+
+
+def _terminal(environment: Mapping[str, str], tty: bool) -> Table:
+    rows = [
+        {"what": what, "found": found, "advice": advice}
+        for what, found, advice in terminal_facts(environment, tty)
+    ]
+    columns = (Column("what", "terminal"), Column("found", "found"), Column("advice", "advice"))
+    return _table("terminal", "Terminal", columns, rows)
+
+
+def _parts() -> Table:
+    from tuiprof import analyses, formats
+
+    rows = [{"part": "format", "name": f.name, "title": f.title} for f in formats.available().values()]
+    rows += [{"part": "analysis", "name": a.name, "title": a.title} for a in analyses.available().values()]
+    rows += [{"part": "telemetry", "name": name, "title": ""} for name in backends()]
+    for room in plugins.ROOMS:
+        failed = plugins.discover(room).failed
+        rows = [
+            row for row in rows if (row["part"], row["name"]) not in {(_PARTS[room], name) for name in failed}
+        ]
+        rows += [
+            {"part": _PARTS[room], "name": name, "title": f"unavailable: {why}"}
+            for name, why in failed.items()
+        ]
+    columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
+    return _table("parts", "Formats, analyses and telemetry backends", columns, rows)
+
+
+def _storage(root: Path) -> tuple[list[Fact], list[str]]:
+    """Return where sessions and the cache are kept and how much room there is."""
+    import platformdirs
+
+    notes = []
+    there = next(path for path in (root, *root.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        notes.append(f"sessions cannot be written to {there}: set TUIPROF_SESSIONS or use --sessions")
+    if free < _SMALL_DISK:
+        notes.append(
+            f"only {format_bytes(free)} free in {there}: a captured trace can take several hundred MB"
+        )
+    cache = Path(platformdirs.user_cache_dir("tuiprof", appauthor=False))
+    return [
+        Fact("sessions", "sessions in", str(root), "text"),
+        Fact("sessions_free_bytes", "free there", free, "bytes"),
+        Fact("cache", "cache in", str(cache), "text"),
+        Fact("cache_bytes", "cache size", sum(_sizes(cache)), "bytes"),
+    ], notes
+
+
+def _sizes(folder: Path) -> Iterable[int]:
+    for path in folder.rglob("*"):
+        try:
+            yield path.stat().st_size
+        except OSError:  # removed meanwhile by another process
+            continue
+
+
+def _table(
+    key: str,
+    title: str,
+    columns: tuple[Column, ...],
+    rows: list[dict[str, Any]],
+    empty: str = "nothing found",
+) -> Table:
+    return Table(key, title, columns, _frame(columns, rows), empty=empty)
+
+
+def _frame(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pl.DataFrame:
+    import polars as pl
+
+    kinds = {column.key: pl.Int64 if column.kind in ("bytes", "count") else pl.String for column in columns}
+    return pl.DataFrame(rows, schema=kinds)

@@ -1,121 +1,49 @@
-"""Verbs that read what was recorded: open, report, list."""
+"""Verbs that print what was recorded: report, of one trace, a session or the many ranks of a job, and list."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli import completing
 from tuiprof.cli.answering import black_box_reports, page, write_page_of_trace
-from tuiprof.cli.common import (
+from tuiprof.cli.options import (
     Invocation,
     chart_option,
+    complete_analyses,
+    complete_targets,
     convert_option,
+    fleet_options,
     format_option,
-    ladder_or_none,
-    open_rank,
-    open_screen,
-    say,
-    session_or_none,
-    step_window,
     trace_options,
-    traces_at,
 )
-from tuiprof.cli.fleet import fleet_options, gathered, is_job, is_view, report_fleet, split_targets
+from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
 
 if TYPE_CHECKING:
+    from tuiprof.fleet.fleet import Fleet
+    from tuiprof.fleet.gather import Executor, File, Progress
     from tuiprof.model import Report, Trace, Unavailable
     from tuiprof.report import Style
     from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
 DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels", "advice")
-
-
-@click.command("open", short_help="Open a trace, a directory, a URL, a session or a ladder.")
-@click.argument("target", shell_complete=completing.targets)
-@trace_options
-@convert_option
-@click.option("--against", metavar="OTHER", help="Compare with this earlier trace or session.")
-@click.option(
-    "--ranks", is_flag=True, help="Show all ranks of a DIRECTORY: which come late, and in which steps."
-)
-@click.pass_obj
-def open_(
-    invocation: Invocation,
-    target: str,
-    rank: int | None,
-    run_: str | None,
-    convert: bool | None,
-    against: str | None,
-    ranks: bool,
-) -> int:
-    """Open a trace FILE, a DIRECTORY of traces, a URL, a SESSION or a measured LADDER."""
-    from tuiprof.tui.start import Start
-
-    if against is not None:
-        return open_screen(Start.compare(against, target, sessions=invocation.sessions))
-    ladder = ladder_or_none(invocation, target)
-    if ladder is not None:
-        return open_screen(Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios))
-    session = session_or_none(invocation, target)
-    if ranks:
-        return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
-    if session is not None and rank is None and run_ is None:
-        return open_screen(Start.live(session.path))
-    from tuiprof.blackbox.dumps import is_pickle
-    from tuiprof.errors import UsageProblem
-    from tuiprof.formats import sniff
-    from tuiprof.formats.neuron.captures import refuse
-    from tuiprof.model.characters import shell_word
-
-    if session is None and Path(target).is_file() and is_pickle(Path(target)):
-        raise UsageProblem(
-            f"{target} is a pickle, which the screens cannot show",
-            f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
-        )
-    place = session.with_traces(rank).path / "traces" if session is not None else Path(target)
-    found = traces_at(place if session is not None else target, run_, rank, convert)
-    path = found.file(rank).path
-    # What is no trace is said here, before the screen changes.
-    sniff(path)
-    refuse(path)
-    return open_screen(Start.trace(path, directory=place if place in path.parents else None))
-
-
-def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> Path:
-    """Return the folder in which the ranks of a job lie.
-
-    Raises:
-        TraceError: It contains no trace.
-        UsageProblem: It holds one rank.
-    """
-    from tuiprof.errors import UsageProblem
-    from tuiprof.model.characters import shell_word
-
-    if session is not None and session.others:
-        raise UsageProblem(
-            f"the captures of {session.id} are in one folder per host, which the map cannot open together",
-            f"tuiprof report {shell_word(session.id)} stragglers heat -f html > job.html",
-        )
-    place = session.path / "traces" if session is not None else Path(target)
-    found = traces_at(place if session is not None else target, run, several=True)
-    if len(found) < 2:
-        raise UsageProblem(
-            f"{target} contains the trace of a single rank", f"tuiprof open {shell_word(target)}"
-        )
-    folders = {file.path.parent for file in found.files}
-    return folders.pop() if len(folders) == 1 else place
+#: Where stderr is no terminal, a line of progress is written so often, s.
+_LINE_EVERY_S: Final = 10.0
+#: Rows of a table on the page of a job.
+_ROWS: Final = 8
 
 
 @click.command(short_help="Print a report on a trace, a directory of traces or a session.")
-@click.argument("target", shell_complete=completing.targets)
-@click.argument("analyses", nargs=-1, shell_complete=completing.analyses)
+@click.argument("target", shell_complete=complete_targets)
+@click.argument("analyses", nargs=-1, shell_complete=complete_analyses)
 @format_option()
 @click.option("--step", type=int, help="Analyse only this step.")
 @click.option("--verbose", "-v", is_flag=True, help="Every analysis with its tables (text, md).")
@@ -350,3 +278,205 @@ def list_(invocation: Invocation, as_json: bool) -> int:
         reports.append(ladder_report.listing(ladders, root))
     sys.stdout.write(render_all(reports, style=replace(stdout_style(), rows=None)))
     return 0
+
+
+def split_targets(target: str, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Part what was typed after the first target into further targets and names of analyses or views."""
+    from tuiprof.formats.remote import is_url
+
+    def is_target(word: str) -> bool:
+        return is_url(word) or (os.path.exists(word) and ("/" in word or "." in word or os.path.isdir(word)))
+
+    return (target, *filter(is_target, names)), tuple(name for name in names if not is_target(name))
+
+
+def is_view(name: str) -> bool:
+    """Whether a name is that of a view of many ranks."""
+    from tuiprof.fleet.views import NAMES
+
+    return name in NAMES
+
+
+def is_job(target: str, run: str | None) -> bool:
+    """Whether a target is a folder that holds two ranks of a run or more; what it is not is said elsewhere."""
+    from tuiprof.errors import TuiprofError
+    from tuiprof.formats import open_set
+
+    if not os.path.isdir(target):
+        return False
+    try:
+        return len(open_set(target, run=run)) > 1
+    except TuiprofError:
+        return False
+
+
+def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) -> list[File]:
+    """Return the files that targets stand for: all ranks of the newest run of each folder, or of the run named.
+
+    Raises:
+        TraceError: A target holds no trace.
+        UsageProblem: There is no such run.
+    """
+    from tuiprof.cli.targets import traces_at
+    from tuiprof.fleet.gather import File
+
+    found: list[tuple[Path, int, int]] = []
+    for target in targets:
+        session = session_or_none(invocation, target)
+        for folder in [target] if session is None else _trace_folders(session):
+            known = traces_at(folder, run, several=True)
+            found += [(file.path, file.rank, file.size_bytes) for file in known.files]
+    ranks = [rank for _, rank, _ in found]
+    if len(set(ranks)) < len(ranks):
+        say("tuiprof: several files have the same rank: they are numbered in the order given")
+        found = [(path, number, size) for number, (path, _, size) in enumerate(found)]
+    return [
+        File(number, str(path.absolute()), rank, size or _size(path))
+        for number, (path, rank, size) in enumerate(found)
+    ]
+
+
+def _trace_folders(session: Session) -> list[Path]:
+    """Return where the traces of a session lie: of a run of several hosts, those of each that has some."""
+    folders = [part.path / "traces" for part in session.parts if part.traces()]
+    return folders or [session.path / "traces"]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def gathered(
+    invocation: Invocation, targets: Sequence[str], run: str | None, on: str | None, dask_workers: int | None
+) -> Fleet:
+    """Read all ranks of some targets.
+
+    Raises:
+        TuiprofError: There is no trace, or what reads them is lost.
+        UsageProblem: ``on`` says nothing that is known.
+    """
+    from tuiprof.analyses.shared.scope import plural
+    from tuiprof.fleet.fleet import Fleet
+    from tuiprof.fleet.gather import gather
+
+    files = files_of(invocation, targets, run)
+    with (
+        executor(on, dask_workers, files) as works,
+        progress_of(f"reading {plural(len(files), 'file')} on {works.name}") as progress,
+    ):
+        return Fleet(gather(files, works, progress))
+
+
+def report_fleet(
+    fleet: Fleet, views: Sequence[str], format_: str, title: str, verbose: bool, rules: bool, charts: bool
+) -> int:
+    """Print what many ranks say of their job: some views in full, or the page. Returns the exit status: 3 = nothing
+    read.
+    """
+    from dataclasses import replace
+
+    from tuiprof.fleet.views import NAMES, reports
+    from tuiprof.model import Unavailable
+    from tuiprof.report import render_all, stdout_style
+
+    style = stdout_style()
+    style = replace(style, rules=rules, charts=style.charts and charts, title=title, details=verbose)
+    named = tuple(views) or NAMES
+    if not views and not verbose and format_ in ("text", "md"):
+        style = replace(style, rows=_ROWS)
+        named = tuple(name for name in NAMES if name != "files" or len(fleet.unread))
+    answers = sorted(reports(fleet, named), key=lambda answer: isinstance(answer, Unavailable))
+    sys.stdout.write(render_all(answers, format_, style=style))
+    return 0 if len(fleet.read) else 3
+
+
+@contextlib.contextmanager
+def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) -> Iterator[Executor]:
+    """Open what reads the files.
+
+    Raises:
+        UsageProblem: ``on`` says nothing that is known, or contradicts ``dask_workers``.
+        TuiprofError: Dask is not installed, or its scheduler does not answer.
+    """
+    from tuiprof.errors import UsageProblem
+
+    where, _, rest = (on or "").partition(":")
+    if on is not None and dask_workers is not None and where != "ssh":
+        raise UsageProblem("--on and --dask-workers cannot be used together", "omit one of them")
+    if where in ("", "processes") and dask_workers is None:
+        from tuiprof.fleet.gather import Processes, affordable
+
+        if rest and not (rest.isdecimal() and int(rest)):
+            raise UsageProblem(
+                f"--on {on}: {rest!r} is not a number of processes", "for example --on processes:4"
+            )
+        workers = int(rest) if rest else affordable(max((file.size for file in files), default=0))
+        yield Processes(max(1, min(workers, len(files))))
+        return
+    if where not in ("", "dask", "ssh"):
+        raise UsageProblem(
+            f"--on {on} is unknown", "use processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
+        )
+    from tuiprof.fleet.dask_ import Dask
+
+    address = f"tcp:{rest}" if rest.startswith("//") else f"tcp://{rest}"
+    if on is not None and not rest.strip("/"):
+        raise UsageProblem(
+            "--on dask needs the address of a scheduler", "dask://HOST:8786, or --dask-workers N"
+        )
+    if where == "ssh":
+        hosts = [host for host in rest.removeprefix("//").split(",") if host]
+        if not hosts:
+            raise UsageProblem("--on ssh needs hosts", "for example --on ssh://node1,me@node2:2222")
+        works = Dask(hosts=hosts, workers=dask_workers or 1)
+    else:
+        works = Dask(address) if dask_workers is None else Dask(workers=dask_workers)
+    try:
+        yield works
+    finally:
+        works.close()
+
+
+@contextlib.contextmanager
+def progress_of(what: str) -> Iterator[Callable[[Progress], None]]:
+    """Show on stderr how far reading is and how long it still takes: a bar on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[files]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None, files="")
+
+            def shown(now: Any) -> None:
+                bar.update(
+                    task,
+                    completed=now.bytes,
+                    total=now.bytes_in_all or None,
+                    files=f"{now.files}/{now.files_in_all}",
+                )
+
+            yield shown
+        return
+    began = said = time.monotonic()
+
+    def line(now: Any) -> None:
+        nonlocal said
+        at = time.monotonic()
+        if at - said < _LINE_EVERY_S or now.files == now.files_in_all:
+            return
+        said = at
+        share = now.bytes / now.bytes_in_all if now.bytes_in_all else now.files / now.files_in_all
+        left = (at - began) * (1 - share) / share if share else 0.0
+        failed = f", {now.failed} cannot be read" if now.failed else ""
+        say(f"tuiprof: {what}: {now.files} done{failed}, about {left:.0f} s left")
+
+    yield line

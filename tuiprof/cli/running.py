@@ -1,28 +1,133 @@
-"""Verbs that run a script or look at one that runs: run, record, attach, replay."""
+"""Verbs that launch a script: run, record. Without a screen, progress goes to stderr and signals are passed on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, launch_options, open_screen, say
-from tuiprof.cli.triggers import trigger_options, triggers
+from tuiprof.cli.options import Function, Invocation, complete_scenarios
+from tuiprof.cli.targets import open_screen, say
+from tuiprof.system import own_process
 
 if TYPE_CHECKING:
+    from tuiprof.session.live.fold import Fold
     from tuiprof.session.run.launch import LaunchSpec
     from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.meta import TriggerRequest
+    from tuiprof.session.store.status import Status
 
 _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --lr 1e-3."
+_TIMES_NS: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SIZES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
+    f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)
+}
+_NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([^\W\d]*|×)\s*")
+_POLL_S: Final = 0.1
+#: Without a terminal a line of progress is written this often.
+_PLAIN_EVERY_S: Final = 10.0
+
+
+def launch_options(function: Function) -> Function:
+    """Add the options that ``run`` and ``record`` share."""
+    options = (
+        click.option(
+            "--preset",
+            metavar="NAME",
+            default="fit",
+            show_default=True,
+            help="Size of a scenario: paper (as published), smoke (small), fit (what this machine can run), or "
+            "one of its own.",
+        ),
+        click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
+        click.option(
+            "--python",
+            "python_",
+            type=click.Path(path_type=Path),
+            help="Interpreter that runs the script (default: the active environment's).",
+        ),
+        click.option("--name", help="Session name (default: the script's name)."),
+        click.option(
+            "--capture",
+            metavar="N[@STEP]",
+            help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
+            "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
+        ),
+        click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
+        click.option(
+            "--stack", is_flag=True, help="Capture Python stacks: finds source lines, but slows the capture."
+        ),
+        click.option(
+            "--shapes",
+            is_flag=True,
+            help="Capture operator input shapes, to compare kernels with the chip's peak rates.",
+        ),
+        click.option(
+            "--memory",
+            is_flag=True,
+            help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
+        ),
+        click.option(
+            "--watch-nan",
+            is_flag=True,
+            help="Check loss and gradients for NaN once per step, without stalling.",
+        ),
+        click.option(
+            "--step-at",
+            metavar="FILE:LINE",
+            help="End a step each time this line has run; for the line of a loop, at each iteration.",
+        ),
+        click.option(
+            "--step-function",
+            metavar="MODULE:NAME",
+            help="End a step each time this function returns; the script itself is __main__.",
+        ),
+        click.option(
+            "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def trigger_options(function: Function) -> Function:
+    """Add the options for triggered captures."""
+    options = (
+        click.option(
+            "--capture-slower",
+            metavar="1.5x|40ms",
+            help="When a step takes longer than this (1.5x: 1.5 times the median), profile the steps after it. At "
+            "most every 30 s; not in the first 10 steps.",
+        ),
+        click.option(
+            "--capture-every",
+            type=click.IntRange(min=1),
+            metavar="STEPS",
+            help="Profile every STEPS steps, at most every 10 s.",
+        ),
+        click.option(
+            "--capture-budget",
+            metavar="SIZE",
+            help="Skip triggered captures that would take the session's traces above SIZE (default: 500MB).",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument(
-    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=completing.scenarios
+    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=complete_scenarios
 )
 @launch_options
 @trigger_options
@@ -77,7 +182,7 @@ def _watch_inline(session: Session) -> int | None:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument(
-    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=completing.scenarios
+    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=complete_scenarios
 )
 @launch_options
 @trigger_options
@@ -99,7 +204,6 @@ def record(
     from dataclasses import replace
 
     from tuiprof.cli.answering import page
-    from tuiprof.cli.foreground import follow, signals_kept
     from tuiprof.cli.reading import session_reports
     from tuiprof.errors import TuiprofError
     from tuiprof.report import render_all, stdout_style
@@ -107,9 +211,12 @@ def record(
     from tuiprof.session.run.launch import start
 
     spec = replace(launch_spec(invocation, target, **options), stdin=True)
-    with signals_kept() as asked:
+    asked: list[int] = []
+    # Around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends this process
+    # just when it has been started.
+    with own_process.signals_kept(lambda number, frame: asked.append(number)):
         session = start(spec)
-        status = follow(session, asked, tee=tee, quiet=quiet)
+        status = _follow(session, asked, tee=tee, quiet=quiet)
     if not status.over:  # the terminal went away; the run goes on
         return 0
     code = status.code if status.code is not None else 1
@@ -128,29 +235,6 @@ def record(
     if not quiet:
         say(f"\nsee it:  tuiprof open {session.id}")
     return code
-
-
-@click.command()
-@click.argument("session", default="last", shell_complete=completing.sessions)
-@click.option(
-    "--speed",
-    type=click.FloatRange(min=0.01, max=10_000),
-    default=1.0,
-    show_default=True,
-    help="Playback speed, in session seconds per second.",
-)
-@click.pass_obj
-def replay(invocation: Invocation, session: str, speed: float) -> int:
-    """Replay a recorded SESSION on the live screen."""
-    from tuiprof.tui.start import Start
-
-    return open_screen(Start.replay(_find(invocation, session).path, speed=speed))
-
-
-def _find(invocation: Invocation, text: str) -> Session:
-    from tuiprof.session.store.folders import find_session, sessions_root
-
-    return find_session(sessions_root(invocation.sessions), text)
 
 
 def launch_spec(
@@ -250,3 +334,173 @@ def _scenario_spec(
     if spec.capture is not None and may_be_earlier:
         spec = replace(spec, capture=in_time(spec.capture, scenarios.least_steps(variant, preset, steps)))
     return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder, variant.name, preset))
+
+
+def triggers(
+    slower: str | None, every: int | None, budget: str | None, **options: Any
+) -> tuple[TriggerRequest, ...]:
+    """Return what ``--capture-slower``, ``--capture-every`` and ``--capture-budget`` arm; ``options`` of the captures.
+
+    Raises:
+        UsageError: One of them cannot be read, or there is a budget for nothing.
+    """
+    from tuiprof.session.run.control import trigger_requests
+    from tuiprof.session.store.meta import DEFAULT_BUDGET
+
+    if budget is not None and slower is None and every is None:
+        raise click.UsageError("--capture-budget requires --capture-slower or --capture-every")
+    size = DEFAULT_BUDGET if budget is None else parse_size(budget)
+    above_ns, times = parse_slower(slower) if slower is not None else (None, None)
+    return trigger_requests(above_ns=above_ns, times=times, every=every, budget_bytes=size, **options)
+
+
+def parse_slower(text: str) -> tuple[int | None, float | None]:
+    """Read ``40ms`` as a time in ns, ``1.5x`` as a multiple of the median; one of the two is None.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    match = _NUMBER.fullmatch(text)
+    number, unit = (float(match[1]), match[2].lower()) if match else (0.0, "")
+    if unit in ("x", "×") and number > 1:
+        return None, number
+    if unit in _TIMES_NS and number * _TIMES_NS[unit] >= 1:
+        return round(number * _TIMES_NS[unit]), None
+    raise click.UsageError(
+        f"--capture-slower {text!r} is not a time (40ms, 2s) or a multiple of the median above 1 (1.5x)"
+    )
+
+
+def parse_size(text: str) -> int:
+    """Read ``500MB`` or ``2GiB`` as bytes.
+
+    Raises:
+        UsageError: It is no size.
+    """
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in _SIZES or float(match[1]) <= 0:
+        raise click.UsageError(f"--capture-budget {text!r} is not a size; for example 500MB or 2GB")
+    return round(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -> Status:
+    """Wait for the end of a run and return how it ended; a status that is not ``over`` when the terminal went away.
+
+    SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves it
+    running.
+    """
+    from tuiprof.session.live.replay import Live
+    from tuiprof.session.run.control import stop_unless_over
+    from tuiprof.session.store.output import Tee, trouble
+
+    feed = Live(session)
+    feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
+    passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
+    show = _progress(session, quiet or tee)
+    stopped = 0
+    look_s, problem = 0.0, ""
+    try:
+        while True:
+            status = feed.status()  # before the last read: what was written until then is read below
+            feed.advance()
+            if passed_on is not None:
+                passed_on.pump()
+            if time.monotonic() >= look_s:
+                look_s, problem = time.monotonic() + 1.0, trouble(session)
+            # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
+            with contextlib.suppress(OSError):
+                show(feed.fold, problem)
+            if status.over and not feed.behind:
+                return status
+            if signal.SIGHUP in asked:
+                return status
+            if len(asked) > stopped and not status.over:
+                stopped = len(asked)
+                stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
+                with contextlib.suppress(OSError):
+                    say(
+                        "stopping the script; press again to kill it"
+                        if stopped == 1
+                        else "killing the script"
+                    )
+            time.sleep(_POLL_S)
+    finally:
+        with contextlib.suppress(OSError):
+            show(None, "")
+        feed.close()
+        if passed_on is not None:
+            passed_on.close()
+
+
+def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], None]:
+    """Return what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+    if quiet:
+        return lambda fold, problem: None
+    if sys.stderr.isatty():
+        return _Bar(session)
+    return _Plain(session)
+
+
+def _told(fold: Fold, problem: str) -> str:
+    """Return progress in a few words, or what keeps it from being recorded."""
+    from tuiprof.model.units import format_count, format_ns
+    from tuiprof.report.sanitize import sanitize
+
+    if problem:
+        return sanitize(problem)
+    lead = fold.lead
+    if lead is None or not len(lead.steps):
+        return "no step yet"
+    stats = lead.steps.stats(lead.steps.since(10_000_000_000))
+    words = [f"step {format_count(lead.steps.last_n)}"]
+    if stats.count:
+        words.append(f"{format_ns(stats.median_ns)} a step")
+    words += [
+        f"capture {capture.state}" + (f" ({capture.why})" if capture.why else "")
+        for capture in fold.captures.values()
+    ]
+    return sanitize(" · ".join(words))
+
+
+class _Plain:
+    """A line now and then, for logs of batch systems."""
+
+    def __init__(self, session: Session) -> None:
+        self._next_s = time.monotonic() + _PLAIN_EVERY_S
+        say(f"recording {session.title} into {session.path}")
+
+    def __call__(self, fold: Fold | None, problem: str) -> None:
+        if fold is not None and time.monotonic() >= self._next_s:
+            from tuiprof.model.units import format_ns
+
+            self._next_s += _PLAIN_EVERY_S
+            say(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}")
+
+
+class _Bar:
+    """A line that stays in place on a terminal."""
+
+    def __init__(self, session: Session) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        from tuiprof.report.sanitize import sanitize
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[told]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(
+            f"recording {sanitize(session.title)}", total=None, told="starting"
+        )
+        self._progress.start()
+
+    def __call__(self, fold: Fold | None, problem: str) -> None:
+        if fold is None:
+            self._progress.stop()
+        else:
+            self._progress.update(self._task, told=_told(fold, problem))

@@ -108,7 +108,7 @@ def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Headline:
     if (known := _read(kept)) is not None:
         return known
     with _turn(kept, cancelled):
-        if (known := _read(kept)) is not None:  # somebody else has worked it out meanwhile
+        if (known := _read(kept)) is not None:  # another process has worked it out meanwhile
             return known
         found = _work_out(path, cancelled)
         if not found.problem:
@@ -147,7 +147,7 @@ def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def _locked(file: int) -> bool:
-    """Take a lock; False = somebody else holds it. A file system without locks gives it to everybody."""
+    """Take a lock; False = it is held elsewhere. On a file system without locks it is always taken."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -47,7 +47,7 @@ class Result:
     """What became of one limit."""
 
     limit: Limit
-    outcome: Outcome  # ``unknown`` when the figure is unknown; that is no pass
+    outcome: Outcome  # ``unknown`` when the figure is unknown, which is not a pass
     measured: float | None  # the figure in the key's unit; None = unknown
     bound: float | None  # the bound in the key's unit; None = unknown (no such figure in the baseline)
     baseline: float | None = None  # the baseline's figure; None = none asked for, or unknown

@@ -5,7 +5,7 @@
     before = open_side("metrics:naive", root=sessions)
     after = open_side("20261121T093000Z-metrics-naive", root=sessions)
     report = compare_sides(before, after)       # the report that text, JSON, CSV, Markdown and screens show
-    before.step_ns, after.step_ns               # step times for a chart, ns, empty where nobody recorded them
+    before.step_ns, after.step_ns               # step times for a chart, ns, empty if not recorded
     before.trace, after.trace                   # for timelines; None where there is none, `why_no_trace` says why
 """
 
@@ -25,8 +25,7 @@ from tuiprof.advice.proof import proof_table, prove
 from tuiprof.analyses.compare import changed_in_words
 from tuiprof.analyses.compare import compare as compare_traces
 from tuiprof.analyses.shared.changes import Metric, StepChange, script_change, step_change, step_pair
-from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import Scope, step_times
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_set, open_trace
 from tuiprof.formats.remote import fetch, is_url
@@ -37,7 +36,7 @@ from tuiprof.model.report import Kind, Table
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.sharing import crowded
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.run.source import texts
+from tuiprof.session.run.launch import texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
 from tuiprof.system.files import typed_path
 
@@ -51,53 +50,31 @@ Opener = Callable[[Path], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a run, as its recording has it.
+    """One figure of a run, as its recording has it."""
 
-    Attributes:
-        key: Stable name with the unit.
-        label: What a person reads.
-        kind: How it is shown.
-        value: The figure.
-    """
-
-    key: str
-    label: str
-    kind: Kind
+    key: str  # stable name with the unit
+    label: str  # what a person reads
+    kind: Kind  # how it is shown
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two things to compare.
+    """One of two things to compare."""
 
-    Attributes:
-        target: What the user named.
-        name: What to call it in a heading.
-        trace: Its trace; None = there is none that can be read.
-        why_no_trace: Why there is none; empty = there is one.
-        session: The session it is, or that holds its trace; None = a file.
-        step_ns: Times of the recorded steps, those under the profiler left out, ns, shape ``(n,)``; empty = nobody
-            recorded them.
-        figures: Figures of the recording.
-        setup: How it was run: what, and how.
-        ladder: Folder of the ladder whose rung it is; None = no rung.
-        rounds: What its timing trials measured, by round.
-        crowded: Says that other programs kept the machine busy during the run; empty = there was room.
-        slowed: Says that a capture slowed later steps down, which are left out; empty = none did.
-    """
-
-    target: str
-    name: str
-    trace: Trace | None = None
-    why_no_trace: str = ""
-    session: Session | None = None
+    target: str  # what the user named
+    name: str  # what to call it in a heading
+    trace: Trace | None = None  # its trace; None = there is none that can be read
+    why_no_trace: str = ""  # why there is none; empty = there is one
+    session: Session | None = None  # the session it is, or that holds its trace; None = a file
+    #: Times of the recorded steps, those under the profiler left out, ns, shape ``(n,)``; empty = not recorded
     step_ns: Ints = field(default_factory=_NOTHING.copy)
-    figures: tuple[Figure, ...] = ()
-    setup: Mapping[str, str] = field(default_factory=dict)
-    ladder: Path | None = None
-    rounds: Mapping[int, Figures] = field(default_factory=dict)
-    crowded: str = ""
-    slowed: str = ""
+    figures: tuple[Figure, ...] = ()  # figures of the recording
+    setup: Mapping[str, str] = field(default_factory=dict)  # how it was run: what, and how
+    ladder: Path | None = None  # folder of the ladder whose rung it is; None = no rung
+    rounds: Mapping[int, Figures] = field(default_factory=dict)  # what its timing trials measured, by round
+    crowded: str = ""  # says that other programs kept the machine busy during the run; empty = there was room
+    slowed: str = ""  # says that a capture slowed later steps down, which are left out; empty = none did
 
 
 def open_side(
@@ -122,7 +99,7 @@ def open_side(
 
     Raises:
         UsageProblem: There is no such file, session, rung or rank.
-        TraceError: The file is no trace.
+        TraceError: The file is not a trace.
         SessionError: The session or ladder cannot be read.
     """
     text = str(target)
@@ -192,7 +169,7 @@ def compare_sides(before: Side, after: Side) -> Report:
         (what, before.setup.get(what, "–"), after.setup.get(what, "–"))
         for what in dict.fromkeys((*before.setup, *after.setup))
         if before.setup.get(what) != after.setup.get(what)
-        # A session says more of itself than a file: what only one of them says is no difference.
+        # A session records more of its setup than a file: what only one side has is not a difference.
         and (what in before.setup) == (what in after.setup)
     ]
     change = _trials(before, after) or _runs(before, after)
@@ -219,7 +196,8 @@ def compare_sides(before: Side, after: Side) -> Report:
         tables.insert(-1, table)  # beside what else differs in the runs themselves
     times = both_step_times(before, after)
     if before.trace is not None and after.trace is not None:
-        slower = _is_slower(times)
+        old, now, _ = times
+        slower = bool(len(old) and len(now) and np.median(now) > np.median(old))
         fixed = prove(before.trace, after.trace, waits_alone=slower)
         new = prove(after.trace, before.trace, waits_alone=not slower)
         won_ns = None if change is None else change.before_ns - change.after_ns
@@ -231,12 +209,6 @@ def compare_sides(before: Side, after: Side) -> Report:
             tables.insert(0 if won_ns is not None else 1, proof_table(fixed, new, won_ns))
     tables.append(step_pair(*times))
     return replace(report, facts=tuple(facts), tables=tuple(tables))
-
-
-def _is_slower(times: tuple[Ints, Ints, str]) -> bool:
-    """Whether the later of two runs takes longer a step."""
-    before, after, _ = times
-    return bool(len(before) and len(after) and np.median(after) > np.median(before))
 
 
 def both_step_times(before: Side, after: Side) -> tuple[Ints, Ints, str]:

@@ -25,8 +25,7 @@ from tuiprof.model.report import Kind
 from tuiprof.model.units import format_share, format_value
 
 if TYPE_CHECKING:
-    from tuiprof.fleet.gather import Executor, Progress
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import Executor, File, Progress
 
 
 By = Literal["run", "commit", "day"]
@@ -70,7 +69,7 @@ class Point:
     name: str  # what it is called; of a commit or a day with several runs, that
     unix_ns: int  # when it began
     commit: str = ""  # commit of its checkout; empty = not known
-    #: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
+    #: Its figures by key of :data:`FIGURES`; what it does not have is left out.
     figures: dict[str, float] = field(default_factory=dict)
     runs: int = 1  # runs that it is the median of
 
@@ -82,10 +81,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One figure over all runs that tell it."""
+    """One figure over all runs that have it."""
 
     key: str  # which
-    points: tuple[Point, ...]  # those runs, in order of time
+    points: tuple[Point, ...]  # the runs, in order of time
     values: npt.NDArray[np.float64]  # the figure, shape ``(n,)``
     changes: tuple[int, ...]  # indices of the first run after each change
     noise: float  # how much neighbouring runs differ
@@ -138,7 +137,7 @@ def course(points: Sequence[Point], key: str) -> Course | None:
     changes = _changes(values, noise) if len(values) >= LEAST_RUNS else ()
     limit = None
     if len(values) >= LEAST_RUNS:
-        # What the newest run alone would have changed is no history to judge it by.
+        # A level that only the newest run has is not one to judge that run by.
         begin = max((at for at in changes if at <= len(values) - 3), default=0)
         median = float(np.median(values[begin:-1]))
         limit = median + max(DEVIATIONS * noise, LEAST_CHANGE * abs(median))
@@ -273,12 +272,10 @@ def history(
 
     ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
     """
-    from tuiprof.fleet.gather import gather
-    from tuiprof.fleet.task import File
+    from tuiprof.fleet.gather import File, gather
     from tuiprof.formats import open_set
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, Summary, summary_of
     from tuiprof.session.store.hosts import runs
-    from tuiprof.session.store.summary import Summary, summary_of
 
     points: list[Point] = []
     problems: list[str] = []

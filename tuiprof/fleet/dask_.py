@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.fleet.task import Batch, run, version
+from tuiprof.fleet.gather import Batch, run_batch
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -56,7 +56,7 @@ class Dask:
         self,
         address: str = "",
         workers: int = 0,
-        task: Callable[[Batch], Summary] = run,
+        task: Callable[[Batch], Summary] = run_batch,
         hosts: Sequence[str] = (),
     ) -> None:
         try:
@@ -110,13 +110,13 @@ class Dask:
         Raises:
             UsageProblem: There is no worker, one lacks tuiprof, or has another version.
         """
-        found: dict[str, Any] = self._client.run(version, on_error="return")
+        found: dict[str, Any] = self._client.run(_version, on_error="return")
         if not found:
             raise UsageProblem(
                 f"the Dask scheduler at {self._address} has no workers",
                 "start some: dask worker ADDRESS --nthreads 1",
             )
-        own = version()
+        own = _version()
         for worker, said in found.items():
             if said != own:
                 what = f"tuiprof {said}" if isinstance(said, str) else "no importable tuiprof"
@@ -189,6 +189,13 @@ class Dask:
             TimeoutError,
         ) as error:
             raise TuiprofError(f"the Dask scheduler of {self._address} is lost", _RESUME) from error
+
+
+def _version() -> str:
+    """Return the version of tuiprof where this runs."""
+    from tuiprof import __version__
+
+    return __version__
 
 
 def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextManager[Any]:

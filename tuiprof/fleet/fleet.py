@@ -1,8 +1,10 @@
-"""A job, from its summary: data for several views, computed once."""
+"""A job, from its summary: data for several views, computed once, and ranks that differ from the others."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -10,10 +12,13 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
 from tuiprof.model.intervals import Floats, Mask
+from tuiprof.model.report import Kind
+from tuiprof.model.units import format_bytes
 
 #: A rank is listed if it is later than the median rank by this share of the step, and by more than the noise.
 LISTED_SHARE: Final = 0.005
@@ -323,8 +328,6 @@ class Fleet:
     @cached_property
     def because(self) -> dict[int, str]:
         """Differences of a rank, by rank: more syncs, slower kernels, more launches, else where it loses time."""
-        from tuiprof.fleet.differences import differing
-
         found: dict[int, list[str]] = {}
         for one in differing(self.read):
             found.setdefault(one.rank, []).append(one.words)
@@ -366,3 +369,59 @@ class Fleet:
     @cached_property
     def _names(self) -> dict[int, str]:
         return dict(self.summary.names.iter_rows())
+
+
+#: Compared figures: column -> (noun, kind, minimum difference, minimum share of the median).
+_COMPARED: Final[dict[str, tuple[str, Kind, float, float]]] = {
+    "syncs_per_step": ("sync", "count", 0.5, 0.0),
+    "launches_per_step": ("launch", "count", 1.0, 0.005),
+    "peak_bytes": ("peak memory", "bytes", 64 << 20, 0.05),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of one rank that differs from the others.
+
+    Attributes:
+        rank: The rank.
+        column: The figure.
+        noun: What it counts.
+        kind: Its unit.
+        own: Its value.
+        others: The median of all ranks.
+    """
+
+    rank: int
+    column: str
+    noun: str
+    kind: Kind
+    own: float
+    others: float
+
+    @property
+    def words(self) -> str:
+        """``1 more sync a step``."""
+        by = abs(self.own - self.others)
+        more = "more" if self.own > self.others else "less" if self.kind == "bytes" else "fewer"
+        if self.kind == "bytes":
+            return f"{format_bytes(by)} {more} {self.noun}"
+        count, _, noun = plural(by, self.noun).rpartition(" ")
+        return f"{count} {more} {noun} a step"
+
+
+def differing(files: pl.DataFrame) -> Iterator[Difference]:
+    """Yield the figures in which ranks differ from the median rank, the largest difference of each kind first."""
+    for column, (noun, kind, least, share) in _COMPARED.items():
+        known = files.filter(pl.col(column).is_not_null())
+        if len(known) < 3:
+            continue
+        median = known[column].median()
+        assert isinstance(median, (int, float))
+        apart = (pl.col(column) - median).abs()
+        rows = known.filter(apart >= max(least, share * abs(median))).sort(apart, descending=True)
+        # Where half the ranks differ (stages of a pipeline), no rank differs from the others.
+        if len(rows) * 2 > len(known):
+            continue
+        for rank, own in rows.select("rank", column).iter_rows():
+            yield Difference(rank, column, noun, kind, own, float(median))

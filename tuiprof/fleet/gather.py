@@ -1,19 +1,79 @@
-"""From a list of files to their joint summary, on any executor."""
+"""From a list of trace files to their joint summary: batches, workers, and the cache of summaries.
+
+A worker imports this module first: NumPy and Polars are imported with the first file, after their number of threads is
+set.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tuiprof.fleet.task import Batch, File, batches
+import msgspec
+
+from tuiprof import __version__
+from tuiprof.system.own_process import on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
 
+#: A batch ends with the file that reaches this size, bytes, or number of files.
+_BATCH_BYTES: Final = 8 << 20
+_BATCH_FILES: Final = 256
+#: Minimum number of batches per worker, so that all end at about the same time.
+_BATCHES_PER_WORKER: Final = 4
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file to summarise.
+
+    Attributes:
+        number: Its number in the gathered list.
+        path: Its path, valid on the worker too.
+        rank: Its rank.
+        size: Bytes on disk.
+    """
+
+    number: int
+    path: str
+    rank: int
+    size: int
+
+
+Batch = tuple[File, ...]
+
+
+def batches(files: Iterable[File], workers: int) -> Iterator[Batch]:
+    """Split a list of files into batches: a large file is its own batch, small ones share the cost of scheduling."""
+    ordered = sorted(files, key=lambda file: (-file.size, file.number))
+    most_files = max(1, min(_BATCH_FILES, len(ordered) // (workers * _BATCHES_PER_WORKER)))
+    batch: list[File] = []
+    size = 0
+    for file in ordered:
+        if batch and (len(batch) == most_files or size + file.size > _BATCH_BYTES):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield tuple(batch)
+
 
 class Executor(Protocol):
-    """An executor of batches: :class:`~tuiprof.fleet.processes.Processes` or :class:`~tuiprof.fleet.dask_.Dask`."""
+    """An executor of batches: :class:`Processes` or :class:`~tuiprof.fleet.dask_.Dask`."""
 
     workers: int
 
@@ -59,7 +119,6 @@ def gather(
     Raises:
         TuiprofError: The executor is lost; completed summaries are in the cache.
     """
-    from tuiprof.fleet import cache
     from tuiprof.fleet.summary import Reduction
 
     listed = list(files)
@@ -73,5 +132,286 @@ def gather(
         failed += int((summary.files["problem"] != "").sum())
         if progress is not None:
             progress(Progress(done, len(listed), read, size, failed))
-    cache.tidy()
+    tidy_cache()
     return reduction.result()
+
+
+# -- a worker --------------------------------------------------------------------------------------------
+
+
+def run_batch(batch: Batch) -> Summary:
+    """Summarize the files of a batch; an unreadable one is a row with the reason."""
+    from tuiprof.fleet.summary import merge
+
+    return merge(_one(file) for file in batch)
+
+
+def _one(file: File) -> Summary:
+    from tuiprof.errors import TuiprofError, describe
+    from tuiprof.fleet.summary import unreadable
+
+    from polars.exceptions import PanicException  # isort: skip
+
+    def failed(problem: str, remedy: str = "") -> Summary:
+        return unreadable(file.number, file.path, file.rank, file.size, problem, remedy)
+
+    try:
+        entry = entry_of(Path(file.path))
+        if entry is not None and (kept := cached_summary(entry, file)) is not None:
+            return kept
+        began = time.monotonic()
+        found = _read(file)
+        if entry is not None:
+            cache_summary(entry, found, time.monotonic() - began)
+    except TuiprofError as error:
+        return failed(error.message, error.remedy)
+    except MemoryError:
+        return failed("it needs more memory than the worker has", "use fewer workers, or a larger machine")
+    except OSError as error:
+        return failed(f"cannot be read: {error.strerror or error}")
+    except (Exception, PanicException) as error:  # noqa: BLE001 - one file takes no other with it
+        return failed(f"it failed: {describe(error)}")
+    return found
+
+
+def _read(file: File) -> Summary:
+    from tuiprof.fleet.summary import summarise
+    from tuiprof.formats.open import open_file
+    from tuiprof.formats.registry import Options
+
+    # The other cores read other files, and a trace read once needs no decoded cache.
+    trace = open_file(Path(file.path), Options(workers=0, cache=False))
+    return summarise(trace, file.number, file.rank, file.size)
+
+
+def bound_worker() -> None:
+    """Limit this worker's libraries to one thread each, before import: there is one worker per core."""
+    for name in ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+# -- the cache -------------------------------------------------------------------------------------------
+
+# An entry is named after the version of tuiprof and the content of the file: its size, time of change, and a digest of
+# its first and last 64 KiB. A digest of the whole file would cost about as much as reading the trace; a change in the
+# middle of the same size changes the modification time. The path is not included, so a folder may be moved or copied
+# with its times. Workers on other hosts write into the cache of their host; the variable may name a
+# shared one.
+
+#: ``off`` = no cache; a path = its directory.
+FOLDER_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
+#: Maximum total size of all summaries, bytes; the least recently used are deleted first.
+LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
+_DEFAULT_LIMIT: Final = 2 << 30
+#: Increment if the content of summaries changes within a version.
+_LAYOUT: Final = 3
+_ENDS: Final = 1 << 16
+#: Files read in less time are not cached.
+WORTH_KEEPING_S: Final = 0.02
+
+
+def cache_folder() -> Path | None:
+    """Return the directory of the cache; None if the user disabled it."""
+    from tuiprof.formats.cache import directory
+
+    return directory(FOLDER_VARIABLE, "fleet")
+
+
+def entry_of(path: Path) -> Path | None:
+    """Return the path of the cached summary of a file; None = no cache, or the trace is a directory.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    folder = cache_folder()
+    if folder is None or path.is_dir():
+        return None
+    from tuiprof.formats.session_files import sidecar_name
+
+    digest = hashlib.blake2b(f"{__version__} {_LAYOUT}".encode(), digest_size=16)
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        digest.update(f" {status.st_size} {status.st_mtime_ns} ".encode())
+        digest.update(file.read(_ENDS))
+        file.seek(max(0, status.st_size - _ENDS))
+        digest.update(file.read(_ENDS))
+    with contextlib.suppress(OSError):  # source lines that the probe wrote beside the trace
+        beside = path.with_name(sidecar_name(path.name)).stat()
+        digest.update(f" {beside.st_size} {beside.st_mtime_ns}".encode())
+    name = digest.hexdigest()
+    return folder / name[:2] / name
+
+
+def cached_summary(entry: Path, file: File) -> Summary | None:
+    """Return the cached summary of a file; None = there is none."""
+    import polars as pl
+
+    from tuiprof.fleet.summary import TABLES, Summary, decode
+
+    try:
+        kept = decode(entry.read_bytes())
+        os.utime(entry)  # mark as recently used
+    except (OSError, ValueError):
+        return None
+    number = pl.lit(file.number, pl.UInt32).alias("file")
+    renamed = {name: getattr(kept, name) for name in TABLES}
+    for name in TABLES:
+        if name != "names":
+            renamed[name] = renamed[name].with_columns(number)
+    renamed["files"] = renamed["files"].with_columns(
+        pl.lit(file.path).alias("path"), pl.lit(file.rank, pl.Int64).alias("rank")
+    )
+    return Summary(**renamed)
+
+
+def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
+    """Cache the summary of a file if creating it took long enough; on a full disk it is not cached."""
+    if took_s < WORTH_KEEPING_S:
+        return
+    from tuiprof.fleet.summary import encode
+    from tuiprof.formats.cache import UNFINISHED
+
+    with contextlib.suppress(OSError):
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = entry.with_name(f"{UNFINISHED}{os.getpid()}-{entry.name}")
+        try:
+            new.write_bytes(encode(summary))
+            os.replace(new, entry)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def tidy_cache() -> None:
+    """Delete the least recently used summaries until the rest fits the limit."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    try:
+        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
+    except ValueError:
+        limit = _DEFAULT_LIMIT
+    entries = []
+    for entry in folder.glob("??/*"):
+        with contextlib.suppress(OSError):  # another process may delete it too
+            status = entry.stat()
+            entries.append((status.st_mtime_ns, status.st_size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if total <= limit:
+            return
+        entry.unlink(missing_ok=True)
+        total -= size
+
+
+# -- processes -------------------------------------------------------------------------------------------
+
+#: Memory for reading a trace per byte on disk, compressed or not, and memory of an idle worker.
+_MEMORY_PER_BYTE: Final = 25
+_MEMORY_PER_WORKER: Final = 250 << 20
+#: Queued batches besides the running ones, so that no worker waits for the client.
+_AHEAD: Final = 2
+_DIED = "the process that read it died, usually because memory ran out"
+_DIED_REMEDY = "read it on a machine with more memory, or record fewer steps"
+
+
+def affordable(largest_bytes: int) -> int:
+    """Return how many workers this machine has cores and memory for.
+
+    Args:
+        largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
+    """
+    from tuiprof.system.own_process import available_bytes, cores
+
+    each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
+    return max(1, min(cores(), available_bytes() // each))
+
+
+def _start() -> None:
+    """Prepare a worker: few threads, exit with the client, and no output on interrupts."""
+    bound_worker()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        on_hang_up(parent.sentinel, lambda: os._exit(1))
+
+
+class Processes:
+    """A pool of processes.
+
+    Args:
+        workers: How many.
+        task: The function that a worker runs on a batch.
+    """
+
+    def __init__(self, workers: int, task: Callable[[Batch], Summary] = run_batch) -> None:
+        self.workers = workers
+        self._task = task
+
+    @property
+    def name(self) -> str:
+        """Description for display."""
+        return f"{self.workers} process" + ("es" if self.workers > 1 else "")
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
+        """Process batches; yields each with its summary, in order of completion.
+
+        A worker that dies (out of memory, a crashed library) breaks the whole pool, and the file is unknown. The
+        running batches are then read file by file, each in its own process: a file that kills that process too becomes
+        a row with this reason.
+        """
+        waiting = deque(batches)
+        while waiting:
+            suspects: list[Batch] = []
+            yield from self._pool(waiting, suspects)
+            for batch in suspects:
+                yield from self._alone(batch)
+
+    def _pool(self, waiting: deque[Batch], suspects: list[Batch]) -> Iterator[tuple[Batch, Summary]]:
+        """Process the queue until it is empty or the pool breaks."""
+        running: dict[Future[Summary], Batch] = {}
+        pool = _new_pool(self.workers)
+        try:
+            while waiting or running:
+                try:
+                    while waiting and len(running) < self.workers + _AHEAD:
+                        future = pool.submit(self._task, waiting[0])
+                        running[future] = waiting.popleft()
+                except BrokenProcessPool:
+                    suspects += running.values()
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                broken = False
+                for future in done:
+                    batch = running.pop(future)
+                    try:
+                        summary = future.result()
+                    except BrokenProcessPool:
+                        suspects.append(batch)
+                        broken = True
+                    else:
+                        yield batch, summary
+                if broken:
+                    suspects += running.values()
+                    return
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _alone(self, batch: Batch) -> Iterator[tuple[Batch, Summary]]:
+        from tuiprof.fleet.summary import unreadable
+
+        for file in batch:
+            pool = _new_pool(1)
+            try:
+                yield (file,), pool.submit(self._task, (file,)).result()
+            except BrokenProcessPool:
+                yield ((file,), unreadable(file.number, file.path, file.rank, file.size, _DIED, _DIED_REMEDY))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _new_pool(workers: int) -> ProcessPoolExecutor:
+    # multiprocessing hands the descriptor of sys.stderr to its helper, and Textual's stand-in for that has none.
+    with contextlib.redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()
+    # Not forked: Polars has threads, and forking a process with threads may hang.
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)

@@ -166,7 +166,7 @@ def _path_of(source: Source) -> Path | None:
 
 
 def evict(newest: Path, variable: str, default: int) -> None:
-    """Delete the least recently used entries beside ``newest`` until the rest fits :func:`size_limit`."""
+    """Delete the least recently used entries next to ``newest`` until the rest fits :func:`size_limit`."""
     limit, entries = size_limit(variable, default), []
     for entry in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process may evict it too

@@ -18,16 +18,28 @@ from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats.registry import available, first_bytes, sniff
+from tuiprof.formats.source import open_source
 from tuiprof.model.traceset import RankFile, RankSource, TraceSet
 
 if TYPE_CHECKING:
     from tuiprof.model import Trace
 
 
+#: Maximum depth and entries of the search, and maximum number of files with an unknown name to open.
+_MAX_DEPTH, _MAX_ENTRIES, _MAX_OPENED = 6, 200_000, 200
+#: Names that profilers give to traces.
+_TRACE_NAME: Final = re.compile(
+    r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb(\.gz)?|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",
+    re.IGNORECASE,
+)
+_CANDIDATE_NAME: Final = re.compile(r"\.(json|json\.gz|zip|pb|pb\.gz)$", re.IGNORECASE)
+_EVENT: Final = re.compile(rb'"traceEvents"|"ph"')
+#: Path components of traces from xprof and sessions.
+_LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
 #: Maximum number of file headers to read for ranks.
-MOST_HEADS: Final = 256
-_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE)
-_SAID: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)')
+_MAX_HEADERS: Final = 256
+_RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE)
+_RANK_IN_HEADER: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)')
 #: The time in ms or ns that torch.profiler's TensorBoard handler puts before the suffix.
 _TIME: Final = re.compile(r"\.(\d{9,})(?=\.)")
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.(json|json\.gz|zip)$|\.xplane\.pb(\.gz)?$", re.IGNORECASE)
@@ -57,7 +69,7 @@ def group(paths: Iterable[Path]) -> list[Run]:
             named[_without_rank(path.name)].append(path)
     runs: list[Run] = []
     for stem, members in named.items():
-        runs += _turns(stem, [(rank_in_name(path.name) or 0, path) for path in members], "name")
+        runs += _by_capture(stem, [(rank_in_name(path.name) or 0, path) for path in members], "name")
     runs += _unnamed(unnamed)
     if len({run.name for run in runs}) == 1 == len(runs):
         runs = [Run("", runs[0].files, runs[0].modified)]
@@ -70,7 +82,7 @@ def _with_planes(files: list[Path]) -> list[Run]:
     planes = [path for path in files if _PLANE in path.name]
     # A compressed copy next to its original counts once.
     planes = [path for path in planes if not (path.suffix == ".gz" and path.stem in names)]
-    # xprof keeps the same events in several files beside the plane.
+    # xprof keeps the same events in several files next to the plane.
     copies = {f"{path.name.partition(_PLANE)[0]}.trace.json.gz" for path in planes}
     rest = [path for path in files if _PLANE not in path.name and path.name not in copies]
     rest = [path for path in rest if "perfetto" not in path.name]
@@ -86,62 +98,57 @@ def _with_planes(files: list[Path]) -> list[Run]:
 
 def rank_in_name(name: str) -> int | None:
     """Return the rank in a file name; None = none."""
-    match = _RANK.search(name)
+    match = _RANK_IN_NAME.search(name)
     return int(match[1]) if match else None
 
 
 def alike(one: str, other: str) -> bool:
     """Return whether two names differ only in numbers."""
-    return _without_numbers(one) == _without_numbers(other)
+    return re.sub(r"\d+", "#", one) == re.sub(r"\d+", "#", other)
 
 
 def _unnamed(files: list[Path]) -> list[Run]:
     """Group files without a rank in their names."""
     if len(files) > 1:
-        said = _ranks_in_files(files[:MOST_HEADS])
-        if len(files) <= MOST_HEADS and len(said) == len(files) and len(set(said.values())) > 1:
-            return _turns("", [(rank, path) for path, rank in said.items()], "content")
+        ranks = _ranks_in_files(files[:_MAX_HEADERS])
+        if len(ranks) == len(files) and len(set(ranks.values())) > 1:
+            return _by_capture("", [(rank, path) for path, rank in ranks.items()], "content")
         stamped = any(_TIME.search(path.name) for path in files)
         if not stamped and all(alike(path.name, files[0].name) for path in files):
             return [_run("", dict(enumerate(_sorted(files))), "order")]
     return [_run(_ENDING.sub("", path.name), {0: path}, "order") for path in files]
 
 
-def _turns(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSource) -> list[Run]:
+def _by_capture(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSource) -> list[Run]:
     """Split the files of each rank by the order in which it wrote them."""
     by_rank: defaultdict[int, list[Path]] = defaultdict(list)
     for rank, path in files:
         by_rank[rank].append(path)
     for members in by_rank.values():
-        members.sort(key=lambda path: (_time(path.name), _modified(path), _natural(path.name)))
-    turns = max(len(members) for members in by_rank.values())
-    if turns == 1:
-        return [_run(name, {rank: members[0] for rank, members in by_rank.items()}, rank_from)]
-    label = name or "capture"
+        members.sort(key=lambda path: (_time(path.name), _size_and_time(path)[1], _natural(path.name)))
+    captures = max(len(members) for members in by_rank.values())
     return [
         _run(
-            f"{label}#{turn + 1}",
-            {rank: members[turn] for rank, members in by_rank.items() if turn < len(members)},
+            name if captures == 1 else f"{name or 'capture'}#{capture + 1}",
+            {rank: members[capture] for rank, members in by_rank.items() if capture < len(members)},
             rank_from,
         )
-        for turn in range(turns)
+        for capture in range(captures)
     ]
 
 
 def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
-    ordered = tuple(RankFile(rank, files[rank], rank_from, _size(files[rank])) for rank in sorted(files))
-    return Run(name, ordered, max(_modified(path) for path in files.values()))
+    statuses = {rank: _size_and_time(path) for rank, path in files.items()}
+    ordered = tuple(RankFile(rank, files[rank], rank_from, statuses[rank][0]) for rank in sorted(files))
+    return Run(name, ordered, max(modified for _, modified in statuses.values()))
 
 
 def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
     """Return the ranks from file headers, as far as they have them."""
-    from tuiprof.formats.registry import first_bytes
-    from tuiprof.formats.source import open_source
-
     found: dict[Path, int] = {}
     for path in files:
         try:
-            match = None if path.is_dir() else _SAID.search(first_bytes(open_source(path)))
+            match = None if path.is_dir() else _RANK_IN_HEADER.search(first_bytes(open_source(path)))
         except TraceError:
             match = None
         if match is None:
@@ -152,11 +159,7 @@ def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
 
 def _without_rank(name: str) -> str:
     """Return the common name of the files of a run, without rank, time and suffix."""
-    return _ENDING.sub("", _RANK.sub("", _TIME.sub("", name))).strip("-_. ")
-
-
-def _without_numbers(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
+    return _ENDING.sub("", _RANK_IN_NAME.sub("", _TIME.sub("", name))).strip("-_. ")
 
 
 def _time(name: str) -> int:
@@ -164,18 +167,13 @@ def _time(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _size(path: Path) -> int:
+def _size_and_time(path: Path) -> tuple[int, float]:
+    """Return the size of a file in bytes and its modification time in s; zeros if it was removed."""
     try:
-        return path.stat().st_size
+        status = path.stat()
     except OSError:
-        return 0
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+        return 0, 0.0
+    return status.st_size, status.st_mtime
 
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:
@@ -187,21 +185,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-#: Maximum depth and entries of the search, and maximum number of files with an unknown name to open.
-_DEPTH, _ENTRIES, _LOOKS = 6, 200_000, 200
-#: Names that profilers give to traces.
-_TELLING: Final = re.compile(
-    r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb(\.gz)?|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",
-    re.IGNORECASE,
-)
-_PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb|pb\.gz)$", re.IGNORECASE)
-_EVENT: Final = re.compile(rb'"traceEvents"|"ph"')
-#: Path components of traces from xprof and sessions.
-_LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
-
-
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Candidate:
     """A file or directory that may be a trace."""
 
     path: Path  # where it is
@@ -217,7 +202,7 @@ def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]
     """
     if not os.path.isdir(path) or _is_one(path):
         return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
-    found, notes = _look(path)
+    found, notes = _search(path)
     runs = _runs(found)
     if not runs:
         said = f" ({'; '.join(notes)})" if notes else ""
@@ -236,8 +221,11 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
         return sets[-1]
     if not sets[-1].runs:
         raise UsageProblem(f"{sets[-1].files[0].path} is one trace and has no runs", "omit --run")
-    names = [one.run for one in sets]
-    return sets[names.index(_choose(names, run))]
+    found = [one for one in sets if one.run == run] or [one for one in sets if one.run.startswith(run)]
+    if len(found) == 1:
+        return found[0]
+    problem = f"{len(found)} runs begin with {run!r}" if found else f"there is no run {run!r}"
+    raise UsageProblem(problem, f"there are {', '.join(one.run for one in sets[-8:])}")
 
 
 def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
@@ -258,7 +246,7 @@ def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
 def is_trace_name(name: str) -> bool:
     """Whether a file's name is one that traces have."""
     own = name.rpartition("/")[2]
-    return bool(_PERHAPS.search(own)) and not own.startswith(".")
+    return bool(_CANDIDATE_NAME.search(own)) and not own.startswith(".")
 
 
 def _is_one(path: Path) -> bool:
@@ -266,15 +254,15 @@ def _is_one(path: Path) -> bool:
     return any(one.directory is not None and one.directory(path) for one in available().values())
 
 
-def _look(top: Path) -> tuple[list[_Found], list[str]]:
+def _search(top: Path) -> tuple[list[_Candidate], list[str]]:
     """Walk a directory; return the traces, and what was skipped."""
-    found: list[_Found] = []
+    found: list[_Candidate] = []
     notes: list[str] = []
     folders, seen = [(top, "", 0)], 0
-    while folders and seen <= _ENTRIES:
+    while folders and seen <= _MAX_ENTRIES:
         folder, relative, depth = folders.pop()
         if depth and _is_one(folder):
-            found.append(_Found(folder, relative.rpartition("/")[0], True))
+            found.append(_Candidate(folder, relative.rpartition("/")[0], True))
             continue
         try:
             with os.scandir(folder) as entries:
@@ -284,18 +272,18 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
             continue
         for entry in listed:
             seen += 1
-            if seen > _ENTRIES:
-                notes.append(f"only the first {_ENTRIES} entries of {top} were read")
+            if seen > _MAX_ENTRIES:
+                notes.append(f"only the first {_MAX_ENTRIES} entries of {top} were read")
                 break
             if entry.name.startswith("."):
                 continue  # being written by the probe, or configuration
             # Links to files are followed, links to folders are not, as they could form a cycle.
             if entry.is_dir(follow_symlinks=False):
-                if depth < _DEPTH:
+                if depth < _MAX_DEPTH:
                     folders.append((Path(entry.path), f"{relative}/{entry.name}".lstrip("/"), depth + 1))
-            elif _PERHAPS.search(entry.name) and _is_file(entry):
-                found.append(_Found(Path(entry.path), relative, bool(_TELLING.search(entry.name))))
-    return _believed(found, notes), notes
+            elif _CANDIDATE_NAME.search(entry.name) and _is_file(entry):
+                found.append(_Candidate(Path(entry.path), relative, bool(_TRACE_NAME.search(entry.name))))
+    return _confirmed(found, notes), notes
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -305,27 +293,27 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
+def _confirmed(found: list[_Candidate], notes: list[str]) -> list[_Candidate]:
     """Keep files whose name or content is that of a trace."""
-    from tuiprof.formats.source import open_source
-
     sure = [one for one in found if one.sure]
-    if sure:  # other files beside them are configuration, metrics and the like
+    if sure:  # other files next to them are configuration, metrics and the like
         return sure
     kept = []
-    for one in found[:_LOOKS]:
+    for one in found[:_MAX_OPENED]:
         try:
             # Any JSON may be a trace with a long preamble; without a known name, it has to look like one.
             if sniff(one.path) != "kineto" or _EVENT.search(first_bytes(open_source(one.path))):
                 kept.append(one)
         except TraceError:
             continue
-    if len(found) > _LOOKS:
-        notes.append(f"{len(found) - _LOOKS} of {len(found)} files not named like a trace were not opened")
+    if len(found) > _MAX_OPENED:
+        notes.append(
+            f"{len(found) - _MAX_OPENED} of {len(found)} files not named like a trace were not opened"
+        )
     return kept
 
 
-def _runs(found: list[_Found]) -> dict[str, Run]:
+def _runs(found: list[_Candidate]) -> dict[str, Run]:
     """Group the candidates into runs by name, newest last."""
     folders: defaultdict[str, list[Path]] = defaultdict(list)
     for one in found:
@@ -346,13 +334,3 @@ def _runs(found: list[_Found]) -> dict[str, Run]:
             unique, again = f"{name}#{again}", again + 1
         named[unique] = run
     return named
-
-
-def _choose(names: list[str], run: str) -> str:
-    if run in names:
-        return run
-    beginning = [name for name in names if name.startswith(run)]
-    if len(beginning) == 1:
-        return beginning[0]
-    problem = f"{len(beginning)} runs begin with {run!r}" if beginning else f"there is no run {run!r}"
-    raise UsageProblem(problem, f"there are {', '.join(names[-8:])}")

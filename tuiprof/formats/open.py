@@ -36,11 +36,11 @@ def open_trace(
             the ranks of a job, a tuiprof session); or a URL that fsspec can read.
         rank: Which rank of a directory; None = the lowest.
         run: Which run of a directory, or the beginning of its name; None = the newest.
-        progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
-        cancelled: Asked now and then; reading stops with :class:`tuiprof.formats.Cancelled` once it answers True.
+        progress: Called regularly with (bytes of the file read, size of the file), from the thread that reads.
+        cancelled: Called regularly; reading stops with :class:`tuiprof.formats.Cancelled` once it returns True.
         partial: Called with what has been read so far; see :class:`~tuiprof.formats.registry.Options`.
-        workers: Processes that decode beside the reader; None = as many as pay.
-        limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+        workers: Number of worker processes; None = as many as are worth it.
+        limit: Maximum size of a decompressed file, bytes; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time.
 
     Returns:
@@ -85,7 +85,7 @@ def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 
     """
     from tuiprof.formats.directory import siblings
     from tuiprof.formats.session_files import read_uncaptured
-    from tuiprof.system.memory import keep_freed
+    from tuiprof.system.own_process import keep_freed
 
     source, found = recognise(path, options.limit)
     keep_freed()

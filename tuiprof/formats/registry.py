@@ -27,15 +27,15 @@ class Options:
     """How to read.
 
     Attributes:
-        progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
-        cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
+        progress: Called regularly with (bytes of the file read, size of the file), from the thread that reads.
+        cancelled: Called regularly; reading stops with :class:`Cancelled` once it returns True.
         partial: Called with a trace of what has been read, from the thread that reads, while the rest is being read
             and only when that takes long: first after about half a second, then at doubling intervals. Each contains
             the events of the previous one and those after them in the file; each is self-contained, keeps no view of
             growing data, and its ``trust`` says that it is partial. The complete trace is only returned, never passed
             here. A cached trace is returned complete at once.
-        workers: Processes that decode beside the reader; None = as many as pay.
-        limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+        workers: Number of worker processes; None = as many as are worth it.
+        limit: Maximum size of a decompressed file, bytes; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
             ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
     """
@@ -55,10 +55,10 @@ class Format:
     Attributes:
         name: Its name, for example ``"kineto"``.
         title: Name for display.
-        sniff: Tells by the first decompressed bytes and the path whether a file is of this format.
+        sniff: Returns from the first decompressed bytes and the path whether a file is of this format.
         open: Reads a file.
         order: Order of detection; lower comes first.
-        directory: Tells whether a directory is of this format, for one that writes several files; it is then
+        directory: Returns whether a directory is of this format, for one that writes several files; it is then
             opened with the directory as the path of its source. None = never.
     """
 
@@ -72,7 +72,7 @@ class Format:
 
 @functools.cache
 def available() -> dict[str, Format]:
-    """Return every format by name, in the order they are asked."""
+    """Return every format by name, in order of detection."""
     from tuiprof.plugins import discover
 
     found: dict[str, Format] = discover("formats").items
@@ -89,7 +89,7 @@ def sniff(path: str | os.PathLike[str]) -> str:
 
 
 def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
-    """Return where the bytes of a trace come from and the format they are in.
+    """Return the source of a trace and its format.
 
     Raises:
         TraceError: It does not exist, cannot be read, or has an unknown format; the message says which.
@@ -138,7 +138,7 @@ def first_bytes(source: Source) -> bytes:
 
 
 def _explain(head: bytes, source: Source) -> tuple[str, str]:
-    """Return what a file is and what to do with it."""
+    """Return what an unsupported file is, and a remedy."""
     path, name = source.path, source.path.name
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     lowered = text[:512].lower()
@@ -184,7 +184,7 @@ def _explain(head: bytes, source: Source) -> tuple[str, str]:
 
 
 def _is_utf16(head: bytes) -> bool:
-    """Return whether every other byte is zero, as in Latin text of two bytes a character, or a mark says so."""
+    """Return whether text begins with a byte order mark, or every other byte is zero, as in Latin text."""
     pairs = head[:512] if len(head) % 2 == 0 or len(head) > 512 else head[:-1]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return True

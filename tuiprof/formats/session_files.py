@@ -93,9 +93,9 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
     ).sort("unix_ns")
 
 
-#: Fewer steps than this say little about the others.
+#: Minimum number of steps for an estimate.
 LEAST_STEPS: Final = 5
-#: No more of them are kept: the newest before the capture resemble the captured ones most.
+#: Maximum number of steps kept: the newest before the capture resemble the captured ones most.
 _MOST_STEPS: Final = 1000
 #: Number of steps after the first in which the host may run ahead. Steps below this share of a steady one count, if
 #: there are at least this many.
@@ -195,7 +195,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     times = [step.dur for step in chosen]
     device = [step.dur for step in steps.device if step.n in numbers]
     if len(device) >= LEAST_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
-        # The launch queue was not full yet: these steps say what the host takes, and the device how long a step is.
+        # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
         times, host_ns = device, float(np.median(times))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
@@ -230,7 +230,7 @@ def _log_of(trace: Path) -> Path | None:
 
 
 def _has_capture(log: Path, written: bytes) -> bool:
-    """Return whether a log says that a capture was written to a path."""
+    """Return whether a log records a capture that was written to a path."""
     try:
         with log.open("rb") as lines:
             while line := lines.readline(_LONGEST_LINE):

@@ -32,7 +32,7 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a variant needs.
 
     Attributes:
-        packages: Distributions of its own, with versions: ``"xformers>=0.0.28"``.
+        packages: Its own distributions, with versions: ``"xformers>=0.0.28"``.
         device: ``"cuda"``, ``"cpu"`` or the kind of a telemetry device; empty = any.
         why: Why it needs that device, as a clause.
         capability: CUDA compute capability, as a version specifier: ``">=9.0,<10.0"``.
@@ -68,7 +68,7 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared, where the header is read and not where it is used."""
+        """Refuse invalid versions when the header is read, not only when it is used."""
         packages = (*self.packages, *self.dependencies)
         for wanted in (self.python, self.capability, *(_split(package)[1] for package in packages)):
             for clause in filter(None, map(str.strip, wanted.split(","))):
@@ -97,7 +97,7 @@ class Missing:
 
 
 def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ()) -> Available | Missing:
-    """Compare what a variant needs with what there is."""
+    """Compare what a variant needs with the interpreter and the devices."""
     needs = variant.needs
     lacks: list[tuple[str, str]] = []
     if not satisfies(facts.version, needs.python):
@@ -144,11 +144,7 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
 
 
 def release(text: str) -> tuple[int, ...]:
-    """Return the numbers of a version: ``"2.13.0+cpu"`` → ``(2, 13, 0)``.
-
-    Args:
-        text: The version; what does not begin with a number has none.
-    """
+    """Return the numbers of a version: ``"2.13.0+cpu"`` → ``(2, 13, 0)``; empty if it does not begin with one."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 

@@ -1,7 +1,7 @@
-"""Tries what can be changed without an edit: the command of a session with and without it, in turns.
+"""Tries a change that needs no edit of the script: runs the command of a session with and without it, in turns.
 
-That is what environment variables change, and what the probe switches inside of the process. No file is changed, and
-every trial is an ordinary session without a capture, which stays.
+Such changes are environment variables, and switches of the probe inside the process. No file is changed, and every
+trial is an ordinary session without a capture, which is kept.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
 
-#: How the probe knows what to switch, and how its notes on that begin (see ``probe/frameworks/trial_hooks.py``).
+#: The variable that tells the probe what to switch, and the prefix of its notes on that (see
+#: ``probe/frameworks/trial_hooks.py``).
 VARIABLE: Final = "TUIPROF_TRY"
 NOTED: Final = "trial: "
-#: A number that a script logs may differ by this share of it, or by so many times what two unchanged runs differ by.
+#: A number that a script logs may differ by this share of it, or by this many times the difference of unchanged runs.
 _SAME: Final = 0.02
 _TIMES_OWN: Final = 3.0
 
@@ -50,12 +51,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What trials say.
+    """The result of trials.
 
     Attributes:
-        trials: They, in the order in which they ran.
+        trials: The trials in the order in which they ran.
         ratio: Step time with the change over that without; None = too few trials.
-        word: What that allows to say.
+        word: The verdict on that.
         differing: Logged numbers that the change alters, by name: without and with it.
     """
 

@@ -1,4 +1,4 @@
-"""The ladder runner: what is measured in which order, one trial after the other, to be stopped and resumed at will.
+"""Plans and runs the trials of a ladder one after the other; a run can be stopped and resumed at any time.
 
 Every trial is a fresh process, recorded as an ordinary session. First the numbers of each variant are checked and
 some of its steps captured; then come the rounds of timing, interleaved (A B C A B C …), in which nothing is captured.
@@ -6,11 +6,19 @@ some of its steps captured; then come the rounds of timing, interleaved (A B C A
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
+import hashlib
+import os
 import platform
+import re
 import shutil
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,26 +26,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder import scenarios
 from tuiprof.ladder.availability import Missing, availability
-from tuiprof.ladder.guard import differences, software, sources
-from tuiprof.ladder.process import note_runner
-from tuiprof.ladder.state import (
-    OUT,
-    SCHEMA_VERSION,
-    Kind,
-    LadderMeta,
-    LadderRun,
-    Rung,
-    Trial,
-    now_ns,
-)
+from tuiprof.ladder.scenarios import Ladder, Variant
+from tuiprof.ladder.scenarios import command as command_of
+from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, Trial, now_ns
 from tuiprof.ladder.trial import begin, conclude
 from tuiprof.model.characters import shell_word
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.interpreter import facts as ask
-from tuiprof.session.run.launch import wait
+from tuiprof.session.run.launch import own_files, wait
 from tuiprof.session.store.folders import RecorderLock
+from tuiprof.system import process
+from tuiprof.system.files import explain, is_own, read_end, read_small_json, write_inside
+from tuiprof.system.own_process import module_command, module_environment
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _TICK_S: Final = 0.2
-#: A script that failed with less room than this is run again when there is more: it may have failed for that.
+#: A script that failed with less free disk space than this is run again, as that may be the reason.
 _LEAST_FREE_BYTES: Final = 1 << 20
 
 
@@ -60,14 +61,14 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a ladder is.
+    """Progress of a ladder.
 
     Attributes:
-        done: Trials that are over and count.
-        total: Trials in all, as far as is known now.
-        trial: The trial that runs or has just ended.
-        ended: It has just ended.
-        left_s: Time left, from how long like trials took; None = nothing to tell it from yet.
+        done: Completed trials that count.
+        total: Total number of trials, as currently known.
+        trial: The trial that is running or has just ended.
+        ended: Whether it has just ended.
+        left_s: Time left, estimated from similar trials; None = not known yet.
     """
 
     done: int
@@ -78,7 +79,7 @@ class Progress:
 
 
 def plan(
-    ladder: scenarios.Ladder,
+    ladder: Ladder,
     facts: Facts,
     devices: Sequence[Device] = (),
     *,
@@ -110,7 +111,7 @@ def plan(
                 published_at=tuple(ladder.sizes_of(figure) for figure in variant.published),
                 reason=lacks[0],
                 remedy=lacks[1],
-                command=scenarios.command(variant, preset, steps),
+                command=command_of(variant, preset, steps),
                 check=variant.check,
                 check_and_run=variant.check_and_run,
             )
@@ -140,7 +141,7 @@ def plan(
     )
 
 
-def _chosen(ladder: scenarios.Ladder, names: Sequence[str]) -> list[scenarios.Variant]:
+def _chosen(ladder: Ladder, names: Sequence[str]) -> list[Variant]:
     if not names:
         return list(ladder.variants)
     known = {variant.name: variant for variant in ladder.variants}
@@ -154,7 +155,7 @@ def _chosen(ladder: scenarios.Ladder, names: Sequence[str]) -> list[scenarios.Va
 
 
 def schedule(meta: LadderMeta) -> list[Slot]:
-    """Return every trial that the ladder takes, in order, those that are over included.
+    """Return all trials of the ladder in order, including completed ones.
 
     Variants that proved wrong, failed or turned out unavailable are not run any further.
     """
@@ -170,7 +171,7 @@ def schedule(meta: LadderMeta) -> list[Slot]:
 
 
 def pending(meta: LadderMeta) -> list[Slot]:
-    """Return the trials that are still to be run, in order."""
+    """Return the remaining trials in order."""
     ran = _final(meta)
     return [slot for slot in schedule(meta) if slot not in ran]
 
@@ -184,7 +185,8 @@ def _slot(trial: Trial) -> Slot:
 
 
 def left_s(meta: LadderMeta) -> float | None:
-    """Return how long the rest will take: what the same variant took for the same, else the mean of such trials.
+    """Return the estimated time of the remaining trials: as the same trial of the variant took, else the mean of such
+    trials.
 
     Returns:
         Seconds; None = no trial is over yet.
@@ -208,13 +210,13 @@ def run(
     checks_at_once: int = 1,
     limit_s: float | None = None,
 ) -> Iterator[Progress]:
-    """Run what is still to be run; yields several times a second.
+    """Run the remaining trials; yields several times a second.
 
     Args:
-        ladder: The ladder; what happens is stored in it.
-        asked: How often the user has asked to stop: once = after the current trial, twice = stop that too (it
+        ladder: The ladder; results are stored in it.
+        asked: Returns how often the user has asked to stop: once = after the current trial, twice = stop that too (it
             will be repeated).
-        checks_at_once: How many variants are checked at the same time. What is timed or captured always runs alone.
+        checks_at_once: How many variants are checked at the same time. Timed and captured trials always run alone.
             A check that fails beside others is repeated alone: together they may have needed too much memory.
         limit_s: A trial that takes longer is stopped, and its variant has failed; None = none is.
 
@@ -236,7 +238,7 @@ def run(
         raise SessionError(f"{ladder.id} is being measured by another tuiprof", remedy) from error
     note_runner(ladder)
     try:
-        # Trials whose runner died: they themselves may live.
+        # Trials whose runner died may still be running themselves.
         live = [
             _Live(ladder, trial, limit_s, adopted=True) for trial in meta.trials if trial.state == "running"
         ]
@@ -279,7 +281,7 @@ def _next(
 
 
 class _Live:
-    """A trial that runs."""
+    """A running trial."""
 
     def __init__(
         self, ladder: LadderRun, trial: Trial, limit_s: float | None, *, adopted: bool = False
@@ -297,14 +299,14 @@ class _Live:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the ladder is through; None = nothing to tell it from."""
+        """Seconds until the ladder is done; None = unknown."""
         if self._over:
             return left_s(self._ladder.meta)
         gone_s = time.monotonic() - self._began_s
         return None if self._expected_s is None else max(0.0, self._expected_s - gone_s)
 
     def look(self, timeout_s: float, *, stop: bool) -> bool:
-        """Return whether it is over, and store what became of it if so; waits for its end that long."""
+        """Return whether it has ended, and if so store its outcome; waits for its end that long."""
         if self.trial.state == "running":
             try:
                 session = self._ladder.session(self.trial)
@@ -362,3 +364,224 @@ def _must_fit(ladder: LadderRun) -> None:
     said = differences(meta, ask(meta.python or None))
     if said:
         raise SessionError(f"{'; '.join(said)}, since {ladder.id} was started", again)
+
+
+# -- conditions of resuming ----------------------------------------------------------------------------------
+
+# A ladder is resumed only if it belongs to the user, and its code and software are unchanged. The code is the script,
+# its header, the modules beside it that it imports (and those that these import), and the folder of its name with
+# sources in other languages. The software is Python and the packages that its variants name; the GPUs count too.
+
+
+def must_be_own(ladder: LadderRun) -> None:
+    """Refuse a ladder that may come from somebody else, as its file contains the commands to run.
+
+    Raises:
+        SessionError: Its folder is another user's, or it was not begun in this folder, but copied there.
+    """
+    try:
+        folder = ladder.path.stat()
+    except OSError as error:
+        raise explain(error, ladder.path, "read") from error
+    if folder.st_uid != os.geteuid():
+        why = "its folder belongs to another user"
+    elif folder.st_ino != ladder.meta.inode:
+        why = "it was not started in this folder, so it may come from somebody else"
+    else:
+        return
+    remedy = f"check what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
+    raise SessionError(f"{ladder.id}: {why}", remedy)
+
+
+def sources(script: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of a script, by its path relative to the script's folder.
+
+    Raises:
+        SessionError: A file cannot be read.
+    """
+    root = script.parent
+    found = {script}
+    waiting = [script]
+    while waiting:
+        for module in _imported(waiting.pop(), root) - found:
+            found.add(module)
+            waiting.append(module)
+    found |= set(own_files(script))
+    return {path.relative_to(root).as_posix(): _sha256(path) for path in sorted(found)}
+
+
+def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[str, str]:
+    """Return the versions that a ladder's results depend on, by name.
+
+    Returns:
+        The version of Python, of each package that they name (empty = not installed), and the names of the GPUs, by
+        which scripts choose their size.
+    """
+    wanted = [*ladder.needs, *(package for variant in variants for package in variant.needs.packages)]
+    names = {re.split(r"[^\w.-]", package, maxsplit=1)[0] for package in wanted}
+    return {name: _version(name, facts) for name in ("python", "GPU", *sorted(names))}
+
+
+def differences(meta: LadderMeta, facts: Facts) -> list[str]:
+    """Return what has changed since a ladder was planned, one clause each.
+
+    Raises:
+        SessionError: A file cannot be read.
+    """
+    script = Path(meta.script)
+    now = sources(script)
+    then = meta.sources or {script.name: meta.digest}  # an earlier tuiprof considered only the script
+    if not meta.sources:
+        now = {script.name: now[script.name]}
+    said = [f"{script.parent / name} was removed" for name in then if name not in now]
+    said += [f"{script.parent / name} was added" for name in now if name not in then]
+    said += [
+        f"{script.parent / name} has changed" for name in then if name in now and now[name] != then[name]
+    ]
+    for name, version in meta.software.items():
+        have = _version(name, facts)
+        if have != version:
+            said.append(f"{name} was {version or 'missing'} and is {have or 'missing'}")
+    return said
+
+
+def _version(name: str, facts: Facts) -> str:
+    match name:
+        case "python":
+            return facts.version
+        case "GPU":
+            return ", ".join(gpu for gpu, _ in facts.gpus)
+        case _:
+            return facts.distribution(name) or ""
+
+
+def _imported(file: Path, root: Path) -> set[Path]:
+    """Return the modules below a folder that a module imports, at any point in it."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # it will say so itself when it is run
+        return set()
+    except OSError as error:
+        raise SessionError(f"{file} cannot be read: {error.strerror}") from error
+    return {path for name in _names(tree, file, root) for path in _files(name, root)}
+
+
+def _names(tree: ast.AST, file: Path, root: Path) -> Iterator[str]:
+    """Yield the dotted names that a module imports, absolute ones and those relative to its package."""
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _files(name: str, root: Path) -> Iterator[Path]:
+    """Yield the files below a folder that importing a dotted name would load."""
+    parts = name.split(".") if name else []
+    for end in range(1, len(parts) + 1):
+        stem = root.joinpath(*parts[:end])
+        for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
+            if path.is_file():
+                yield path
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise SessionError(f"{path} cannot be read: {error.strerror}") from error
+
+
+# -- in its own process, which outlives the one that started it ------------------------------------------
+
+#: In ``control``: the process that runs the ladder.
+RUNNER_FILE: Final = "runner.json"
+#: What it printed, should it fail; the last line is shown.
+RUNNER_LOG: Final = "runner.log"
+_LAST_BYTES: Final = 8192
+
+
+class Runner(msgspec.Struct, frozen=True):
+    """``control/runner.json``.
+
+    Attributes:
+        who: The process.
+        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
+    """
+
+    who: process.ProcessId
+    pid_namespace: str = msgspec.field(name="place")
+
+
+def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
+    """Store which process runs a ladder."""
+    who = process.identify(os.getpid() if pid is None else pid)
+    if who is not None:
+        runner = Runner(who, process.pid_namespace())
+        with contextlib.suppress(SessionError):  # then it cannot be stopped from another terminal
+            write_inside(ladder.path / "control", RUNNER_FILE, msgspec.json.encode(runner))
+
+
+def runner_of(ladder: Path) -> Runner | None:
+    """Return the process that runs a ladder now; None = none, as far as this machine knows."""
+    runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
+    if runner is None or runner.pid_namespace != process.pid_namespace() or not process.alive(runner.who):
+        return None
+    return runner
+
+
+def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
+    """Run the remaining trials of a ladder in the background.
+
+    Returns:
+        The process; it goes on when this one ends.
+
+    Raises:
+        SessionError: It cannot be started, or may belong to another user.
+    """
+    must_be_own(ladder)
+    command = module_command("tuiprof", "ladder", "--resume", str(ladder.path), "--quiet", "-o", os.devnull)
+    log = ladder.path / "control" / RUNNER_LOG
+    try:
+        with open(log, "wb") as out:
+            child = subprocess.Popen(
+                command,
+                cwd=ladder.meta.cwd,
+                env=module_environment(),  # not what this process alone was given for its own libraries
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise explain(error, log, "write") from error
+    note_runner(ladder, child.pid)  # as it will itself, once it has begun
+    # The screen that started it may be closed when it ends; the thread reaps the process.
+    threading.Thread(target=child.wait, name="ladder-runner", daemon=True).start()
+    return child
+
+
+def stop_runner(ladder: Path) -> bool:
+    """Ask the process that runs a ladder to stop: once = after the current trial, twice = at once.
+
+    Returns:
+        Whether there was one to ask.
+    """
+    runner = runner_of(ladder)
+    if runner is None or not is_own(ladder / "control" / RUNNER_FILE):
+        return False
+    try:
+        os.kill(runner.who.pid, signal.SIGINT)
+    except OSError:  # it has just ended
+        return False
+    return True
+
+
+def last_words(ladder: Path) -> str:
+    """Return the last line that the process printed; empty = none."""
+    text = read_end(ladder / "control" / RUNNER_LOG, _LAST_BYTES).decode(errors="replace")
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,48 +1,385 @@
-"""The ladders: scripts whose header says what they show; where they are found, and how one is run.
+"""Ladders: scripts with a header that describes their variants; finding them, and the commands that run them.
 
-A ladder is a Python file with a header (see :mod:`tuiprof.ladder.headers`). tuiprof ships some; any directory may
-hold more. Files without a header are not ladders and are passed over; a file with a broken one is a problem that is
-named with its line and hides no other.
+tuiprof ships some; any directory may hold more. Files without a header are not ladders and are skipped; a file
+with a broken one is reported with its line and hides no other.
+
+A header is read without running or importing anything. It is the TOML table ``[tool.tuiprof]`` of a PEP 723 comment
+block (``# /// script`` … ``# ///``) in the script, or, beside a script ``name.py`` without such a block, of a file
+``name.toml`` with the same content. It has at least ``name`` and one ``[[tool.tuiprof.variants]]`` with a ``name``.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tuiprof.errors import UsageProblem
-from tuiprof.ladder.availability import Available, Missing, Needs, availability
-from tuiprof.ladder.headers import DEFAULT_COMMAND, Ladder, Published, Variant, name_line, read
+from tuiprof.ladder.availability import Needs
 from tuiprof.resources import shipped
+from tuiprof.system.files import read_small
 
-__all__ = [
-    "DEFAULT_COMMAND",
-    "Available",
-    "Ladder",
-    "Missing",
-    "Needs",
-    "Published",
-    "SameName",
-    "Scan",
-    "Variant",
-    "availability",
-    "command",
-    "find",
-    "find_ladder",
-    "ladders",
-    "scan",
-]
+#: Placeholders of a ladder's ``command``; a part with a placeholder that has no value is left out.
+DEFAULT_COMMAND = (("--variant", "{variant}"), ("--preset", "{preset}"), ("--steps", "{steps}"))
+_PLACEHOLDERS = ("variant", "preset", "steps")
+#: Added to the default command line for a check, unless the header has its own.
+DEFAULT_CHECK = ("--check", "--steps", "0")
+_LARGEST_SCRIPT_BYTES = 1 << 20
+#: The preset of the published size.
+_PAPER = "paper"
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published figure, for reference; never a measurement of this machine.
+
+    Attributes:
+        text: The figure as it is shown.
+        value: The number in it, if any.
+        unit: Unit of the number, for example ``"ms"``.
+        preset: Preset it belongs to; empty = the published size.
+    """
+
+    text: str
+    value: float | None = None
+    unit: str = ""
+    preset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant of a ladder.
+
+    Attributes:
+        ladder: Name of its ladder.
+        name: Its name.
+        note: What it changes, in a sentence.
+        baseline: Name of the variant it is compared with.
+        builds_on: Name of the variant it changes one thing of; empty = none.
+        changes: What it sets, by name, as the script understands it.
+        published: Figures of the publication.
+        needs: What it needs to run.
+        preset: Preset of the published size; empty = ``paper``.
+        presets: The presets it accepts besides ``fit``, and the steps of each; None = unknown.
+        script: The script.
+        command: Arguments of the script, in groups, with placeholders.
+        check: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they
+            differ; None = it has no such check.
+        check_and_run: Arguments that make it compare its numbers and go on; empty = it cannot.
+    """
+
+    ladder: str
+    name: str
+    note: str
+    baseline: str
+    builds_on: str
+    changes: Mapping[str, Any]
+    published: tuple[Published, ...]
+    needs: Needs
+    preset: str
+    presets: Mapping[str, int | None]
+    script: Path
+    command: tuple[tuple[str, ...], ...]
+    check: tuple[str, ...] | None
+    check_and_run: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return ``ladder:variant``."""
+        return f"{self.ladder}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """One script and its variants.
+
+    Attributes:
+        name: Its name.
+        title: Its subject, one line.
+        story: What it shows, in some sentences; line breaks as written.
+        baseline: Name of the variant that the others are compared with.
+        source: Hardware and software of the published figures; empty = none.
+        needs: Packages that every variant needs, with their versions.
+        presets: Note of each preset by its name.
+        paper_sizes: Presets of the published size: ``paper``, and those that say ``as_published = true``.
+        variants: Its variants, in the order of the script.
+        script: The script.
+    """
+
+    name: str
+    title: str
+    story: str
+    baseline: str
+    source: str
+    needs: tuple[str, ...]
+    presets: Mapping[str, str]
+    paper_sizes: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    script: Path
+
+    def sizes_of(self, figure: Published) -> tuple[str, ...]:
+        """Return the presets with which a published figure may be compared; empty = the ladder has no sizes."""
+        return (figure.preset,) if figure.preset else self.paper_sizes
+
+
+class _Reference(msgspec.Struct, forbid_unknown_fields=True):
+    hardware: str = ""
+    software: str = ""
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    note: str = ""
+    baseline: str = ""
+    builds_on: str = ""
+    preset: str = ""
+    changes: dict[str, Any] = msgspec.field(default_factory=dict, name="set")
+    published: tuple[Published, ...] = ()
+    needs: dict[str, Any] = {}
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    variants: tuple[_Entry, ...]
+    title: str = ""
+    story: str = ""
+    baseline: str = ""
+    reference: _Reference = msgspec.field(default_factory=_Reference)
+    needs: dict[str, Any] = {}
+    presets: dict[str, dict[str, Any]] = {}
+    command: tuple[tuple[str, ...], ...] = DEFAULT_COMMAND
+    check: tuple[str, ...] | None = None
+    check_and_run: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The lines of a header, without comment signs.
+
+    Attributes:
+        file: Its file.
+        first: Number of its first line in that file.
+        lines: Its lines.
+    """
+
+    file: Path
+    first: int
+    lines: tuple[str, ...]
+
+    def line_of(self, pattern: str, occurrence: int = 0) -> int:
+        """Return the number of the first line with this beginning; else that of the table, else 1."""
+        found = [number for number, line in enumerate(self.lines, self.first) if re.match(pattern, line)]
+        if occurrence < len(found):
+            return found[occurrence]
+        return self.line_of(_TABLE) if pattern != _TABLE else 1
+
+    def line_of_variant(self, index: int) -> int:
+        """Return the number of the line where a variant begins."""
+        return self.line_of(r"\s*\[\[tool\.tuiprof\.variants\]\]", index)
+
+    def problem(self, line: int, what: str) -> UsageProblem:
+        """Return a problem as an error with file and line."""
+        return UsageProblem(f"{self.file}:{line}: {what}", "fix the header of the script")
+
+
+_TABLE = r"\s*\[tool\.tuiprof\]"
+
+
+def read_header(script: Path) -> Ladder | None:
+    """Read the header of a script; the result is cached until the script changes.
+
+    Returns:
+        The ladder; None = it is not one.
+
+    Raises:
+        UsageProblem: Its header cannot be used.
+    """
+    try:
+        stat = script.stat()
+    except OSError as error:
+        raise UsageProblem(f"{script} cannot be read: {error.strerror}", "check that it exists") from error
+    if stat.st_size > _LARGEST_SCRIPT_BYTES:
+        return None
+    beside = _beside(script)
+    version = (beside.stat().st_mtime_ns, beside.stat().st_size) if beside is not None else (0, 0)
+    return _read_version(script, stat.st_mtime_ns, stat.st_size, *version)
+
+
+def name_line(script: Path) -> str:
+    """Return the location of the name of a ladder: ``file:line``."""
+    text = _text(script)
+    return f"{text.file}:{text.line_of('name = ')}" if text is not None else str(script)
+
+
+def _beside(script: Path) -> Path | None:
+    beside = script.with_suffix(".toml")
+    return beside if beside.is_file() else None
+
+
+@functools.lru_cache(maxsize=256)
+def _read_version(script: Path, *_version: int) -> Ladder | None:
+    text = _text(script)
+    if text is None:
+        return None
+    try:
+        header = tomllib.loads("\n".join(text.lines))
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at line ")
+        below = int(where.split(",")[0]) if where else len(text.lines)
+        raise text.problem(text.first - 1 + below, what) from error
+    tool = header.get("tool")
+    table = tool.get("tuiprof") if isinstance(tool, dict) else None
+    if table is None:
+        return None  # not a ladder
+    return _ladder(script, text, header, table)
+
+
+def _text(script: Path) -> _Text | None:
+    """Return the lines of a script's header; None = it has none."""
+    lines = _lines(script)
+    if lines is None:
+        return None
+    if "# /// script" not in lines:
+        beside = _beside(script)
+        content = _lines(beside) if beside is not None else None
+        return _Text(beside, 1, tuple(content)) if beside is not None and content is not None else None
+    start = lines.index("# /// script")
+    text = _Text(script, start + 2, ())
+    block: list[str] = []
+    for line in lines[start + 1 :]:
+        if line == "# ///":
+            return _Text(script, start + 2, tuple(block))
+        if line != "#" and not line.startswith("# "):
+            end = start + 1 + len(block)
+            raise text.problem(end + 1, "the block '# /// script' is not closed by a line '# ///'")
+        block.append(line[2:])
+    raise text.problem(start + 1, "the block '# /// script' is not closed by a line '# ///'")
+
+
+def _lines(file: Path) -> list[str] | None:
+    try:
+        return read_small(file, _LARGEST_SCRIPT_BYTES).decode().splitlines()
+    except OSError as error:
+        raise UsageProblem(f"{file} cannot be read: {error.strerror}", "check its permissions") from error
+    except UnicodeDecodeError:
+        return None  # neither a Python script of our time nor TOML
+
+
+def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladder:
+    try:
+        table = msgspec.convert(raw, _Table)
+        dependencies = msgspec.convert(header.get("dependencies", []), tuple[str, ...])
+        python = msgspec.convert(header.get("requires-python", ""), str)
+    except msgspec.ValidationError as error:
+        where = re.search(r"`\$\.variants\[(\d+)\]", str(error))
+        variant = int(where[1]) if where else None
+        line = text.line_of(_TABLE) if variant is None else text.line_of_variant(variant)
+        raise text.problem(line, str(error)) from error
+    names = [entry.name for entry in table.variants]
+    baseline = table.baseline or (names[0] if names else "")
+    if not names:
+        raise text.problem(text.line_of(_TABLE), "the ladder has no variants")
+    presets = {name: str(preset.get("note", "")) for name, preset in table.presets.items()}
+    for placeholder in re.findall(r"\{(\w+)\}", " ".join(part for group in table.command for part in group)):
+        meant = difflib.get_close_matches(placeholder, _PLACEHOLDERS, n=1)
+        if meant and placeholder not in _PLACEHOLDERS:
+            line = text.line_of("command = ")
+            raise text.problem(line, f"{{{placeholder}}} in its command: did you mean {{{meant[0]}}}?")
+    if baseline not in names:
+        line = text.line_of("baseline = ")
+        raise text.problem(line, f"the baseline {baseline!r} is not one of its variants")
+    variants = tuple(
+        _variant(script, text, table, index, presets, baseline, dependencies, python)
+        for index in range(len(names))
+    )
+    source = ", ".join(filter(None, (table.reference.hardware, table.reference.software)))
+    return Ladder(
+        name=table.name,
+        title=table.title or table.name,
+        story=table.story.strip(),
+        baseline=baseline,
+        source=source,
+        needs=dependencies,
+        presets=presets,
+        paper_sizes=tuple(
+            name for name in presets if name == _PAPER or table.presets[name].get("as_published") is True
+        ),
+        variants=variants,
+        script=script.absolute(),
+    )
+
+
+def _variant(
+    script: Path,
+    text: _Text,
+    table: _Table,
+    index: int,
+    presets: Mapping[str, str],
+    baseline: str,
+    dependencies: tuple[str, ...],
+    python: str,
+) -> Variant:
+    """Return a variant of a ladder, checked against the rest of its header."""
+    entry, names = table.variants[index], [entry.name for entry in table.variants]
+    line = text.line_of_variant(index)
+    try:
+        needs = _needs({**table.needs, **entry.needs}, dependencies, python)
+    except msgspec.ValidationError as error:
+        raise text.problem(line, f"needs of {entry.name!r}: {error}") from error
+    if entry.name in names[:index]:
+        raise text.problem(line, f"there are two variants {entry.name!r}")
+    for other in (entry.baseline, entry.builds_on):
+        if other and other not in names:
+            raise text.problem(line, f"{entry.name!r} refers to {other!r}, which is not a variant")
+    if entry.preset and entry.preset not in presets:
+        raise text.problem(line, f"{entry.name!r} refers to {entry.preset!r}, which is not a preset")
+    # A script with its own command line need not know the flags of the default check.
+    usual = DEFAULT_CHECK if table.command == DEFAULT_COMMAND else ()
+    check = usual if table.check is None else table.check
+    return Variant(
+        ladder=table.name,
+        name=entry.name,
+        note=" ".join(entry.note.split()),
+        baseline=entry.baseline or baseline,
+        builds_on=entry.builds_on,
+        changes=entry.changes,
+        published=entry.published,
+        needs=needs,
+        preset=entry.preset,
+        presets={name: _steps(table.presets[name]) for name in presets},
+        script=script.absolute(),
+        command=table.command,
+        check=check or None,
+        check_and_run=table.check_and_run,
+    )
+
+
+def _steps(preset: Mapping[str, Any]) -> int | None:
+    """Return the steps of a preset, where it gives them."""
+    steps = preset.get("steps")
+    return steps if type(steps) is int else None
+
+
+def _needs(raw: dict[str, Any], dependencies: tuple[str, ...], python: str) -> Needs:
+    remedy = " ".join(str(raw.get("remedy", "")).split())
+    header = {"dependencies": dependencies, "python": python, "remedy": remedy}
+    return msgspec.convert({**raw, **header}, Needs)
+
+
+# -- finding them ----------------------------------------------------------------------------------------
 
 
 class SameName(UsageProblem):
-    """A ladder has the name of one that was found before it, and is passed over.
+    """A ladder has the name of one that was found before it, and is skipped.
 
     Args:
         name: Their name.
-        line: Where it is given: ``file:line``.
+        line: Its location: ``file:line``.
         first: The script of the one that counts.
     """
 
@@ -53,7 +390,7 @@ class SameName(UsageProblem):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the directories hold.
+    """The content of the directories.
 
     Attributes:
         ladders: The ladders, by name.
@@ -65,11 +402,7 @@ class Scan:
 
 
 def ladders(extra: Iterable[Path] = ()) -> list[Ladder]:
-    """Return the ladders that are shipped and those in other directories, by name.
-
-    Args:
-        extra: More directories (or single scripts).
-    """
+    """Return the shipped ladders and those in other directories (or single scripts), by name."""
     return list(scan(extra).ladders)
 
 
@@ -88,7 +421,7 @@ def scan(extra: Iterable[Path] = ()) -> Scan:
             problems.append(UsageProblem(f"there is no scenario directory {path}", where))
         for script in sorted(path.glob("*.py")) if path.is_dir() else [path] * path.is_file():
             try:
-                ladder = read(script)
+                ladder = read_header(script)
                 if ladder is not None and ladder.name in found:
                     raise SameName(ladder.name, name_line(script), found[ladder.name].script)
             except UsageProblem as problem:
@@ -128,7 +461,7 @@ def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
             if name.replace("-", "_") in problem.message:
                 raise problem
         remedy = _meant(name, [ladder.name for ladder in scanned.ladders])
-        # Nobody knows what a script would be called whose header cannot be used.
+        # The name in a broken header is unknown.
         if scanned.problems:
             remedy += f" · not read: {'; '.join(problem.message for problem in scanned.problems)}"
         raise UsageProblem(f"there is no scenario {name!r}", remedy)

@@ -1,4 +1,4 @@
-"""What is kept of a ladder that is being measured: one folder, in it ``ladder.json`` and the session of every trial.
+"""The stored state of a ladder: one folder with ``ladder.json`` and the session of every trial.
 
 ::
 
@@ -25,10 +25,10 @@ from tuiprof.session.store.folders import LADDER_FILE, Session, ladder_dirs, mak
 from tuiprof.system.files import read_versioned, typed_path, write_atomic
 
 SCHEMA_VERSION: Final = 1
-#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else; ``once`` is all
+#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` only measures; ``once`` is all
 #: three in one process.
 Kind = Literal["check", "trace", "timing", "once"]
-#: ``stopped``: by the user half-way; it is repeated. All others but ``running`` are final.
+#: ``stopped``: by the user before its end; it is repeated. All others but ``running`` are final.
 State = Literal["running", "done", "wrong", "failed", "unavailable", "stopped"]
 OUT: Final = frozenset({"wrong", "failed", "unavailable"})
 
@@ -42,9 +42,9 @@ class Rung(msgspec.Struct, frozen=True):
         builds_on: The variant it changes one thing of; empty = none.
         note: What it changes.
         published: Figures of the publication.
-        published_at: For each the presets whose results it may be shown beside; empty = any.
+        published_at: For each, the presets with which it may be compared; empty = any.
         reason: Why it cannot run here; empty = it can.
-        remedy: What to do about that.
+        remedy: How to fix that.
         command: Command line of its script, without the flags of a check.
         check: Flags that turn the command into a check of its numbers; None = the script has none.
         check_and_run: Flags that make the command check its numbers before it goes on; empty = none are known.
@@ -81,12 +81,12 @@ class KernelFigures(msgspec.Struct, frozen=True):
 
     Attributes:
         moved_bytes: Bytes that a call must read and write at least: inputs once, outputs once; 0 = unknown.
-        operations: Arithmetic operations that it must do, a multiply-add being two; 0 = unknown.
-        arithmetic: Type they are done in: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown.
+        operations: Minimum number of arithmetic operations, a multiply-add counting as two; 0 = unknown.
+        arithmetic: Their type: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown.
         times_ns: Median time of a call: ``cold`` with its inputs in memory only, ``warm`` right after another call,
             ``replayed`` among many that the host started at once (a CUDA graph, a compiled loop), ``host`` what the
             host needs to start one. What could not be measured is not there.
-        not_measured: Why not, by the same names.
+        not_measured: Reasons for missing times, by the same names.
     """
 
     moved_bytes: int
@@ -101,8 +101,8 @@ class Figures(msgspec.Struct, frozen=True):
 
     Attributes:
         median_ns: Median time of the measured steps.
-        steps: How many were measured.
-        warmup: Steps before them, left out.
+        steps: Number of measured steps.
+        warmup: Number of steps before them, which are left out.
         clock: ``script``: the script measured them (on a GPU by device events); ``probe``: host time of the steps.
         batch: Samples a step; None = unknown.
         samples_per_s: Throughput over the measured steps; None = unknown.
@@ -110,11 +110,11 @@ class Figures(msgspec.Struct, frozen=True):
         start_ns: From the start of the process to the end of its first step: imports, weights, compilation; None =
             no step was marked.
         warmup_ns: The further warm-up steps, together; None = unknown.
-        device: What it ran on, as the script says; may be empty.
-        preset: The preset in use, as the script says; may be empty.
-        interpreted: A kernel was interpreted, for want of the device it is for: its speed says nothing.
-        ranges_ns: Median time of named parts of the step, as the script says; may be empty.
-        kernel: What was measured of a single kernel; None = the step is something else.
+        device: Its device, from the script; may be empty.
+        preset: Its preset, from the script; may be empty.
+        interpreted: A kernel was interpreted because its device is missing, so its speed is meaningless.
+        ranges_ns: Median time of named parts of the step, from the script; may be empty.
+        kernel: Measurements of a single kernel; None = the step is not a call of one.
     """
 
     median_ns: float
@@ -137,16 +137,16 @@ class Trial(msgspec.Struct, frozen=True):
     """One process that was started.
 
     Attributes:
-        kind: What for.
+        kind: Its purpose.
         round: 0 for checks and traces, 1 … for timing, 1 for ``once``.
         variant: Its variant.
         session: Name of its session's folder under ``trials``; empty = it could not be started.
         state: Its state.
-        why: Why it is wrong, failed or unavailable; else what else there is to say.
-        remedy: What to do about that.
-        wall_ns: How long it took.
-        equal: Whether its numbers are those of the reference; None = it does not say.
-        figures: What it measured; None for checks and what did not end well.
+        why: Why it is wrong, failed or unavailable; for others, a note.
+        remedy: How to fix that.
+        wall_ns: Its duration.
+        equal: Whether its numbers equal those of the reference; None = unknown.
+        figures: Its measurements; None for checks and trials that failed.
     """
 
     kind: Kind
@@ -167,26 +167,27 @@ class LadderMeta(msgspec.Struct):
     Attributes:
         v: Schema version.
         ladder: Name of the ladder.
-        title: What it is about.
+        title: Its subject.
         source: Hardware and software of the published figures; empty = none.
         script: The script.
         digest: SHA-256 of the script when the ladder was planned.
-        sources: The same of every file that the script is made of, by its path beside it; empty = an earlier tuiprof.
+        sources: SHA-256 of every file of the script, by its path relative to the script's folder; empty = written by
+            an earlier tuiprof.
         software: Version of Python and of each package that the variants name, and the GPUs; empty = not installed.
         baseline: The ladder's baseline.
         preset: Preset asked for.
         steps: Steps asked for; None = the preset's.
         rounds: Timing trials a variant.
         python: The interpreter.
-        host: Where it runs.
-        machine: What it runs on, in a line.
-        cwd: Where the scripts run.
+        host: Name of the host.
+        machine: Description of the machine, one line.
+        cwd: Working directory of the scripts.
         unix_ns: When it was planned.
-        price: Dollars an hour of the machine; None = not given.
+        price: Price of the machine, dollars per hour; None = not given.
         rungs: The variants, in the order of the script.
-        trials: What was started so far, in order.
-        once: Every variant is run in one process, which checks, is captured and timed.
-        inode: Number of the folder it was begun in, by which a copy is known; 0 = an earlier tuiprof.
+        trials: The trials started so far, in order.
+        once: Every variant runs in a single process, which is checked, captured and timed.
+        inode: Inode of the folder in which it was started, which differs in a copy; 0 = written by an earlier tuiprof.
     """
 
     v: int
@@ -238,7 +239,7 @@ class LadderRun:
 
     Args:
         path: The folder.
-        meta: What it holds, when that is known; None = read it.
+        meta: Its content if already known; None = read it.
 
     Raises:
         SessionError: It holds no ladder, cannot be read, or a newer tuiprof wrote it.
@@ -259,7 +260,7 @@ class LadderRun:
 
     @property
     def root(self) -> Path:
-        """Where the sessions of its trials are."""
+        """Directory of the sessions of its trials."""
         return self.path / "trials"
 
     def session(self, trial: Trial) -> Session:
@@ -271,12 +272,12 @@ class LadderRun:
         return Session(self.session_path(trial))
 
     def session_path(self, trial: Trial) -> Path:
-        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`."""
+        """Return the path of the session of a trial, which need not exist; never outside :attr:`root`."""
         name = trial.session
         return self.root / (name if name == Path(name).name and name != ".." else "none")
 
     def put(self, trial: Trial) -> None:
-        """Store a trial: a new one at the end, or what became of one that was running.
+        """Store a trial: append a new one, or update one that was running.
 
         Raises:
             SessionError: It cannot be written.
@@ -301,7 +302,7 @@ class LadderRun:
 
 
 def create(root: Path, meta: LadderMeta) -> LadderRun:
-    """Make the folder of a new ladder.
+    """Create the folder of a new ladder.
 
     Raises:
         SessionError: No permission, no space.
@@ -314,10 +315,10 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
 
 
 def list_ladders(root: Path) -> list[LadderRun | SessionError]:
-    """Return the ladders under a root, the newest first; a damaged one as what is wrong with it.
+    """Return the ladders under a root, newest first; a damaged one as its error.
 
     Args:
-        root: Where sessions are kept; it need not exist.
+        root: Directory of the sessions; it need not exist.
 
     Raises:
         SessionError: The root cannot be read.
@@ -335,7 +336,7 @@ def find_ladder(root: Path, text: str) -> LadderRun:
     """Return the ladder a user means.
 
     Args:
-        root: Where sessions are kept.
+        root: Directory of the sessions.
         text: A path; ``last``; a folder's name or its beginning; or a ladder's name (the newest of that name).
 
     Raises:
@@ -348,7 +349,7 @@ def find_ladder(root: Path, text: str) -> LadderRun:
     paths = ladder_dirs(root)
     if paths and text == "last":
         return LadderRun(paths[0])
-    # What is meant exactly comes before what begins so; of several the newest.
+    # An exact match precedes a prefix; of several, the newest.
     for found in paths:
         name = found.name.partition("-")[2]
         if text in (found.name, name, name.removeprefix("ladder-")):

@@ -17,12 +17,12 @@ from tuiprof.ladder.state import Figures, LadderMeta
 Word = Literal["baseline", "faster", "slower", "no difference", "undecided", "wrong", "failed", "unavailable"]
 
 CONFIDENCE: Final = 0.95
-#: Below this share a difference counts as none, however sure it is.
+#: A smaller difference, as a share, counts as none, even if it is significant.
 LEAST_DIFFERENCE: Final = 0.01
-#: An interval that holds 1 but reaches further from it than this says nothing.
+#: An interval that contains 1 but extends further from it than this allows no verdict.
 MOST_DOUBT: Final = 0.10
 
-#: From so many times the median step on, the mean step is said beside it.
+#: If the mean step is this many times the median step or more, it is shown too.
 UNEVEN: Final = 1.5
 
 #: Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any table of the distribution).
@@ -33,7 +33,7 @@ _T95: Final = (
 )
 _Z95: Final = 1.959964
 
-#: Said of a variant whose speed is not compared.
+#: Note on a variant whose speed is not compared.
 INTERPRETED: Final = (
     "a kernel was interpreted, as its device is missing: its results count, its speed does not"
 )
@@ -58,13 +58,13 @@ VERDICT_RULE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure and how sure it is.
+    """A figure with its confidence interval.
 
     Attributes:
         value: The figure.
-        low: Lower end; equal to ``value`` where one trial says nothing about it.
+        low: Lower end; equal to ``value`` with a single trial.
         high: Upper end.
-        coverage: How often such an interval holds the true value; 0 = one trial.
+        coverage: Probability that such an interval contains the true value; 0 = one trial.
     """
 
     value: float
@@ -75,12 +75,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is said of one variant.
+    """The verdict on one variant.
 
     Attributes:
         name: Its name.
         word: The verdict.
-        why: Why it is wrong, failed, unavailable or undecided; what a reader must know of the others; may be empty.
+        why: Why it is wrong, failed, unavailable or undecided; for others, what a reader has to know; may be empty.
         remedy: What to do about that; may be empty.
         step_ns: Step time; None = not measured.
         ratio: Step time over the baseline's; None = unknown.
@@ -99,7 +99,7 @@ class Judged:
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None = none is."""
+    """Return the median of the known values; None = there are none."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -168,7 +168,7 @@ def word_for(ratio: Interval | None) -> Word:
 
 
 def judge(meta: LadderMeta) -> list[Judged]:
-    """Return what the trials so far say of each variant, in the ladder's order."""
+    """Return the verdict on each variant by the trials so far, in the order of the ladder."""
     times = {rung.name: _times(meta, rung.name) for rung in meta.rungs}
     return [_judge(meta, rung.name, times) for rung in meta.rungs]
 

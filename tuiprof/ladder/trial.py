@@ -1,4 +1,4 @@
-"""One trial of a ladder: an ordinary session, and what it says at its end.
+"""One trial of a ladder: an ordinary session, and the result that its script prints.
 
 A script may print as its last line a JSON object ``{"tuiprof_result": {…}}``; every field of it is optional::
 
@@ -48,11 +48,11 @@ WRONG_NUMBERS: Final = 3
 CANNOT_RUN: Final = 77
 #: Exit status of a script that does not understand its arguments (argparse, click).
 _WRONG_USAGE: Final = 2
-#: Three steps after warm-up. No time is taken of a run that is captured, so it need not come late.
+#: Three steps after warm-up. Captured runs are not timed, so the capture may be early.
 _CAPTURE: Final = CaptureRequest("start", steps=3, at=10)
-#: Steps left out at the beginning where the script does not say; of short runs half.
+#: Steps left out at the beginning if the script does not say how many; of short runs half.
 DEFAULT_WARMUP: Final = 10
-#: No step takes longer, a year: what says so is no time.
+#: Longer step times (a year) are not valid.
 _LONGEST_STEP_MS: Final = 3.2e10
 _END_BYTES: Final = 256 << 10
 _RESULT: Final = re.compile(rb'\{"tuiprof_result":.*\}')
@@ -142,7 +142,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
 
 
 def conclude(trial: Trial, session: Session, status: Status) -> Trial:
-    """Return what became of a trial."""
+    """Return a trial with its outcome."""
     fold = read_fold(session)
     ended = msgspec.structs.replace(trial, wall_ns=fold.now_ns)
     if status.state == "stopped":
@@ -239,7 +239,7 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
 
 
 def _known_ns(times_ms: dict[str, float | None]) -> dict[str, float]:
-    """Return times in ns, without those that are not given or no times: an infinite one could not be stored."""
+    """Return times in ns, without missing and invalid ones: an infinite one could not be stored."""
     return {name: ms * 1e6 for name, ms in times_ms.items() if ms is not None and 0 <= ms < _LONGEST_STEP_MS}
 
 

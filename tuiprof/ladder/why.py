@@ -1,4 +1,4 @@
-"""Why a rung of a ladder is faster or slower than the one it builds on: what changed between their traces."""
+"""Why a variant of a ladder is faster or slower than the one it builds on: what changed between their traces."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ WHY_RULE: Final = (
 )
 
 
-#: Device times that differ by less than this share are those of the same work.
+#: Device times that differ by less than this share count as equal.
 _SAME_SHARE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the trace of one variant shows.
+    """Figures from the trace of one variant.
 
     Attributes:
         path: The trace; None = there is none.
         syncs: Syncs a step; None = unknown.
         launches: Launches a step; None = unknown.
         problem: Why there is no trace, or why it cannot be read; empty = none.
-        work: What the device ran in a step: how often each kernel, by its name; empty = nothing, or not known.
-        work_ns: What that took in a step.
+        work: Kernels of a step on the device, with their number; empty = none, or unknown.
+        work_ns: Their time a step.
     """
 
     path: Path | None
@@ -53,13 +53,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What changed in one variant.
+    """Changes of one variant.
 
     Attributes:
         variant: The variant.
-        against: The variant it is held against.
-        changes: What changed, one clause each, what matters most first; empty = nothing beyond the thresholds.
-        proof: Findings of the other variant that this one does not have, and what that was predicted to win; None =
+        against: The variant with which it is compared.
+        changes: What changed, one clause each, most important first; empty = nothing above the thresholds.
+        proof: Findings of the other variant that this one does not have, and their predicted saving; None =
             there is none.
     """
 
@@ -70,7 +70,7 @@ class Why:
 
 
 class Traces:
-    """The captured traces of a ladder, read when asked for; a few are kept."""
+    """The captured traces of a ladder, read on demand; a few are cached."""
 
     def __init__(self, ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace) -> None:
         self._ladder = ladder
@@ -79,11 +79,11 @@ class Traces:
             for trial in ladder.meta.trials
             if trial.kind in ("trace", "once") and trial.state == "done"
         }
-        # A ladder's rungs mostly build on one another: two or three are needed at a time, and they may be large.
+        # Variants mostly build on one another, so two or three traces are needed at a time, and they may be large.
         self._open = lru_cache(maxsize=3)(opener)
 
     def path(self, variant: str) -> tuple[Path | None, str]:
-        """Return where the trace of a variant is, and why there is none."""
+        """Return the path of the trace of a variant, or why there is none."""
         trial = self._trials.get(variant)
         if trial is None:
             return None, ""
@@ -94,7 +94,7 @@ class Traces:
         return (found[0], "") if found else (None, trial.why or "no trace was captured")
 
     def get(self, variant: str) -> Trace | None:
-        """Return the trace of a variant; None = there is none that can be read."""
+        """Return the trace of a variant; None = there is none, or it cannot be read."""
         path, _ = self.path(variant)
         try:
             return self._open(path) if path is not None else None
@@ -103,7 +103,7 @@ class Traces:
 
 
 def seen(traces: Traces, variant: str) -> Seen:
-    """Return what the trace of a variant shows."""
+    """Return the figures from the trace of a variant."""
     path, problem = traces.path(variant)
     if path is None:
         return Seen(None, problem=problem)
@@ -125,7 +125,7 @@ def _device_work(trace: Trace) -> tuple[frozenset[tuple[str, float]], float]:
 
 
 def why(traces: Traces, meta: LadderMeta, seen_of: Mapping[str, Seen]) -> list[Why]:
-    """Return what changed in each variant against the one it builds on, else against its baseline."""
+    """Return what changed in each variant compared with the one it builds on, else with its baseline."""
     found = []
     for rung in meta.rungs:
         builds_on = rung.builds_on if rung.builds_on in seen_of else rung.baseline
@@ -152,7 +152,7 @@ def problems(seen_of: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[s
 
 
 def same_work(seen_of: Mapping[str, Seen]) -> list[str]:
-    """Return which variants ran the same kernels, as often and as long: they do not differ on the device.
+    """Return which variants ran the same kernels, equally often and long, so that they do not differ on the device.
 
     That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
     does not tell two variants apart hands one of them the other's.

@@ -333,35 +333,20 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One finding: what to change, and what that saves.
+    """One finding: what to change, and what that saves."""
 
-    Attributes:
-        rule: Name of the advice rule.
-        what: What was seen; may quote names of the trace, as ``where`` and ``because`` may.
-        where: The location, the user's line first; empty = the whole step.
-        fix: What to write instead.
-        because: What the finding rests on.
-        sure: ``high``, ``medium`` or ``low``.
-        saves_ns: What a step without the profiler takes less, likely; None = unknown.
-        saves_low_ns: At least.
-        saves_high_ns: At most.
-        share: ``saves_ns`` as a share of the step without the profiler.
-        overlaps: It saves clearly less once the findings before it are done.
-        prove: A command that shows it before and after; empty = there is no published pair.
-    """
-
-    rule: str
-    what: str
-    where: str
-    fix: str
-    because: str
-    sure: str
-    saves_ns: float | None = None
-    saves_low_ns: float | None = None
-    saves_high_ns: float | None = None
-    share: float | None = None
-    overlaps: bool = False
-    prove: str = ""
+    rule: str  # name of the advice rule
+    what: str  # the finding; like ``where`` and ``because`` it may quote names from the trace
+    where: str  # the location, the user's line first; empty = the whole step
+    fix: str  # what to write instead
+    because: str  # the evidence
+    sure: str  # ``high``, ``medium`` or ``low``
+    saves_ns: float | None = None  # likely saving per step without the profiler; None = unknown
+    saves_low_ns: float | None = None  # lower bound of ``saves_ns``
+    saves_high_ns: float | None = None  # upper bound of ``saves_ns``
+    share: float | None = None  # ``saves_ns`` as a share of the step without the profiler
+    overlaps: bool = False  # it saves clearly less once the findings before it are fixed
+    prove: str = ""  # a command that measures it before and after; empty = none
 
     @property
     def saves_range(self) -> str:
@@ -373,56 +358,33 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The answer of one analysis.
+    """The answer of one analysis."""
 
-    Attributes:
-        analysis: Its name.
-        title: Its title.
-        level: How good or bad that is.
-        sentence: The answer; may quote names of the trace.
-    """
-
-    analysis: str
-    title: str
-    level: Level
-    sentence: str
+    analysis: str  # its name
+    title: str  # its title
+    level: Level  # how good or bad the answer is
+    sentence: str  # the answer; may quote names of the trace
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A trace on one page.
+    """A trace on one page."""
 
-    Attributes:
-        title: Which trace or session.
-        device: Product name of the device; empty = none in the trace.
-        steps: Number of steps; 0 = it marks none, and figures are of the whole stretch.
-        step_ns: A step without the profiler; None = unknown.
-        captured_step_ns: The same step while captured.
-        device_work_ns: The busiest device's work in a step, without any gap: no change on the host goes below it.
-        together_ns: What all changes save together.
-        trust: The trust line.
-        complete: Nothing is missing from the trace.
-        changes: What saves most first.
-        lines: One an analysis that can answer, in tab order.
-        notes: What to know before believing the figures.
-        run: How the recorded run went; None = a trace by itself.
-        refused: Why nothing is advised because of this trace; empty = it is evidence.
-    """
-
-    title: str
-    device: str
-    steps: int
-    step_ns: float | None
-    captured_step_ns: float | None
+    title: str  # which trace or session
+    device: str  # product name of the device; empty = none in the trace
+    steps: int  # number of steps; 0 = no step markers: figures are for the whole trace
+    step_ns: float | None  # time of a step without the profiler; None = unknown
+    captured_step_ns: float | None  # time of the same step while captured
+    #: Work of the busiest device per step, without gaps: the lower bound for any change on the host.
     device_work_ns: float | None
-    together_ns: float | None
-    trust: str
-    complete: bool
-    changes: tuple[Change, ...]
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...] = ()
-    run: Line | None = None
-    refused: str = ""
+    together_ns: float | None  # saving of all changes together
+    trust: str  # the trust line
+    complete: bool  # nothing is missing from the trace
+    changes: tuple[Change, ...]  # in order of saving, the largest first
+    lines: tuple[Line, ...]  # one per available analysis, in tab order
+    notes: tuple[str, ...] = ()  # caveats
+    run: Line | None = None  # outcome of the recorded run; None = a trace without a session
+    refused: str = ""  # why this trace allows no advice; empty = it does
 
 
 LaneKind = Literal["steps", "ranges", "busy", "calls", "waits", "idle"]
@@ -430,49 +392,30 @@ LaneKind = Literal["steps", "ranges", "busy", "calls", "waits", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A named stretch.
+    """A named interval of a picture."""
 
-    Attributes:
-        start: Where it begins, as a share of the picture.
-        end: Where it ends.
-        label: Its name; untrusted.
-        dur_ns: How long it takes.
-    """
-
-    start: float
-    end: float
-    label: str
-    dur_ns: int
+    start: float  # its start, as a share of the picture
+    end: float  # its end, likewise
+    label: str  # its name; untrusted
+    dur_ns: int  # its duration
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One line of a picture.
+    """One line of a picture."""
 
-    Attributes:
-        label: What it is of.
-        kind: ``steps`` and ``ranges`` have names; of the others ``shares`` says how much of each column is ``busy``,
-            spent in launch ``calls``, in ``waits`` of the host for the device, or ``idle``.
-        ranges: The named stretches, in order; they do not overlap.
-        shares: How much of each column, 0 to 1; all lanes have as many columns.
-    """
-
-    label: str
+    label: str  # what the lane shows
+    #: Lanes of ``steps`` and ``ranges`` have named ranges; for the others ``shares`` gives how much of each column is
+    #: ``busy``, spent in launch ``calls``, in ``waits`` of the host for the device, or ``idle``.
     kind: LaneKind
-    ranges: tuple[Range, ...] = ()
-    shares: tuple[float, ...] = ()
+    ranges: tuple[Range, ...] = ()  # the named stretches, in order; they do not overlap
+    shares: tuple[float, ...] = ()  # how much of each column, 0 to 1; all lanes have as many columns
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A stretch of a trace.
+    """A picture of an interval of a trace."""
 
-    Attributes:
-        title: Which stretch.
-        dur_ns: How long it is.
-        lanes: From the top down.
-    """
-
-    title: str
-    dur_ns: int
-    lanes: tuple[Lane, ...]
+    title: str  # name of the interval shown
+    dur_ns: int  # its length
+    lanes: tuple[Lane, ...]  # from top to bottom

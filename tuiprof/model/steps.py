@@ -239,36 +239,22 @@ def anchors(codes: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class SampledLine:
-    """A line of the script that its main thread was seen at.
+    """A line of the script at which its main thread was sampled."""
 
-    Attributes:
-        where: ``file.py:24``.
-        share: The part of all samples that were taken there.
-        doing: What it did there, ``"backward"``, ``"forward"``, …; empty = something of its own.
-    """
-
-    where: str
-    share: float
-    doing: str
+    where: str  # ``file.py:24``
+    share: float  # its share of all samples
+    doing: str  # the phase, for example ``"backward"``; empty = none
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRestarts:
-    """How often the loaders of a process started new workers where they had some before.
+    """How often the data loaders of a process restarted their workers."""
 
-    Attributes:
-        workers: How many the newest ones are.
-        starts: How often.
-        steps: In so many steps.
-        ns: What stopping the old ones and starting the new ones took of the thread that asks for batches, in all.
-        waited_ns: How long it waited for the first batch of each, in all.
-    """
-
-    workers: int
-    starts: int
-    steps: int
-    ns: int
-    waited_ns: int
+    workers: int  # current number of workers
+    starts: int  # number of restarts
+    steps: int  # number of steps in which they happened
+    ns: int  # total time of the consuming thread spent in stopping and starting workers
+    waited_ns: int  # total time it waited for the first batch of new workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,33 +263,23 @@ class Uncaptured:
 
     A profiler slows the host down, during a capture and, on CUDA, for the rest of the run. So these are steps before
     the first capture where there are enough of them.
-
-    Attributes:
-        steps: How many they are.
-        step_ns: Their median time, ns.
-        low_ns: Their 10th percentile, ns.
-        high_ns: Their 90th percentile, ns.
-        host_ns: What the host takes for a step while it runs ahead of its device, ns: where the device sets the pace,
-            the first steps of a run take no longer until the launch queue is full. None = no such steps were seen.
-        after_capture: They come after a capture, because too few came before it.
-        usable_cores: Processor cores that the run may use; None = not recorded.
-        busy_cores: How many of them its processes kept busy in the median, workers included; None = not recorded.
-        idle_cores: How many cores of the host were idle in the median; None = not recorded.
-        bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
-            it has none; None = not recorded.
-        lines: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
-        restarts: How loaders started their workers again; None = they did not.
     """
 
-    steps: int
-    step_ns: float
-    low_ns: float
-    high_ns: float
+    steps: int  # number of steps
+    step_ns: float  # their median time, ns
+    low_ns: float  # their 10th percentile, ns
+    high_ns: float  # their 90th percentile, ns
+    #: Host time of a step while the host runs ahead of the device, ns: if the run is bound by the device, the first
+    #: steps take only this long, until the launch queue is full. None = no such steps were seen.
     host_ns: float | None = None
-    after_capture: bool = False
-    usable_cores: int | None = None
+    after_capture: bool = False  # the steps come after a capture, because too few came before it
+    usable_cores: int | None = None  # processor cores that the run may use; None = not recorded
+    #: How many of them its processes kept busy in the median, workers included; None = not recorded.
     busy_cores: float | None = None
-    idle_cores: float | None = None
+    idle_cores: float | None = None  # how many cores of the host were idle in the median; None = not recorded
+    #: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty = it
+    #: has none; None = not recorded.
     bf16: str | None = None
+    #: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
     lines: tuple[SampledLine, ...] = ()
-    restarts: WorkerRestarts | None = None
+    restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not

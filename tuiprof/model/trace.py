@@ -32,7 +32,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.model import steps
-from tuiprof.model.intervals import Ints, Nesting, Window, nest, row_type, union
+from tuiprof.model.intervals import Ints, Mask, Nesting, Window, nest, row_type, union
 from tuiprof.model.trust import ReadStats
 
 if TYPE_CHECKING:
@@ -201,7 +201,6 @@ def link(trace: Trace) -> Links:
     return Links(launch_of, calls[launching], counts[launching], int((~found).sum()))
 
 
-Mask = npt.NDArray[np.bool_]
 _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
 
 

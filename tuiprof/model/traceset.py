@@ -18,38 +18,23 @@ RankSource = Literal["name", "content", "order"]
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """One trace of a set.
+    """One trace of a set."""
 
-    Attributes:
-        rank: Its rank.
-        path: The file (or directory, for formats that write one).
-        rank_from: What the rank was taken from.
-        size_bytes: Its size on disk; 0 = not known.
-    """
-
-    rank: int
-    path: Path
-    rank_from: RankSource = "order"
-    size_bytes: int = 0
+    rank: int  # its rank
+    path: Path  # the file (or directory, for formats that write one)
+    rank_from: RankSource = "order"  # what the rank was taken from
+    size_bytes: int = 0  # its size on disk; 0 = not known
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSet:
-    """The ranks of one run.
+    """The ranks of one run."""
 
-    Attributes:
-        run: Name of the run; empty = there is only one and it has none.
-        files: One a rank, by rank.
-        runs: Names of all runs of the folder this one is from, the newest last; itself among them.
-        notes: What there is to say of the choice, for example files that were left out.
-        opener: Reads a file.
-    """
-
-    run: str
-    files: tuple[RankFile, ...]
-    opener: Callable[[Path], Trace] = field(repr=False)
-    runs: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    run: str  # name of the run; empty = the only one, which has no name
+    files: tuple[RankFile, ...]  # one per rank, in order of rank
+    opener: Callable[[Path], Trace] = field(repr=False)  # reads a file
+    runs: tuple[str, ...] = ()  # names of all runs in the same folder, this one included, the newest last
+    notes: tuple[str, ...] = ()  # remarks on the choice, for example files that were left out
 
     def __len__(self) -> int:
         """Return the number of ranks."""

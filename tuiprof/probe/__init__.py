@@ -4,7 +4,7 @@ The launcher puts ``inject/`` on PYTHONPATH; ``inject/sitecustomize.py`` loads t
 location as ``_tuiprof_probe`` in every Python of the run, also in environments without tuiprof. From there:
 
 - :mod:`.imports` waits until the script itself has imported a framework, then lets :mod:`.runtime` install
-  that framework's hooks (``frameworks/``: PyTorch, PyTorch/XLA, JAX, and trainers built on them);
+  that framework's hooks (``frameworks/``: PyTorch, PyTorch/XLA, JAX, and the trainers built on them);
 - hooks and :mod:`.api` record marks for :mod:`.steps`, the only code that runs in every step; on a GPU
   :mod:`.torch_device` times steps there as well;
 - :mod:`.given_steps` inserts a call where the user said that a step ends, :mod:`.changed_steps` changes that while the

@@ -95,11 +95,7 @@ class Assembly:
         self._by_optimizer = False  # the last end was that of an optimizer's step
 
     def touch(self, t: int) -> None:
-        """Note an event before the first step, which starts here at the latest.
-
-        Args:
-            t: Now, monotonic ns.
-        """
+        """Note an event before the first step, which starts here at the latest."""
         if not self._touched:
             self._touched = t
 
@@ -178,8 +174,7 @@ class Assembly:
     def completes_last(self, marks: deque[Mark], t: int, metrics: Any) -> bool:
         """Let the last step end now, unless a whole step has gone by since it ended (on the stepping thread).
 
-        Returns:
-            Whether the last step ends now; False = it was complete, and what ends now is another step.
+        Returns False where it was complete, and what ends now is another step.
         """
         with self._lock:
             self._take(marks)
@@ -194,11 +189,7 @@ class Assembly:
             return True
 
     def complete(self, keep_last: bool) -> list[Step]:
-        """Return the steps that are complete, each once.
-
-        Args:
-            keep_last: Keep the newest one back: what comes next may belong to it.
-        """
+        """Return the steps that are complete, each once; the newest may be kept back if what comes next may be its."""
         with self._lock:
             del self._parts[: -_MOST_PARTS // 2 if len(self._parts) > _MOST_PARTS else 0]
             count = len(self.steps) - keep_last

@@ -49,11 +49,10 @@ _DUMPS = (
 
 
 def threads_now() -> list[dict[str, Any]]:
-    """Return the threads of this process that run Python, those of the probe left out.
+    """Return the threads of this process that run Python, the main one first, those of the probe left out.
 
-    Returns:
-        ``id`` (the system's number; 0 = unknown), ``name``, ``main`` and ``frames`` (file, line, function; innermost
-        first, the probe's own left out) of each, the main thread first.
+    Of each: ``id`` (the system's number; 0 = unknown), ``name``, ``main`` and ``frames``, innermost first, without the
+    probe's own.
     """
     main = threading.main_thread().ident
     # Not threading.enumerate(), which takes a lock that the script may hold.
@@ -106,7 +105,7 @@ def _frame(code: Any, line: int | None) -> Frame:
 
 
 def dump(session: str, name: str) -> str:
-    """Write the contents of the recorder into the session.
+    """Write the contents of the Flight Recorder into the session.
 
     Returns:
         The file, relative to the session; empty = there is no process group, or no recorder.
@@ -234,13 +233,7 @@ class BlackBox:
     # -- on the thread that trains --------------------------------------------------------------------------
 
     def not_finite(self, what: str, n: int, value: str) -> None:
-        """Record a NaN or infinite value, once per name.
-
-        Args:
-            what: Whose: ``metric loss``, ``gradient of layer.weight``.
-            n: The step.
-            value: ``nan``, ``inf`` or ``-inf``.
-        """
+        """Record a NaN or infinite value, once per name, such as ``metric loss`` or ``gradient of layer.weight``."""
         if what not in self._not_finite and len(self._not_finite) < 100:
             self._not_finite.add(what)
             self.write("nan", n=n, what=what, value=value)

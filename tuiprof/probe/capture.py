@@ -94,7 +94,7 @@ class Capturer:
         self.torch: Callable[..., Any] | None = None
         self.xla: Callable[..., Any] | None = None
         self.jax: Callable[..., Any] | None = None
-        self.ended: Callable[[str, bool], None] = _nobody_listens
+        self.ended: Callable[[str, bool], None] = lambda identity, written: None
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
@@ -308,10 +308,6 @@ class Capturer:
         self._steps.out.append((CAPTURE, {"at": monotonic_ns(), "id": request.id, "state": state, **given}))
 
 
-def _nobody_listens(identity: str, written: bool) -> None:
-    """Default callback for the end of a capture: does nothing."""
-
-
 def _too_late(first: int, n: int) -> str:
     """Return why a requested step can no longer be captured."""
     if first == 0:
@@ -508,11 +504,7 @@ class _Call:
 def call_on_main_thread(function: Callable[[], None]) -> bool:
     """Let the main thread call a function as soon as it executes Python, as it does with signal handlers.
 
-    Args:
-        function: Must not raise.
-
-    Returns:
-        Whether that will happen; False = too many calls wait already, or this Python cannot.
+    Returns False where too many calls wait already, or this Python cannot.
     """
 
     def pending(_: Any) -> int:

@@ -33,22 +33,16 @@ def _answer(fields: dict[str, Any]) -> None:
 def _load() -> Any:
     """Load the probe package from its file location, for this session."""
     from importlib import import_module
-    from importlib.machinery import ModuleSpec, SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(here)
-    path = os.path.join(folder, "__init__.py")
-    loader = SourceFileLoader(_NAME, path)
-    spec = ModuleSpec(_NAME, loader, origin=path, is_package=True)
-    spec.submodule_search_locations = [folder]
-    package: Any = type(sys)(_NAME)
-    package.__spec__ = spec
-    package.__loader__ = loader
-    package.__file__ = path
-    package.__package__ = _NAME
-    package.__path__ = [folder]
+    spec: Any = spec_from_file_location(
+        _NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    package: Any = module_from_spec(spec)
     package.attached_to = session
     sys.modules[_NAME] = package
-    loader.exec_module(package)
+    spec.loader.exec_module(package)
     return import_module(f"{_NAME}.attached")
 
 

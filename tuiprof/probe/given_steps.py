@@ -27,12 +27,12 @@ _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__",
 _AS_SCRIPT = "__tuiprof_as_script__"
 
 
-def install() -> None:
-    """Wait for the import of the named module, if there is one."""
+def install(runtime: Callable[[], Any]) -> None:
+    """Wait for the import of the named module, if there is one; ``runtime`` loads the probe when a step ends."""
     at, function = os.environ.get(AT, ""), os.environ.get(FUNCTION, "")
     if not at and not function:
         return
-    given = _Given(at, function)
+    given = _Given(at, function, runtime)
     vars(builtins).update(
         {_ENDED: given.ended, _BEGINS: given.begins, _COUNTED: given.counted, _AS_SCRIPT: _as_script}
     )
@@ -52,7 +52,8 @@ def install() -> None:
 class _Given:
     """The location where steps end, and the function called there."""
 
-    def __init__(self, at: str, function: str) -> None:
+    def __init__(self, at: str, function: str, runtime: Callable[[], Any]) -> None:
+        self._runtime = runtime
         file, _, line = at.rpartition(":")
         self._file = os.path.realpath(file) if file else ""
         self._line = int(line) if line.isdecimal() else 0
@@ -132,10 +133,9 @@ class _Given:
         hook = self._hook
         try:
             if hook is None:
-                from .runtime import RUNTIME
-
+                runtime = self._runtime()
                 name = "--step-function" if self._function else "--step-at"
-                hook = self._hook = RUNTIME.hook(name), RUNTIME.steps, RUNTIME.changed
+                hook = self._hook = runtime.hook(name), runtime.steps, runtime.changed
             if hook[0].on and not hook[2].made:
                 hook[1].end(GIVEN, t)
         except Exception:
@@ -145,9 +145,7 @@ class _Given:
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""
-        from .runtime import RUNTIME
-
-        RUNTIME.note("bad", text)
+        self._runtime().note("bad", text)
         sys.stderr.write(f"tuiprof: {text}\n")
 
 

@@ -32,10 +32,10 @@ WATCHED = {
     "pytorch_lightning.loops.evaluation_loop": "trainer_hooks:install",
     "pytorch_lightning.trainer.trainer": "trainer_hooks:install",
     "keras.src.callbacks.callback_list": "trainer_hooks:install_keras",
-    "torch_xla": "xla_hooks:install",
-    "jax.profiler": "jax_hooks:install",
-    "flax.nnx.transforms.compilation": "jax_hooks:install_jitted",
-    "equinox._jit": "jax_hooks:install_jitted",
+    "torch_xla": "xla_hooks:install_torch_xla",
+    "jax.profiler": "xla_hooks:install_jax",
+    "flax.nnx.transforms.compilation": "xla_hooks:install_jitted",
+    "equinox._jit": "xla_hooks:install_jitted",
 }
 #: Set only in trials of ``tuiprof fix --try``: what they change, and where.
 TRIAL = "TUIPROF_TRY"
@@ -120,11 +120,10 @@ def _call_when_run(spec: ModuleSpec, name: str) -> None:
 def _imported(name: str, module: Any) -> None:
     """Install the hooks of a framework that has just been imported."""
     try:
-        from .runtime import RUNTIME
-
-        RUNTIME.install(WATCHED[name], module)
+        runtime = _runtime()
+        runtime.install(WATCHED[name], module)
         if os.environ.get(TRIAL):
-            RUNTIME.install("trial_hooks:install", module)
+            runtime.install("trial_hooks:install", module)
     except Exception as error:  # the script's import must not fail because of us
         from .isolation import raised_by_signal_handler
 
@@ -133,9 +132,16 @@ def _imported(name: str, module: Any) -> None:
         sys.stderr.write(f"tuiprof: steps cannot be detected with {name}: {error!r}\n")
 
 
+def _runtime() -> Any:
+    """Return the probe of this process, loaded when the script first needs it."""
+    from .runtime import RUNTIME
+
+    return RUNTIME
+
+
 def watch() -> None:
     """Start watching; frameworks that are already there (a user's sitecustomize) are hooked at once."""
-    given_steps.install()
+    given_steps.install(_runtime)
     if os.environ.get(TRIAL):
         WATCHED.update(TRIED)
     sys.meta_path.insert(0, FrameworkFinder())

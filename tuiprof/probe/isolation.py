@@ -173,10 +173,7 @@ class _Held:
 
 
 class OwnFile(_Held):
-    """A new file for appending.
-
-    Args:
-        path: Where it is to be; the folder must exist.
+    """A new file for appending, in a folder that exists.
 
     Raises:
         FileExistsError: It exists.

@@ -142,8 +142,8 @@ class Log:
         self._inside = inside
         self._poll = poll
         self.writer = ""
-        self.on_steps: Callable[[list[Step]], None] = _nobody_looks
-        self.sampled: Callable[[], tuple[int, list[tuple[str, int, int, str]], int]] = _nothing_sampled
+        self.on_steps: Callable[[list[Step]], None] = lambda steps: None
+        self.sampled: Callable[[], tuple[int, list[tuple[str, int, int, str]], int]] = lambda: (0, [], 0)
         self._file: OwnFile | None = None
         self._thread: ProbeThread | None = None
         self._wake = threading.Event()
@@ -371,15 +371,6 @@ class Log:
         end = {"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}
         self._write(dumps({**end, "ph": apart} if apart else end) + "\n")
         self.close()
-
-
-def _nobody_looks(steps: list[Step]) -> None:
-    """Default for the step callback."""
-
-
-def _nothing_sampled() -> tuple[int, list[tuple[str, int, int, str]], int]:
-    """Default for the sampler."""
-    return 0, [], 0
 
 
 def _thread_cpu_ns(thread: ProbeThread | None) -> int:

@@ -212,11 +212,8 @@ class LoopSteps:
 class _Trial:
     """Counts a loop until it is known whether its iterations are steps, or parts of one of the loop around it.
 
-    Args:
-        loop: Counted meanwhile.
-        around: The loop around it.
-        counted: Called at each jump in the code object of ``loop``.
-        judge: Called once it is known, with whether the iterations of ``loop`` are steps.
+    ``counted`` is called at each jump in the code object of ``loop``; ``judge`` once, with whether its iterations are
+    steps.
     """
 
     def __init__(
@@ -263,11 +260,7 @@ def free_tool(monitoring: Any) -> int:
 
 
 def likely(recent: list[tuple[Loop, ...] | None]) -> list[Loop]:
-    """Return the loop whose iterations are most likely the steps, after those around it, outermost first.
-
-    Args:
-        recent: For each sample the loops that the thread was in, outermost first.
-    """
+    """Return the loop whose iterations are most likely the steps, after those around it, outermost first."""
     if sum(chain is None for chain in recent) > len(recent) * (1 - _SHARE):
         return []
     counts: Counter[tuple[CodeType, int]] = Counter()

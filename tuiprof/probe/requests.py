@@ -116,11 +116,7 @@ class Triggers:
         self._skip = 0
 
     def arm(self, triggers: list[Trigger]) -> None:
-        """Replace what is armed.
-
-        Args:
-            triggers: All requested triggers; those already armed continue unchanged.
-        """
+        """Arm these triggers only; those already armed continue unchanged."""
         before = self._armed
         self._armed = {}
         for trigger in triggers:

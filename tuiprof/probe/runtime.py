@@ -75,12 +75,7 @@ def process_name() -> str:
 
 
 class Hook:
-    """A function of the probe that the framework or the script calls; its first exception disables it permanently.
-
-    Args:
-        name: What the user would call it.
-        runtime: Where the exception is noted.
-    """
+    """A function of the probe that the framework or the script calls; its first exception disables it permanently."""
 
     __slots__ = ("_runtime", "name", "on")
 

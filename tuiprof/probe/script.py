@@ -107,11 +107,7 @@ def _holds_packages(folder: str) -> bool:
 
 
 def script_line(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost frame of the script; empty = there is none.
-
-    Args:
-        frame: The innermost frame to look at.
-    """
+    """Return ``file:line`` of the innermost frame of the script, from this one on; empty = there is none."""
     while frame is not None:
         if is_script(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -203,22 +199,14 @@ class Sampler:
             )
 
     def restart(self, thread: int | None = None) -> None:
-        """Discard the lines seen so far, which belong to the setup of the script and not to its steps.
-
-        Args:
-            thread: The thread that makes the steps, to follow from now on; None = the same as before.
-        """
+        """Discard the lines of the script's setup, and follow the thread that makes the steps; None = as before."""
         if thread in sys._current_frames():  # a C++ thread has no lines
             self._ident = thread
         self.samples = 0
         self._lines.clear()
 
     def in_script(self, share: float) -> bool:
-        """Whether the thread ran the script, without waiting or compiling, in this share of the samples.
-
-        Args:
-            share: 0 to 1.
-        """
+        """Whether the thread ran the script, without waiting or compiling, in this share (0 to 1) of the samples."""
         recent = list(self.recent)
         return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
 

@@ -94,11 +94,7 @@ class SlowdownWatch:
         return self._is_final or self._first < 0 or len(self._after) >= WINDOW
 
     def plain(self, dur_ns: Sequence[int]) -> None:
-        """Process steps without a profiler.
-
-        Args:
-            dur_ns: Their times, in order, ns.
-        """
+        """Process the times of steps without a profiler, in order, ns."""
         self._in_capture = False
         self._count += len(dur_ns)
         skipped = min(self._skip, len(dur_ns))
@@ -109,13 +105,9 @@ class SlowdownWatch:
             self._judge()
 
     def captured(self, numbers: Sequence[int]) -> bool:
-        """Process steps that ran under a profiler.
+        """Process the numbers of steps that ran under a profiler, in order, at least one.
 
-        Args:
-            numbers: Their numbers, in order; at least one.
-
-        Returns:
-            Whether a capture begins, which is evaluated from now on.
+        Returns whether a capture begins, which is evaluated from now on.
         """
         begins = False
         if not self._in_capture:

@@ -253,11 +253,7 @@ class Steps:
         self.put_off = call, source, t, metrics
 
     def call_returned(self, t: int) -> None:
-        """End the postponed step, if the returned call is the outermost one.
-
-        Args:
-            t: Now, monotonic ns.
-        """
+        """End the postponed step, if the returned call is the outermost one."""
         if self.put_off is None or self.call() != NO_CALL:
             return
         if self.source and _get_ident() != self.thread:
@@ -313,11 +309,7 @@ class Steps:
         self.optimizer_due = n if self.source == OPTIMIZER and not self._several else 0
 
     def attend(self, capture: Any) -> None:
-        """Let the next step boundary serve a capture (from the log's thread).
-
-        Args:
-            capture: Has ``boundary`` and ``disturbing``.
-        """
+        """Let the next step boundary serve a capture (from the log's thread)."""
         self.capture = capture
         self._set_due(0)
 
@@ -370,24 +362,14 @@ class Steps:
         return False
 
     def withdraw(self, source: int, t: int) -> None:
-        """Count another loop or function from now on, from 0.
-
-        Args:
-            source: The source to stop; if it is not active (any more), nothing changes.
-            t: Now, monotonic ns.
-        """
+        """Count another loop or function from now on, from 0, if this source is still active."""
         if self.source == source:
             withdrawn = self.n
             self._withdraw()
             self._say_source(t, withdrawn)
 
     def change(self, source: int, t: int) -> None:
-        """Count only this source, from 0 (on the thread that makes the steps, or while there is none).
-
-        Args:
-            source: What ends a step; its source line is recorded once it does.
-            t: Now, monotonic ns; step 0 begins.
-        """
+        """Count only this source, from 0 (on the thread that makes the steps, or while there is none)."""
         before, withdrawn = self.source, self.n
         if before == CLOSED:
             return
@@ -454,13 +436,7 @@ class Steps:
             self.end(BATCH, t)
 
     def data_ended(self, began: int, t: int, more: bool) -> None:
-        """Check whether the batches are the steps.
-
-        Args:
-            began: When this one was requested, monotonic ns.
-            t: When it arrived.
-            more: False = no more batches.
-        """
+        """Check whether the batches are the steps; ``more`` False = there is no further one."""
         if _get_ident() != self.thread:
             return
         in_a_row = self.has_modules and not self.called
@@ -484,11 +460,7 @@ class Steps:
         return self.floor == BATCH or (not self.floor and not self._backwards)
 
     def backward_ended(self, t: int) -> None:
-        """Check whether the backward passes are the steps.
-
-        Args:
-            t: When this one had returned, monotonic ns.
-        """
+        """Check whether the backward passes are the steps."""
         if _get_ident() != self.thread or self.call() != NO_CALL:
             return
         self._backwards += 1
@@ -499,13 +471,7 @@ class Steps:
             self.end(BACKWARDS, t)
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:
-        """An optimizer's step has returned; the one whose steps count ends the step.
-
-        Args:
-            optimizer: The optimizer; not one that another one called.
-            began: When it was called, monotonic ns.
-            t: When it returned.
-        """
+        """An optimizer's step, not called by another optimizer, has returned: it may end the step."""
         chosen = self._optimizer
         thread: int | None = _get_ident()
         if thread != self.thread and self.call() != NO_CALL and not is_of_python(_get_ident()):

@@ -25,23 +25,17 @@ from tuiprof.system.files import write_inside
 
 #: A probe looks for requests every 100 ms, but never while C code holds the GIL.
 STACKS_PATIENCE_S: Final = 3.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: Additional time for the Flight Recorder after every process has answered.
 _FLIGHT_S: Final = 0.3
 
 
 class StacksRequest(msgspec.Struct, frozen=True):
-    """``control/stacks-<id>.json``.
+    """``control/stacks-<id>.json``."""
 
-    Attributes:
-        id: Its name, under which all ranks answer.
-        unix_ns: When it was asked for.
-        cause: The reason for an automatic request.
-    """
-
-    id: str
-    unix_ns: int
-    cause: str = ""
+    id: str  # its name, under which all ranks answer
+    unix_ns: int  # when it was asked for
+    cause: str = ""  # the reason for an automatic request
 
 
 def request_stacks(session: Session) -> str:
@@ -100,7 +94,7 @@ def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tupl
                 deadline = min(deadline, time.monotonic() + _FLIGHT_S)
                 if len(found.flights) == len(found.by_writer):
                     break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return feed.fold, feed.fold.stacks.get(name, StacksState(name))
     finally:
         feed.close()
@@ -112,17 +106,11 @@ STEPS_PATIENCE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A process's answer to a request.
-
-    Attributes:
-        process: Its writer.
-        text: The new definition of a step, or why it was not changed.
-        refused: The definition was not changed.
-    """
+    """A process's answer to a request."""
 
     process: str
-    text: str
-    refused: bool = False
+    text: str  # the new definition of a step, or why it was not changed
+    refused: bool = False  # the definition was not changed
 
 
 def change_request(
@@ -185,7 +173,7 @@ def change_steps(
         while time.monotonic() < deadline and (len(found) < len(before) or not found):
             feed.catch_up()
             found = _answers(feed.fold, before, since_ns)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return found
     finally:
         feed.close()

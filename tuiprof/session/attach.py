@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
@@ -51,27 +50,16 @@ _DETACH_S: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A Python process that could be attached to.
-
-    Attributes:
-        pid: Its number.
-        command: Its command line.
-        python: Version of its Python.
-        frameworks: What it has loaded: ``torch``, ``jax``.
-        on_device: It has an accelerator open.
-        user: Its owner.
-        age_s: Seconds since its start.
-        rss_bytes: Its resident memory.
-    """
+    """A Python process that could be attached to."""
 
     pid: int
-    command: str
-    python: tuple[int, int]
-    frameworks: tuple[str, ...]
-    on_device: bool
-    user: str
-    age_s: float
-    rss_bytes: int
+    command: str  # its command line
+    python: tuple[int, int]  # version of its Python
+    frameworks: tuple[str, ...]  # what it has loaded: ``torch``, ``jax``
+    on_device: bool  # it has an accelerator open
+    user: str  # its owner
+    age_s: float  # seconds since its start
+    rss_bytes: int  # its resident memory
 
 
 def candidates() -> list[Candidate]:
@@ -269,7 +257,10 @@ def main(argv: list[str]) -> int:
 
 
 def _follow(session: Session, who: Sequence[process.ProcessId], log: LogWriter) -> None:
-    leaving = _Signals()
+    asked: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: asked.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     recorder = Recorder(session.path, session.meta, log, who[0].pid, _environment(who[0].pid))
     recorder.start()
     why = ENDED
@@ -277,7 +268,7 @@ def _follow(session: Session, who: Sequence[process.ProcessId], log: LogWriter) 
         Note(time.monotonic_ns(), "info", "the process was already running; its output is not recorded")
     )
     while any(map(process.alive, who)):
-        if leaving.asked or read_stop(session) is not None:
+        if asked or read_stop(session) is not None:
             for one in filter(process.alive, who):
                 _leave(session, one, log)
             why = DETACHED
@@ -287,19 +278,6 @@ def _follow(session: Session, who: Sequence[process.ProcessId], log: LogWriter) 
     code = _code(session) if why == ENDED else None
     log.write(End(time.monotonic_ns(), code, None, why if code is None else "exit"))
     log.flush()
-
-
-class _Signals:
-    """Handles the signals that request a detach."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._take)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
 
 
 def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:

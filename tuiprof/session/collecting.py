@@ -96,18 +96,12 @@ class Unreached(SessionError):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A host accessed by ssh.
+    """A host accessed by ssh."""
 
-    Attributes:
-        host: Its name for ssh: ``[user@]host``.
-        root: Folder of its sessions; empty = tuiprof's default there.
-        ssh: The command, with options of the user's.
-        control: Folder of the socket for shared connections; None = no sharing.
-    """
-
-    host: str
-    root: str = ""
-    ssh: tuple[str, ...] = ("ssh",)
+    host: str  # its name for ssh: ``[user@]host``
+    root: str = ""  # folder of its sessions; empty = tuiprof's default there
+    ssh: tuple[str, ...] = ("ssh",)  # the command, with options of the user's
+    #: Folder of the socket for shared connections; None = no sharing
     control: Path | None = field(default=None, compare=False)
 
     @classmethod
@@ -115,7 +109,7 @@ class Remote:
         """Read ``[USER@]HOST[:FOLDER]``.
 
         Raises:
-            UsageProblem: It is none.
+            UsageProblem: The text is not of this form, or ``ssh`` is not a command.
         """
         match = _HOST.match(text)
         rest = text[match.end() :] if match else ""
@@ -142,7 +136,7 @@ class Remote:
         """Check that the required programs are installed here.
 
         Raises:
-            UsageProblem: It is not.
+            UsageProblem: One is not installed.
         """
         for program in (self.ssh[0], "rsync"):
             if shutil.which(program) is None:
@@ -353,7 +347,7 @@ class Copy:
         self.over = ended
         return ended
 
-    def tell(self, every_s: float, problem: str = "", *, ended: bool = False) -> None:
+    def store_state(self, every_s: float, problem: str = "", *, ended: bool = False) -> None:
         """Store in the copy that it is collected, or why it is not."""
         before = read_collected(self.path)
         reached_ns = before.unix_ns if before is not None and problem else time.time_ns()
@@ -435,7 +429,7 @@ class Collector:
                 thread.join(0.2)  # so that signals are handled
         for copies in self.copies.values():
             for copy in copies:
-                copy.tell(self._every_s, ended=True)
+                copy.store_state(self._every_s, ended=True)
         for remote in self._remotes:
             remote.close()
         if self.error is not None:
@@ -447,17 +441,17 @@ class Collector:
 
     def _logs(self, remote: Remote) -> None:
         """Find a host's sessions and follow their logs (in a thread)."""
-        looked_s, problem = -_NEWER_S, ""
+        searched_s, problem = -_NEWER_S, ""
         while not self._stopped.is_set():
             copies = self.copies[remote.host]
             try:
-                if time.monotonic() - looked_s >= _NEWER_S:
+                if time.monotonic() - searched_s >= _NEWER_S:
                     self._find(remote)
-                    looked_s = time.monotonic()
+                    searched_s = time.monotonic()
                 for copy in copies:
                     if not copy.over:
                         copy.copy_logs()
-                        copy.tell(self._every_s)
+                        copy.store_state(self._every_s)
                 if problem:
                     self._say(f"{remote.host}: reached again")
                 problem = ""
@@ -465,7 +459,7 @@ class Collector:
                 if self._stopped.is_set():  # Ctrl+C reaches ssh as well
                     return
                 for copy in copies:
-                    copy.tell(self._every_s, error.message)
+                    copy.store_state(self._every_s, error.message)
                 if self._once:
                     self.error = error
                     return
@@ -488,7 +482,7 @@ class Collector:
             if folder not in known:
                 copy = Copy(remote, folder, self._root)
                 remote.copy(_SMALL, folder, copy.path)
-                copy.tell(self._every_s)
+                copy.store_state(self._every_s)
                 copies.append(copy)
                 self._say(f"{remote.host}: collecting {folder} into {copy.path}")
         if not copies:

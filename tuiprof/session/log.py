@@ -33,228 +33,144 @@ UnixNs = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
-    """First line of every file.
-
-    Attributes:
-        v: Schema version.
-        writer: ``rank0``, ``recorder``, …
-        pid: Process.
-        unix_ns: Unix time in ns at ``mono_ns``.
-        mono_ns: Monotonic time in ns.
-        rank: Rank of a training process; None for others.
-        world: Number of ranks; None = unknown.
-        python: Python version of the writer.
-        versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
-        process: Name of the process if ``multiprocessing`` started it, e.g. ``Process-1``.
-        job: Environment variables of the launcher that are the same in all processes of a distributed run, e.g.
-            ``MASTER_ADDR``.
-        boot: The kernel's boot identity: writers with the same one share one monotonic clock, others are
-            aligned by their Unix times. Empty = the clock of the session's own machine.
-    """
+    """First line of every file."""
 
     v: int
-    writer: str
+    writer: str  # ``rank0``, ``recorder``, …
     pid: Whole
-    unix_ns: UnixNs
-    mono_ns: Whole
-    rank: Whole | None = None
-    world: Whole | None = None
-    python: str = ""
-    versions: dict[str, str] = {}
+    unix_ns: UnixNs  # Unix time in ns at ``mono_ns``
+    mono_ns: Whole  # monotonic time in ns
+    rank: Whole | None = None  # rank of a training process; None for others
+    world: Whole | None = None  # number of ranks; None = unknown
+    python: str = ""  # Python version of the writer
+    versions: dict[str, str] = {}  # framework versions, e.g. ``{"torch": "2.11.0"}``
+    #: The kernel's boot identity: writers with the same one share one monotonic clock, others are aligned by their
+    #: Unix times. Empty = the clock of the session's own machine
     boot: str = ""
-    process: str = ""
+    process: str = ""  # name of the process if ``multiprocessing`` started it, e.g. ``Process-1``
+    #: Environment variables of the launcher that are the same in all processes of a distributed run, e.g.
+    #: ``MASTER_ADDR``
     job: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
-    """One training step, written when it ends.
+    """One training step, written when it ends."""
 
-    Attributes:
-        n: Step number, from 0.
-        at: End, monotonic ns.
-        dur: Host time from the end of the step before, ns.
-        ph: Host time of each phase in ns; phases that overlap the whole step need not add up to ``dur``.
-        v: Metrics given by the script, e.g. loss.
-        cap: The step ran under the profiler.
-    """
-
-    n: Whole
-    at: Whole
-    dur: Whole
+    n: Whole  # step number, from 0
+    at: Whole  # end, monotonic ns
+    dur: Whole  # host time from the end of the step before, ns
+    #: Host time of each phase in ns; phases that overlap the whole step need not add up to ``dur``
     ph: dict[str, Whole] = {}
-    v: dict[str, float] = {}
-    cap: bool = False
+    v: dict[str, float] = {}  # metrics given by the script, e.g. loss
+    cap: bool = False  # the step ran under the profiler
 
 
 class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
-    """The source of steps, from here on.
-
-    Attributes:
-        what: In words, e.g. ``"optimizer steps"``.
-        where: The line of the script, ``file:line``; empty = unknown.
-        withdrawn: Number of earlier steps of this writer that were not steps; it counts from 0 again.
-        missed: Number of steps before the first one that were not counted, because they were not yet detected.
-        missed_ns: Time of the script in the loop before it was found, ns; the number of steps is unknown.
-    """
+    """The source of steps, from here on."""
 
     at: Whole
-    what: str
-    where: str = ""
-    withdrawn: Whole = 0
+    what: str  # in words, e.g. ``"optimizer steps"``
+    where: str = ""  # the line of the script, ``file:line``; empty = unknown
+    withdrawn: Whole = 0  # number of earlier steps of this writer that were not steps; it counts from 0 again
+    #: Number of steps before the first one that were not counted, because they were not yet detected
     missed: Whole = 0
+    #: Time of the script in the loop before it was found, ns; the number of steps is unknown
     missed_ns: Whole = 0
 
 
 class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
-    """The loop whose iterations are probably the steps, if no source is known and they cannot be counted.
-
-    Attributes:
-        where: The script's line, ``file:line``.
-    """
+    """The loop whose iterations are probably the steps, if no source is known and they cannot be counted."""
 
     at: Whole
-    where: str
+    where: str  # the script's line, ``file:line``
 
 
 class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
-    """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly.
-
-    Attributes:
-        samples: Number of samples in which the script ran.
-        top: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
-            activity.
-        doing: The activities, in the order of ``top``: "backward", "waits for a batch", …; empty = something else.
-        ns: Time spent on sampling so far, ns.
-    """
+    """Sampled lines of the thread that makes the steps, since the first sample; written repeatedly."""
 
     at: Whole
-    samples: Whole
+    samples: Whole  # number of samples in which the script ran
+    #: File, line and number of samples of the most frequent lines, most frequent first, one entry per line and
+    #: activity
     top: list[tuple[str, Whole, Whole]] = []
+    #: The activities, in the order of ``top``: "backward", "waits for a batch", …; empty = something else
     doing: list[str] = []
-    ns: Whole = 0
+    ns: Whole = 0  # time spent on sampling so far, ns
 
 
 class WorkersStarted(msgspec.Struct, tag="workers", tag_field="t", gc=False):
-    """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids.
-
-    Attributes:
-        n: Number of the running step.
-        workers: Number of workers started.
-        starts: Number of such restarts in this process.
-        ns: Total time of stopping old workers and starting new ones in the thread that fetches batches, ns.
-        waited_ns: Total wait for the first batches, ns.
-    """
+    """A loader that had workers before has started new ones, which ``persistent_workers=True`` avoids."""
 
     at: Whole
-    n: Whole
-    workers: Whole
-    starts: Whole
+    n: Whole  # number of the running step
+    workers: Whole  # number of workers started
+    starts: Whole  # number of such restarts in this process
+    #: Total time of stopping old workers and starting new ones in the thread that fetches batches, ns
     ns: Whole
-    waited_ns: Whole
+    waited_ns: Whole  # total wait for the first batches, ns
 
 
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
-    """Device time of a step by device events, known some steps later.
-
-    Attributes:
-        n: Step number.
-        dur: Time on the device between the ends of two steps, ns.
-        every: Every n-th step is timed at this point, because timing each would cost a short step too much.
-    """
+    """Device time of a step by device events, known some steps later."""
 
     n: Whole
-    dur: Whole
+    dur: Whole  # time on the device between the ends of two steps, ns
+    #: Every n-th step is timed at this point, because timing each would cost a short step too much
     every: Whole = 1
 
 
 class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
-    """The framework allocator's view of one device, bytes.
-
-    Attributes:
-        dev: Device index.
-        alloc: Allocated now.
-        reserved: Reserved from the driver now.
-        peak: Highest allocated so far.
-    """
+    """The framework allocator's view of one device, bytes."""
 
     at: Whole
-    dev: Whole
-    alloc: Whole
-    reserved: Whole
-    peak: Whole
+    dev: Whole  # device index
+    alloc: Whole  # allocated now
+    reserved: Whole  # reserved from the driver now
+    peak: Whole  # highest allocated so far
 
 
 class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
-    """The accelerator of a device index of this process, written once it holds memory there.
-
-    Attributes:
-        dev: Device index, as the framework counts.
-        uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown.
-        pci: Its PCI address, ``0000:1b:00``; empty = unknown.
-    """
+    """The accelerator of a device index of this process, written once it holds memory there."""
 
     at: Whole
-    dev: Whole
-    uuid: str = ""
-    pci: str = ""
+    dev: Whole  # device index, as the framework counts
+    uuid: str = ""  # the device's UUID, or MIG instance's, without the vendor's prefix; empty = unknown
+    pci: str = ""  # its PCI address, ``0000:1b:00``; empty = unknown
 
 
 class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
-    """Cost of the probe, measured by itself.
-
-    Attributes:
-        steps: Number of steps included in ``ns``: all except captured ones.
-        ns: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other
-            hooks as well.
-        flush_ns: CPU time of the probe's writing thread so far, ns; it runs beside the script.
-    """
+    """Cost of the probe, measured by itself."""
 
     at: Whole
-    steps: Whole
+    steps: Whole  # number of steps included in ``ns``: all except captured ones
+    #: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other hooks as
+    #: well
     ns: Whole
-    flush_ns: Whole = 0
+    flush_ns: Whole = 0  # CPU time of the probe's writing thread so far, ns; it runs beside the script
 
 
 class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
-    """State of a capture request.
-
-    Attributes:
-        id: Name of the request.
-        state: ``armed``, ``started``, ``written`` or ``failed``.
-        first: First step captured; None = not yet known.
-        last: Last step captured.
-        path: Trace file relative to the session directory, when written.
-        why: Reason of a failure.
-        ns: Host time spent starting, stopping and writing, ns.
-        cause: Why the probe made it automatically (a trigger); empty = requested.
-    """
+    """State of a capture request."""
 
     at: Whole
-    id: str
-    state: str
-    first: Whole | None = None
-    last: Whole | None = None
-    path: str = ""
-    why: str = ""
-    ns: Whole = 0
-    cause: str = ""
+    id: str  # name of the request
+    state: str  # ``armed``, ``started``, ``written`` or ``failed``
+    first: Whole | None = None  # first step captured; None = not yet known
+    last: Whole | None = None  # last step captured
+    path: str = ""  # trace file relative to the session directory, when written
+    why: str = ""  # reason of a failure
+    ns: Whole = 0  # host time spent starting, stopping and writing, ns
+    cause: str = ""  # why the probe made it automatically (a trigger); empty = requested
 
 
 class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
-    """Steps take longer since a capture; written repeatedly, for readers of only the end of a log.
-
-    Attributes:
-        first: First step captured.
-        last: Last step captured.
-        before: Median step time before, ns.
-        after: Median step time since, ns.
-    """
+    """Steps take longer since a capture; written repeatedly, for readers of only the end of a log."""
 
     at: Whole
-    first: Whole
-    last: Whole
-    before: Whole
-    after: Whole
+    first: Whole  # first step captured
+    last: Whole  # last step captured
+    before: Whole  # median step time before, ns
+    after: Whole  # median step time since, ns
 
 
 class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
@@ -267,16 +183,11 @@ class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
 
 
 class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
-    """How much the script had printed, by the recorder, which relates its output to time.
-
-    Attributes:
-        out: Bytes of ``stdout.log``.
-        err: Bytes of ``stderr.log``.
-    """
+    """How much the script had printed, by the recorder, which relates its output to time."""
 
     at: Whole
-    out: Whole
-    err: Whole
+    out: Whole  # bytes of ``stdout.log``
+    err: Whole  # bytes of ``stderr.log``
 
 
 class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
@@ -288,102 +199,63 @@ class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
 
 
 class Thread(msgspec.Struct, gc=False):
-    """One thread of a process at a moment.
+    """One thread of a process at a moment."""
 
-    Attributes:
-        frames: File, line and function of each frame, innermost first.
-        id: The system's number; 0 = unknown.
-        name: Python's name for it; may be empty.
-        main: It is the main thread.
-    """
-
-    frames: list[tuple[str, Whole, str]]
-    id: Whole = 0
-    name: str = ""
-    main: bool = False
+    frames: list[tuple[str, Whole, str]]  # file, line and function of each frame, innermost first
+    id: Whole = 0  # the system's number; 0 = unknown
+    name: str = ""  # Python's name for it; may be empty
+    main: bool = False  # it is the main thread
 
 
 class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
-    """The stacks of all threads of a process at one moment.
-
-    Attributes:
-        id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
-        threads: Its threads, the main one first.
-        n: Number of the step that was running.
-        cause: Why they were taken automatically; empty = requested.
-    """
+    """The stacks of all threads of a process at one moment."""
 
     at: Whole
+    #: Name of the request that every rank answers; ``end`` = where the exception came from that ended it
     id: str
-    threads: list[Thread]
-    n: Whole = 0
-    cause: str = ""
+    threads: list[Thread]  # its threads, the main one first
+    n: Whole = 0  # number of the step that was running
+    cause: str = ""  # why they were taken automatically; empty = requested
 
 
 class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
-    """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id.
-
-    Attributes:
-        id: Name of the request.
-        path: The dump, relative to the session directory.
-    """
+    """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id."""
 
     at: Whole
-    id: str
-    path: str
+    id: str  # name of the request
+    path: str  # the dump, relative to the session directory
 
 
 class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
-    """A NaN or infinite value of the training, written the first time.
-
-    Attributes:
-        n: The step.
-        what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
-        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished.
-    """
+    """A NaN or infinite value of the training, written the first time."""
 
     at: Whole
     n: Whole
-    what: str
-    value: str = "nan"
+    what: str  # whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``
+    value: str = "nan"  # ``nan``, ``inf``, ``-inf``; ``nan or inf`` if it was not distinguished
 
 
 class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
-    """A failed allocation on a device; the script may have caught the error and continued.
-
-    Attributes:
-        n: Number of the step that was running.
-        dev: Device index.
-        wanted: Requested bytes.
-        free: Bytes free on the device then; -1 = unknown.
-        path: The allocator's snapshot, relative to the session directory; empty = none.
-        why: The reason if there is none.
-    """
+    """A failed allocation on a device; the script may have caught the error and continued."""
 
     at: Whole
-    n: Whole
-    dev: Whole
-    wanted: Whole
-    free: Whole = -1
-    path: str = ""
-    why: str = ""
+    n: Whole  # number of the step that was running
+    dev: Whole  # device index
+    wanted: Whole  # requested bytes
+    free: Whole = -1  # bytes free on the device then; -1 = unknown
+    path: str = ""  # the allocator's snapshot, relative to the session directory; empty = none
+    why: str = ""  # the reason if there is none
 
 
 class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
-    """Last line of a writer that ended in order.
-
-    Attributes:
-        code: Exit status of the script (recorder) or of this process (probe); None = unknown.
-        signal: Signal that ended it; None = none.
-        why: ``exit``, ``stopped`` (by the user) or an error.
-        ph: Evaluation and checkpoint after the last step, which are in no step, ns.
-    """
+    """Last line of a writer that ended in order."""
 
     at: Whole
+    #: Exit status of the script (recorder) or of this process (probe); None = unknown
     code: Whole | None = None
-    signal: Whole | None = None
-    why: str = "exit"
-    ph: dict[str, Whole] = {}
+    signal: Whole | None = None  # signal that ended it; None = none
+    why: str = "exit"  # ``exit``, ``stopped`` (by the user) or an error
+    ph: dict[str, Whole] = {}  # evaluation and checkpoint after the last step, which are in no step, ns
 
 
 Record = (
@@ -487,10 +359,10 @@ class LogWriter:
             else:
                 self._waiting.popleft()
             if not self._waiting and self._stuck_since is not None:
-                self._waiting.append(self._encoder.encode(self._told()) + b"\n")
+                self._waiting.append(self._encoder.encode(self._waited_note()) + b"\n")
         return True
 
-    def _told(self) -> Note:
+    def _waited_note(self) -> Note:
         """Return and clear the note about waiting lines."""
         now = time.monotonic_ns()
         waited_s = math.ceil((now - (self._stuck_since or now)) / 1e9)

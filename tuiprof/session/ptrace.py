@@ -129,29 +129,19 @@ _RATHER_S: Final = 3.0
 #: A main thread that computes without a pause, in a process without any other thread, never waits.
 _PATIENCE_S: Final = 20.0
 _ANSWER_S: Final = 30.0
-_LOOK_S: Final = 0.002
+_POLL_S: Final = 0.002
 
 
 class Answer(msgspec.Struct):
-    """``control/enter-<pid>.json``, ``control/leave-<pid>.json``.
-
-    Attributes:
-        pid: The process.
-        python: Its version.
-        error: Why it failed; empty = it succeeded.
-        session: The session that already records it.
-        frameworks: Frameworks that it has imported.
-        optimizers: Number of its PyTorch optimizers.
-        left: What could not be restored.
-    """
+    """``control/enter-<pid>.json``, ``control/leave-<pid>.json``."""
 
     pid: int
-    python: list[int] = []
-    error: str = ""
-    session: str = ""
-    frameworks: list[str] = []
-    optimizers: int = 0
-    left: list[str] = []
+    python: list[int] = []  # its version
+    error: str = ""  # why it failed; empty = it succeeded
+    session: str = ""  # the session that already records it
+    frameworks: list[str] = []  # frameworks that it has imported
+    optimizers: int = 0  # number of its PyTorch optimizers
+    left: list[str] = []  # what could not be restored
 
 
 def python_of(pid: int) -> tuple[int, int] | None:
@@ -248,7 +238,7 @@ def send(pid: int, control: Path, what: str) -> Answer:
             return found
         if not os.path.exists(_PROC / str(pid)):
             raise SessionError(f"process {pid} has ended")
-        time.sleep(_LOOK_S * 10)
+        time.sleep(_POLL_S * 10)
     raise SessionError(
         f"process {pid} did not answer within {_ANSWER_S:.0f} s: native code holds its interpreter lock",
         "see its stacks: tuiprof stacks --pid; the process was not changed",
@@ -323,7 +313,7 @@ def _waiting_thread(pid: int) -> int:
         for thread in rather:
             if _state(pid, thread) == seen[thread][0]:
                 return thread
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     raise SessionError(
         f"process {pid} has no waiting thread: its threads compute without a pause, and stopping one at an arbitrary "
         "point could corrupt the process",

@@ -33,7 +33,7 @@ def typed_path(text: str) -> Path:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 
-    A session may have been copied from somebody else: a pipe in it would hold up its reader, a device never end.
+    A session may come from elsewhere: a pipe in it would block its reader, and a device would never end.
 
     Raises:
         OSError: There is none, it may not be read, or it is something else.
@@ -53,7 +53,7 @@ def read_small(path: Path, largest: int = _LARGEST_SMALL) -> bytes:
     """Return the content of a small file.
 
     Raises:
-        OSError: There is none, it cannot be read, it is no file, or it is not small.
+        OSError: It does not exist, cannot be read, is not a regular file, or is not small.
     """
     with open_regular(path) as file:
         data = read_at_most(file, largest + 1)
@@ -92,7 +92,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def _opened_new(path: Path) -> BinaryIO:
-    """Open a file that is not there yet; what lies there under a name that can be guessed is no file of ours."""
+    """Open a new file; an existing one of this name is removed, as somebody may have guessed the name."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb")

@@ -19,7 +19,7 @@ def find_tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=_TOOLS)
 
 
-#: A document longer than this is no report.
+#: A longer document is not a report.
 _MOST_BYTES = 16 << 20
 
 

@@ -10,29 +10,20 @@ import msgspec
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """One process, for good: process numbers are reused, number and start time together are not.
-
-    Attributes:
-        pid: Process number.
-        start: When it started, in the kernel's own words (clock ticks since boot on Linux, so that a wall
-            clock that jumps changes nothing).
-    """
+    """One process, for good: process numbers are reused, number and start time together are not."""
 
     pid: int
+    #: When it started, in the kernel's own words (clock ticks since boot on Linux, so that a wall clock that jumps
+    #: changes nothing)
     start: str
 
 
 class Processes(msgspec.Struct):
-    """``control/process.json``: who records a session and who is recorded.
+    """``control/process.json``: who records a session and who is recorded."""
 
-    Attributes:
-        supervisor: The supervisor and recorder.
-        script: The script, leader of its process group; None = not yet started.
-        pid_namespace: Where these process numbers are valid (:func:`pid_namespace`).
-    """
-
-    supervisor: ProcessId
-    script: ProcessId | None = None
+    supervisor: ProcessId  # the supervisor and recorder
+    script: ProcessId | None = None  # the script, leader of its process group; None = not yet started
+    #: Where these process numbers are valid (:func:`pid_namespace`)
     pid_namespace: str = msgspec.field(name="place", default="")
 
 

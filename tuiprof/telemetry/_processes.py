@@ -28,65 +28,42 @@ _TICK: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of one process.
+    """One reading of one process."""
 
-    Attributes:
-        name: Name of its main thread, as the process set it.
-        cpu_s: CPU seconds used so far.
-        threads: Number of threads.
-        rss_bytes: Resident memory.
-        zombie: It has ended and waits for its parent to notice.
-    """
-
-    name: str
-    cpu_s: float
+    name: str  # name of its main thread, as the process set it
+    cpu_s: float  # CPU seconds used so far
     threads: int
-    rss_bytes: int
-    zombie: bool
+    rss_bytes: int  # resident memory
+    zombie: bool  # it has ended and waits for its parent to notice
 
 
 @dataclass(slots=True)
 class Member:
-    """One process of the tree.
+    """One process of the tree."""
 
-    Attributes:
-        process: Its handle (which guards against a reused pid).
-        parent: Pid of its parent when it was first seen.
-        cmdline: Its command line when it was first seen.
-        cpu_s: CPU seconds used at the last reading; None = not read yet.
-    """
-
-    process: psutil.Process
-    parent: int
-    cmdline: tuple[str, ...]
-    cpu_s: float | None = None
+    process: psutil.Process  # its handle (which guards against a reused pid)
+    parent: int  # pid of its parent when it was first seen
+    cmdline: tuple[str, ...]  # its command line when it was first seen
+    cpu_s: float | None = None  # CPU seconds used at the last reading; None = not read yet
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the tree uses.
-
-    Attributes:
-        processes: Number of processes.
-        threads: Number of threads.
-        rss_bytes: Resident memory, summed (pages shared by forked workers count in each).
-        cpu: CPU seconds used per second since the last reading, summed; None at the first.
-        loaders: Number of data-loader workers.
-        loaders_idle: How many of them used under :data:`IDLE_SHARE` of a core; None at the first reading.
-    """
+    """What the tree uses."""
 
     processes: int
     threads: int
-    rss_bytes: int
-    cpu: float | None
-    loaders: int
+    rss_bytes: int  # resident memory, summed (pages shared by forked workers count in each)
+    cpu: float | None  # CPU seconds used per second since the last reading, summed; None at the first
+    loaders: int  # number of data-loader workers
+    #: How many of them used under :data:`IDLE_SHARE` of a core; None at the first reading
     loaders_idle: int | None
 
 
 class ProcessTree:
     """Follows a process and its descendants.
 
-    Only pids that were not there at the last look are asked for their parent, so a look costs one directory
+    Only pids that were not there at the last update are asked for their parent, so an update costs one directory
     listing and the readings of the members. A member stays one when its parent dies.
     """
 
@@ -98,10 +75,10 @@ class ProcessTree:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of the tree as of the last look."""
+        """Pids of the tree as of the last update."""
         return frozenset(self._members)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Find processes that came and went."""
         now = set(psutil.pids())
         for pid in self._members.keys() - now:
@@ -120,7 +97,7 @@ class ProcessTree:
 
     def usage(self, now: float) -> Usage:
         """Look again and read every member; ``now`` is monotonic, in seconds."""
-        self.look()
+        self.update()
         elapsed = now - self._at if self._at is not None else 0.0
         self._at = now
         threads = rss = loaders = idle = 0
@@ -200,7 +177,7 @@ def _meet(pid: int) -> Member | None:
 def _cmdline(process: psutil.Process) -> tuple[str, ...]:
     try:
         return tuple(process.cmdline())
-    except psutil.Error:  # gone, or not ours to read: then it is no worker of ours either
+    except psutil.Error:  # gone, or of another user: then it is not a worker of the run
         return ()
 
 

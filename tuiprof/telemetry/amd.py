@@ -32,17 +32,11 @@ _SENSORS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """One GPU: its files, found once.
-
-    Attributes:
-        key: Device key.
-        path: Its directory in sysfs.
-        files: File, key, factor.
-    """
+    """One GPU: its files, found once."""
 
     key: str
-    path: Path
-    files: tuple[tuple[Path, str, float], ...]
+    path: Path  # its directory in sysfs
+    files: tuple[tuple[Path, str, float], ...]  # file, key, factor
 
 
 class Amd:

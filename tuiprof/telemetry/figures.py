@@ -18,24 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How to read and show one figure.
+    """How to read and show one figure."""
 
-    Attributes:
-        key: Key in ``Sample.values``.
-        label: What a person reads, without the unit.
-        kind: How to show it, as in reports; ``number`` together with ``unit``.
-        help: Its definition in one sentence.
-        unit: Unit after ``scale``, for what ``kind`` does not name (``W``, ``°C``, ``MHz``).
-        scale: Multiplied with the value before ``unit`` is put behind it.
-        full: The value at which a bar is full; None = no natural end (memory ends at ``Device.memory_bytes``).
-    """
-
-    key: str
-    label: str
-    kind: Kind
-    help: str
-    unit: str = ""
-    scale: float = 1.0
+    key: str  # key in ``Sample.values``
+    label: str  # what a person reads, without the unit
+    kind: Kind  # how to show it, as in reports; ``number`` together with ``unit``
+    help: str  # its definition in one sentence
+    unit: str = ""  # unit after ``scale``, for what ``kind`` does not name (``W``, ``°C``, ``MHz``)
+    scale: float = 1.0  # multiplied with the value before ``unit`` is put behind it
+    #: The value at which a bar is full; None = no natural end (memory ends at ``Device.memory_bytes``)
     full: float | None = None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tuiprof.system.own_process import cores
-from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
+from tuiprof.telemetry import Backend, Device, Sample
 from tuiprof.telemetry._processes import ProcessTree, Rates
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -81,7 +81,7 @@ class Host:
             usage = self._tree.usage(now)
             values["tree_processes"] = usage.processes
             values["tree_threads"] = usage.threads
-            if usage.processes:  # of a run that is over nothing can be read: its last figures are no zeros
+            if usage.processes:  # after the end of the run there are no readings, rather than zeros
                 values["tree_rss_bytes"] = usage.rss_bytes
                 values["loaders"] = usage.loaders
                 if usage.cpu is not None:
@@ -172,11 +172,7 @@ def _cgroup_inactive_file() -> int:
     return 0
 
 
-def _open(root: int | None) -> Source | Absent:
-    return Host(root)
-
-
-BACKEND = Backend("host", _open, order=0)
+BACKEND = Backend("host", Host, order=0)
 
 
 def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:

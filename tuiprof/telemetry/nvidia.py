@@ -193,7 +193,7 @@ class Nvidia:
         self._nvml = nvml
         self._gpus = _gpus(nvml)
         self._tree = ProcessTree(root) if root is not None else None
-        self._looked_at = -_PROCESSES_S
+        self._updated_at = -_PROCESSES_S
         self._closing = threading.Event()
         self._slow = [gpu for gpu in self._gpus if not gpu.has_pcie_counters]
         self._thread = threading.Thread(target=self._measure, name="nvml-pcie", daemon=True)
@@ -207,9 +207,9 @@ class Nvidia:
     def sample(self) -> list[Sample]:
         """Read every GPU once; about a millisecond each."""
         now = time.monotonic()
-        if self._tree is not None and now - self._looked_at >= _PROCESSES_S:
-            self._looked_at = now
-            self._tree.look()
+        if self._tree is not None and now - self._updated_at >= _PROCESSES_S:
+            self._updated_at = now
+            self._tree.update()
         return [gpu.sample(self._tree) for gpu in self._gpus]
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import blocks_per_multiprocessor
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
@@ -17,6 +18,19 @@ _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpos
 _NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
 #: Share of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
 _KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
+#: In channels-first, each channel is one thread block (aten/src/ATen/native/cuda/Normalization.cuh), so fewer channels
+#: than multiprocessors leave part of the device idle; in channels-last all of it works. The measurement above has 64
+#: channels and more on 132 multiprocessors.
+_BLOCK_A_CHANNEL: Final = r"batch_norm_(?!.*channels_last)"
+_BLOCKS_MEASURED: Final = 64 / 132
+#: What to do, and how sure that is, by the dimensions of the convolutions. Those over a sequence have no channels-last
+#: form: PyTorch runs them as two-dimensional ones of height 1.
+_INSTEAD: Final = {
+    1: "nn.Conv2d with kernels of height 1 on x.unsqueeze(2), and channels-last as for images: "
+    "nn.Conv1d converts its input and output each time",
+    2: "model.to(memory_format=torch.channels_last), and the same for its inputs",
+    3: "model.to(memory_format=torch.channels_last_3d), and the same for its inputs",
+}
 #: PyTorch's own depthwise convolutions. For channels-last it uses those of cuDNN
 #: (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). Measured on an H200, bf16 (docs/predictions.md);
 #: likely, least, most.
@@ -41,8 +55,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     touched = turns | native | depthwise
     first_only = bool(trace.named(_FIRST_ONLY).any())
+    # How much of the device the kernels of one block a channel fill, relative to those that were measured.
+    filled = np.ones(len(work))
+    of_channels = native & trace.named(_BLOCK_A_CHANNEL, work)
+    blocks = blocks_per_multiprocessor(trace, work[of_channels])
+    filled[of_channels] = np.fmin(np.nan_to_num(blocks, nan=1.0) / _BLOCKS_MEASURED, 1.0)
     likely, least, most = (
-        Edit(work=work[touched], keep=np.select([turns, depthwise], [turned, deep], part)[touched])
+        Edit(
+            work=work[touched],
+            keep=np.select([turns, depthwise], [turned, deep], part * filled)[touched],
+        )
         for turned, part, deep in zip(
             _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS,
             _KEEP_NATIVE,
@@ -50,7 +72,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             strict=True,
         )
     )
-    instead = "model.to(memory_format=torch.channels_last), and the same for its inputs"
+    dimensions = _dimensions(trace)
+    instead = _INSTEAD[dimensions]
     if shares[1] > shares[0]:
         largest = int(work[depthwise][np.argmax(lengths[depthwise])])
         yield Finding(
@@ -72,7 +95,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{evidence.how_often(int(turns.sum()))}",
         evidence.function_of(largest),
         instead,
-        "low" if first_only else "high",
+        "low" if first_only or dimensions == 1 else "high",
         "layout kernels around convolutions, but group norm converts its input to channels-first itself"
         if first_only
         else "layout kernels around convolutions; batch norm and pooling are faster in channels-last too",
@@ -81,6 +104,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         event=largest,
     )
+
+
+def _dimensions(trace: Trace) -> int:
+    """Return over how many dimensions most convolutions go; 2 = unknown."""
+    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    counts = [int(trace.named(rf"^aten::conv{n}d$", rows).sum()) for n in _INSTEAD]
+    return 1 + int(np.argmax(counts)) if any(counts) else 2
 
 
 RULE = AdviceRule("channels-last", find)

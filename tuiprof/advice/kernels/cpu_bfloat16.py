@@ -27,11 +27,7 @@ _SHORTEST_NS: Final = 100_000
 #: Linear of 256 to 2048 keeps 0.24 to 0.38, a convolution of 64 to 256 channels 0.53 to 0.65, of 16 channels 0.9.
 #: The others are derived from the instructions, not measured: compared with a float32 FMA, a bfmmla (Arm)
 #: multiplies four times as many numbers and an AMX tile 16 times, which small products do not reach.
-_KEEP: Final = {
-    "amx_bf16": (0.4, 0.9, 0.15),
-    "avx512_bf16": (0.55, 0.95, 0.25),
-    "bf16": (0.6, 1.0, 0.35),
-}
+_KEEP: Final = {"amx_bf16": (0.4, 0.9, 0.15), "avx512_bf16": (0.55, 0.95, 0.25), "bf16": (0.6, 1.0, 0.35)}
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,11 +20,21 @@ LEAST_SHARE: Final = 0.1
 #: Share of their time that remains with TF32 on an unknown chip. CUDA cores get closer to their peak than tensor
 #: cores, so the ratio of the peaks is multiplied by this factor.
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
-#: Advice for a chip whose tensor cores support neither TF32 nor bfloat16, in PyTorch and in JAX.
-_FLOAT16: Final = (
-    'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler (this chip has no TF32)',
-    "float16 activations with a scaled loss (jmp): this chip has no TF32",
-)
+#: A type is advised if the chip's peak rate for it is so many times that of float32. TF32 changes the least, but on a
+#: third of the chips (A10G, GeForce) it is no faster.
+_FASTER: Final = 1.5
+_FASTER_TYPES: Final = ("tfloat32", "bfloat16", "float16")
+#: Advice for a chip without a fast TF32, in PyTorch and in JAX.
+_WITHOUT_TF32: Final = {
+    "bfloat16": (
+        'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss (TF32 is no faster on this chip)',
+        "bfloat16 activations: jmp, or dtype=jnp.bfloat16 in the layers (TF32 is no faster on this chip)",
+    ),
+    "float16": (
+        'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler (this chip has no TF32)',
+        "float16 activations with a scaled loss (jmp): this chip has no TF32",
+    ),
+}
 _MATMUL: Final = 'torch.set_float32_matmul_precision("high")'
 _JAX: Final = 'jax.config.update("jax_default_matmul_precision", "tensorfloat32")'
 _CUDNN: Final = "torch.backends.cudnn.allow_tf32 = True"
@@ -45,24 +56,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
     rates = chip.operations_per_s if chip is not None else {}
-    keep = _UNKNOWN_CHIP
-    if "tfloat32" in rates and "float32" in rates:
-        keep = _STRETCH * rates["float32"] / rates["tfloat32"]
-    elif "float16" in rates and "float32" in rates:  # a chip without TF32
-        keep = _STRETCH * rates["float32"] / rates["float16"]
+    fast = [kind for kind in _FASTER_TYPES if rates.get(kind, 0) >= _FASTER * rates.get("float32", math.inf)]
+    target = fast[0] if fast else "tfloat32"
+    keep = _STRETCH * rates["float32"] / rates[target] if fast else _UNKNOWN_CHIP
     rows = work[slow]
     likely, least, most = (
         Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0)))
-        for part in (1.0, _LEAST, _BFLOAT16 if "tfloat32" in rates else _MOST)
+        for part in (1.0, _LEAST, _BFLOAT16 if fast and target == "tfloat32" else _MOST)
     )
-    if "tfloat32" in rates:
+    if fast and target != "float16":
         others = work[calls.works_of(*_ACTIVATIONS)]
         most |= Edit(work=others, keep=np.full(len(others), _OTHERS_IN_BFLOAT16))
     largest = int(rows[np.argmax(lengths[slow])])
     # PyTorch has a separate switch for cuDNN convolutions.
     convolutions = lengths[slow & calls.works_of("convolution")].sum() > 0.5 * lengths[slow].sum()
-    if "tfloat32" not in rates and "float16" in rates:
-        instead = _FLOAT16[evidence.is_jax]
+    if target in _WITHOUT_TF32:
+        instead = _WITHOUT_TF32[target][evidence.is_jax]
     elif evidence.is_jax:
         instead = f"{_JAX} (NVIDIA Ampere and newer), or bfloat16"
     else:
@@ -80,8 +89,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         event=largest,
-        environment=_JAX_TF32 if evidence.is_jax and "float16" not in rates else {},
-        switch="" if evidence.is_jax or convolutions or "float16" in rates else "matmul_precision=high",
+        environment=_JAX_TF32 if evidence.is_jax and target == "tfloat32" else {},
+        switch="matmul_precision=high"
+        if not (evidence.is_jax or convolutions) and target == "tfloat32"
+        else "",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
@@ -15,6 +16,9 @@ from tuiprof.model.intervals import Ints, Mask
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, LEAST_PASSES = 40, 12
+#: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
+#: time, and in a step.
+LEAST_INNER, LEAST_INNER_IN_ALL = 6, 48
 #: Longer kernels compute more than their launch costs.
 SHORT_NS: Final = 15_000
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Copies from the host
@@ -44,7 +48,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for run in _runs(evidence):
         codes = trace.name_codes[calls.rows[run]].astype(np.int32)
         codes = np.where(short[run], codes, -1)
-        for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
+        long = list(loops(codes, LONGEST_PERIOD, LEAST_PASSES))
+        for first, period, times in [*long, *_inner(codes, long)]:
             members = np.arange(run[first], run[first + period * times - 1] + 1)
             chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
             found.append((int(run[first]), period, times))
@@ -73,6 +78,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
+
+
+def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield the loops of two and more operators that are short each time, and run many times in a step."""
+    rest = codes.copy()
+    for first, period, times in long:
+        rest[first : first + period * times] = -1
+    of_body: dict[bytes, list[tuple[int, int, int]]] = {}
+    for first, period, times in loops(rest, LONGEST_PERIOD, LEAST_INNER):
+        if period > 1:
+            of_body.setdefault(np.sort(codes[first : first + period]).tobytes(), []).append(
+                (first, period, times)
+            )
+    for same in of_body.values():
+        if sum(times for _, _, times in same) >= LEAST_INNER_IN_ALL:
+            yield from same
 
 
 def _runs(evidence: Evidence) -> Iterator[Ints]:

@@ -35,19 +35,19 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     forward, around = forward[around >= 0], around[around >= 0]
     if not len(forward):
         return
-    # The stretch from the first to the last of them in each node, with all calls between.
+    # The stretch from the beginning of each node, which needs their results first, to the last of them.
     order = np.lexsort((trace.starts[forward], around))
     forward, around = forward[order], around[order]
     nodes, first = np.unique(around, return_index=True)
 
-    starts = trace.starts[forward[first]]
+    starts = trace.starts[nodes]
     ends = np.maximum.reduceat(trace.ends[forward], first)
     operators = np.flatnonzero(trace.is_category("cpu_op") & ~is_node)
     at = np.searchsorted(starts[np.argsort(starts)], trace.starts[operators], side="right") - 1
     by_start = np.argsort(starts)
     mine = operators[
         (at >= 0)
-        & (trace.starts[operators] < ends[by_start][np.maximum(at, 0)])
+        & (trace.ends[operators] <= ends[by_start][np.maximum(at, 0)])
         & (trace.track_codes[operators] == trace.track_codes[nodes[by_start][np.maximum(at, 0)]])
     ]
     host_ns = float((ends - starts).sum())

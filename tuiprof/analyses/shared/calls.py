@@ -107,12 +107,7 @@ class Calls:
         """Return the given calls and the backward nodes that they created."""
         return which | (which[np.maximum(self.forward, 0)] & (self.forward >= 0))
 
-    def edit(
-        self,
-        which: Mask,
-        keep_host: float | Floats = 0.0,
-        keep_work: float | Floats = 0.0,
-    ) -> Edit:
+    def edit(self, which: Mask, keep_host: float | Floats = 0.0, keep_work: float | Floats = 0.0) -> Edit:
         """Return the edit in which the given calls take less time or are not made, and no longer wait.
 
         Short host time between two of them disappears too, if no other call of the thread with device work lies
@@ -153,11 +148,11 @@ class Calls:
 
     def begin_in(self, around: Ints) -> Mask:
         """Return which calls begin inside one of these host events, which do not overlap."""
-        return _inside(self.trace, around, self.rows) >= 0
+        return index_of_outer(self.trace, around, self.rows) >= 0
 
     def inside(self, rows: Ints) -> Ints:
         """Return the call that each of some host events lies in, as an index; -1 = none."""
-        return _inside(self.trace, self.rows, rows)
+        return index_of_outer(self.trace, self.rows, rows)
 
 
 @cached_on_trace
@@ -166,7 +161,7 @@ def calls(trace: Trace) -> Calls:
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     rows = rows[outermost(trace, rows)].astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
-    call_of_host_call = _inside(trace, rows, trace.host_calls)
+    call_of_host_call = index_of_outer(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]
     launched = launch >= 0
     call_of_work = np.full(len(launch), -1, dtype=call_of_host_call.dtype)
@@ -192,8 +187,11 @@ def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
     return found
 
 
-def _inside(trace: Trace, outer: Ints, rows: Ints) -> Ints:
-    """Return the index of the outer event that each event lies in; those of one thread do not overlap."""
+def index_of_outer(trace: Trace, outer: Ints, rows: Ints) -> Ints:
+    """Return the index of the outer event in which each event begins; -1 = none.
+
+    Outer events of one thread do not overlap, and ascend with their start.
+    """
     found = np.full(len(rows), -1, dtype=row_type(len(outer)))
     outer_tracks, tracks = trace.track_codes[outer], trace.track_codes[rows]
     for track in np.unique(outer_tracks):
@@ -242,6 +240,31 @@ def arguments(trace: Trace, rows: Ints) -> Iterator[tuple[int, Arguments]]:
         if given.dims:
             known = True
             yield row, given
+
+
+class _Kernel(msgspec.Struct):
+    blocks: Any = msgspec.field(name="blocks per SM", default=None)
+
+
+class _KernelEvent(msgspec.Struct):
+    args: _Kernel = msgspec.field(default_factory=_Kernel)
+
+
+def blocks_per_multiprocessor(trace: Trace, rows: Ints) -> npt.NDArray[np.float64]:
+    """Return the thread blocks of each kernel per multiprocessor of its device, as Kineto writes them.
+
+    Below 1, part of the device is idle while the kernel runs. NaN = unknown; only the :data:`ASKED` longest are read.
+    """
+    found = np.full(len(rows), np.nan)
+    asked = np.argsort(-trace.lengths(rows), kind="stable")[:ASKED]
+    for index in asked[np.argsort(trace.ints("ordinal", rows[asked]), kind="stable")].tolist():
+        try:
+            blocks = msgspec.json.decode(trace.raw_event(int(rows[index])), type=_KernelEvent).args.blocks
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        if isinstance(blocks, (int, float)) and blocks > 0:
+            found[index] = blocks
+    return found
 
 
 # -- loops: the same few names, repeated in the same order -----------------------------------------------

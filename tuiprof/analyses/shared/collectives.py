@@ -20,8 +20,7 @@ import polars as pl
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import ancestry_of
-from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.shared.scope import Scope, step_times
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Floats, Ints, member, total, union
 

@@ -16,9 +16,8 @@ import polars as pl
 from tuiprof.formats.event_table import far_off, in_words, order_of, step_markers
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
-from tuiprof.formats.kineto.columns import Columns
+from tuiprof.formats.kineto.columns import MISSING, NONE, Columns
 from tuiprof.formats.kineto.decode import Communication, Rare
-from tuiprof.formats.kineto.numbers import MISSING, NONE
 from tuiprof.formats.kineto.reader import Gathered
 from tuiprof.formats.xplane.words import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
@@ -400,7 +399,7 @@ def _nullable(name: str, values: npt.NDArray[Any], missing: int) -> pl.Series:
 def _tracks(
     gathered: Gathered, lanes: Sequence[Lane], spans: Columns, device: npt.NDArray[np.int16]
 ) -> tuple[Track, ...]:
-    """Describe every lane; one with device work is a stream, whatever the metadata say."""
+    """Describe every lane; one with device work is a stream, regardless of the metadata."""
     device_of = np.full(len(lanes), -1, dtype=np.int64)
     rows = np.flatnonzero(device >= 0)
     device_of[spans.lane[rows]] = device[rows]
@@ -505,7 +504,7 @@ def describe_file(path: Path, properties: Mapping[str, Any]) -> TraceInfo:
 
 
 def base_unix_ns(properties: Mapping[str, Any]) -> int | None:
-    """Return the Unix time at 0 of the file's clock, ns; None = not said."""
+    """Return the Unix time at 0 of the file's clock, ns; None = not recorded."""
     return _whole(properties.get("baseTimeNanoseconds"))
 
 

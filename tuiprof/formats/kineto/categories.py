@@ -54,14 +54,14 @@ _VENDOR = re.compile(
     r"^(?:cuda|hip|rocm|xpu|sycl|mtia|hpu|npu|aiu|privateuse1|musa|maca)_(?=runtime|driver|sync$)"
 )
 
-#: Categories whose events lie on a device's lane even where the event does not say which device.
+#: Categories of events on the lane of a device, also if the event does not name the device.
 ON_DEVICE: Final = frozenset(
     CODE[name] for name in ("kernel", "memcpy", "memset", "collective", "device_annotation", "sync")
 )
 
 #: Words that need the event's name: MTIA writes all that its command processor does under one.
 BY_NAME: Final = frozenset({"mtia_ccp_events"})
-#: Words that do not tell where the work ran, so the lane decides.
+#: Words that do not imply where the work ran: the lane decides.
 BY_LANE: Final = frozenset({"", "none", "fee"})
 
 
@@ -173,7 +173,7 @@ class Lane:
 
     kind: Kind  # what it is
     name: str  # a name for the screen
-    device: int | None  # device index, where its process says so; None = it does not
+    device: int | None  # device index, if its process names one; None = it does not
     shadow: bool = False  # whether a device lane shows work again that another lane holds
 
 

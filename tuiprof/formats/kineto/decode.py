@@ -1,34 +1,48 @@
-"""Decodes one chunk of a list of events into columns. Runs in the reader and in its worker processes."""
+"""Decodes one chunk of a list of events into columns. Runs in the reader and in its worker processes.
+
+A chunk that is not valid JSON, and the chunk in which the list ends, are decoded event by event, which is slow, and
+without losing the events next to a broken one.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import compress
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import layout, tolerant
+from tuiprof.formats.kineto import layout
 from tuiprof.formats.kineto.columns import (
+    MISSING,
     AnyEvent,
+    Args,
     Books,
+    Codes,
     Columns,
+    Event,
     Identity,
+    MemoryArgs,
     Untimely,
     build,
+    decode_event,
     decode_events,
+    decode_exact_event,
     decode_exact_events,
     decode_instant,
     decode_loosely,
     decode_pieces,
     identity,
     memory_numbers,
+    ns_from_text,
     words,
 )
 from tuiprof.formats.kineto.lines import LineReader, Lines
-from tuiprof.formats.kineto.numbers import MISSING, Codes, ns_from_text
 
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
@@ -55,23 +69,14 @@ _Number = int | float | str | None
 
 
 class Communication(msgspec.Struct, array_like=True):
-    """The process group in the arguments of one event.
+    """The process group in the arguments of one event."""
 
-    Attributes:
-        correlation: Links a kernel with its launch; None = an operator.
-        external_id: Its operator, or the one that launched it.
-        group: Name of the process group, unique among the groups of a rank.
-        description: What the framework calls it, as ``mesh_dp``.
-        ranks: Its global ranks as written; PyTorch leaves out the middle of a long list.
-        size: Number of its ranks; None = not said.
-    """
-
-    correlation: int | None
-    external_id: int | None
-    group: str
-    description: str
-    ranks: str
-    size: int | None
+    correlation: int | None  # links a kernel with its launch; None = an operator
+    external_id: int | None  # its operator, or the one that launched it
+    group: str  # name of the process group, unique among the groups of a rank
+    description: str  # what the framework calls it, as ``mesh_dp``
+    ranks: str  # its global ranks as written; PyTorch leaves out the middle of a long list
+    size: int | None  # number of its ranks; None = not recorded
 
 
 class _Arguments(msgspec.Struct):
@@ -129,7 +134,7 @@ class Rare(msgspec.Struct):
     cat: str  # its category word
     pid: Identity  # its process
     tid: Identity  # its thread
-    ts: int | None  # its time in ns on the clock of the file; None = not said
+    ts: int | None  # its time in ns on the clock of the file; None = missing
     id: str  # what joins asynchronous events
     args: object  # its arguments as decoded
 
@@ -146,7 +151,7 @@ class Chunk(msgspec.Struct):
     pairs: Columns  # begin and end events (B, E), in file order
     instants: Columns  # events without length
     rare: list[Rare]  # events that are decoded whole
-    #: What its events say of process groups.
+    #: The process groups in the arguments of its events.
     communications: list[Communication] = msgspec.field(default_factory=list)
     malformed: int = 0  # stretches without an event, and events without time
     repaired: int = 0  # events kept after a repair
@@ -187,7 +192,7 @@ class ChunkDecoder:
         books = Books()
         lines = self._lines.read(data, books)
         if lines is None:
-            # A chunk begins right behind an event, so with the comma.
+            # A chunk begins right after an event, with the comma.
             first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
             listed = b"".join((b"[", memoryview(data)[first:], b"]"))
             return _chunk(decode(listed), listed, len(data), Books())
@@ -210,25 +215,25 @@ class ChunkDecoder:
             if chunk is not None:
                 chunk.closed_at = chunk.rest = end
                 return chunk
-        pieces = tolerant.split(data if end is None else data[:end])
+        pieces = split_events(data if end is None else data[:end])
         if end is not None:
             pieces.damaged += pieces.rest < end
             pieces.closed_at = pieces.rest = end
         if pieces.slices and not pieces.damaged:
-            # Sound events, and behind them the end of the list or one that is cut off.
+            # Valid events, followed by the end of the list or by a truncated event.
             chunk = self._strictly(data[: pieces.slices[-1][1]])
             if chunk is not None:
                 chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
                 return chunk
         return self._mended(data, pieces)
 
-    def _mended(self, data: bytes, pieces: tolerant.Pieces) -> Chunk:
+    def _mended(self, data: bytes, pieces: Pieces) -> Chunk:
         """Decode event by event, repairing if necessary."""
         texts: list[bytes] = []
         malformed, repaired = pieces.damaged, 0
         for start, stop in pieces.slices:
             text = data[start:stop]
-            mended = tolerant.mend(text)
+            mended = mend_event(text)
             if mended is None:
                 malformed += 1
                 continue
@@ -244,7 +249,7 @@ class ChunkDecoder:
 
 
 def _end_of_list(data: bytes) -> int | None:
-    """Return where the ``]`` stands that ends the list, if what follows it ends the file as it should."""
+    """Return the position of the ``]`` that ends the list, if a valid end of the file follows it."""
     for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
         bracket = match.end() - 1
         if layout.tail_properties(data[bracket:], strict=True) is not None:
@@ -253,7 +258,7 @@ def _end_of_list(data: bytes) -> int | None:
 
 
 def _plain(lines: Lines, books: Books, size: int) -> Chunk:
-    """Return a chunk of nothing but complete events and flows, all read: most are such."""
+    """Return a chunk that consists of complete events and flows only, as most chunks do."""
     return Chunk(
         lines.events,
         lines.phases,
@@ -363,3 +368,186 @@ def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[b
         )
         for ordinal, event, loosely, ts in zip(ordinals, events, whole, times, strict=True)
     ]
+
+
+def _int(text: str) -> int | str:
+    return int(text) if len(text) < 40 else text  # Python itself refuses thousands of digits
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_int=_int, parse_constant=str)
+_SCANNER = json.JSONDecoder(strict=False)  # only to find where a value ends
+_SPACE = re.compile(r"[ \t\r\n]*")
+#: A string, up to the end of the text if unterminated. Each quote is tried only once, regardless of length.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_TOKEN = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
+_GARBAGE = re.compile(rf'{_STRING}|[^,\[\]{{}}"]+|.', re.DOTALL)
+#: The end of a string that contains the beginning of the next event, because a quote is missing.
+_SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
+#: Characters of an event that are decoded to find its end: most are short.
+_WINDOWS = (1 << 12, 1 << 17, 8 << 20)
+#: Maximum nesting depth; deeper text is skipped.
+_DEEPEST = 500_000
+_FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
+_ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields__}
+
+
+@dataclass(slots=True)
+class Pieces:
+    """The events found in a stretch of text."""
+
+    slices: list[tuple[int, int]] = field(default_factory=list)  # start and end of each event in the text
+    damaged: int = 0  # number of stretches between events that are not events
+    closed_at: int | None = None  # position of the ``]`` that ends the list; None = not in this text
+    #: Where the last event that is not complete begins; the length of the text when there is none.
+    rest: int = 0
+
+
+def split_events(data: bytes) -> Pieces:
+    """Find the events in text that begins at an event or between two."""
+    # Latin-1 gives one character a byte, so positions agree; every structural character is ASCII.
+    text = data.decode("latin-1")
+    found, at, end = Pieces(), 0, len(text)
+    while True:
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if at >= end:
+            found.rest = end
+            return found
+        character = text[at]
+        if character == ",":
+            at += 1
+        elif character == "]":
+            found.closed_at = found.rest = at
+            return found
+        elif character in "{[":
+            whole, stop = extent(text, at)
+            if stop is None:
+                found.rest = at
+                return found
+            if whole and character == "{":
+                found.slices.append((at, stop))
+            else:
+                found.damaged += 1
+            at = stop
+        else:
+            found.damaged += 1
+            at = _GARBAGE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def extent(text: str, at: int) -> tuple[bool, int | None]:
+    """Return whether an object or array is whole, and where it ends.
+
+    A broken one ends where the next event seems to begin. None = it does not end in this text.
+    """
+    for window in _WINDOWS:
+        try:
+            return True, at + _SCANNER.raw_decode(text[at : at + window])[1]
+        except json.JSONDecodeError as error:
+            # The decoder counts lines up to an error, so it is given no more than it needs.
+            if at + window >= len(text) or (
+                error.pos < window - 1 and not error.msg.startswith("Unterminated")
+            ):
+                break
+        except (ValueError, RecursionError):
+            break
+    # Not strict JSON, deeper than the decoder goes, cut off, or so long that its values would fill memory: follow the
+    # brackets.
+    stack: list[str] = []
+    for token in _TOKEN.finditer(text, at):
+        start, character = token.start(), text[token.start()]
+        if character == '"':
+            if swallowed := _SWALLOWED.search(text, start, token.end()):
+                return False, text.index("{", swallowed.start())
+        elif character in "[{":
+            if stack and stack[-1] == "{" and _behind_comma(text, start):
+                return False, start  # an object cannot be a key: the closing bracket before it is missing
+            stack.append(character)
+            if len(stack) > _DEEPEST:
+                return False, len(text)
+        elif (stack[-1] == "{") != (character == "}"):
+            following = text.find("{", start)
+            return False, None if following < 0 else following
+        else:
+            stack.pop()
+            if not stack:
+                return True, token.end()
+    return False, None
+
+
+def _behind_comma(text: str, at: int) -> bool:
+    """Return whether the last character before a position, spaces left out, is a comma."""
+    at -= 1
+    while at >= 0 and text[at] in " \t\r\n":
+        at -= 1
+    return at >= 0 and text[at] == ","
+
+
+def mend_event(data: bytes) -> bytes | None:
+    """Return an event as strict JSON that the typed decoders take: unchanged when sound, else what can be used of it,
+    or None.
+    """
+    if _is_valid(data):
+        return data
+    text = data.decode("utf-8", errors="replace")
+    try:
+        fields = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        try:
+            fields = _DECODER.decode(_without_depths(text))
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(fields, dict):
+        return None
+    # Unpaired surrogates become question marks.
+    mended = json.dumps(_coerced(fields), ensure_ascii=False).encode("utf-8", errors="replace")
+    return mended if _is_valid(mended) else None
+
+
+def _is_valid(data: bytes) -> bool:
+    try:
+        for decode in (decode_event, decode_exact_event, decode_instant, decode_loosely):
+            decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _without_depths(text: str) -> str:
+    """Replace what is nested deeper than arguments by ``null``."""
+    parts: list[str] = []
+    depth = kept = 0
+    for token in _TOKEN.finditer(text):
+        bracket = text[token.start()]
+        if bracket in "[{":
+            depth += 1
+            if depth == 3:
+                parts.append(text[kept : token.start()])
+        elif bracket in "]}":
+            if depth == 3:
+                parts.append("null")
+                kept = token.end()
+            depth -= 1
+    parts.append(text[kept:])
+    return "".join(parts)
+
+
+def _coerced(fields: dict[str, Any]) -> dict[str, Any]:
+    """Give every field that becomes a column a type it may have."""
+    arguments = fields.get("args")
+    sound = {key: value for key, value in fields.items() if key not in _FIELDS}
+    for key in _FIELDS & fields.keys():
+        value = fields[key]
+        if key in ("ph", "cat") or not isinstance(value, (int, str, type(None))) or isinstance(value, bool):
+            value = "" if value is None else _text(value)
+        sound[key] = value
+    if isinstance(arguments, dict):
+        sound["args"] = {
+            key: None if key in _ARGUMENTS and isinstance(value, (bool, dict, list)) else value
+            for key, value in arguments.items()
+        }
+    else:
+        sound["args"] = None
+    return sound
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)

@@ -31,7 +31,7 @@ class Head:
     """What comes before the events."""
 
     first: int  # offset of the first byte inside the list
-    properties: dict[str, Any] = field(default_factory=dict)  # top-level properties that stand before it
+    properties: dict[str, Any] = field(default_factory=dict)  # top-level properties before it
     is_list: bool = False  # whether the file is the list itself
 
 
@@ -127,7 +127,7 @@ SIZE = 2 << 20
 LONGEST = 64 << 20
 #: Bytes per read: at most this many before the damage in a compressed file are lost.
 _BLOCK = 1 << 19
-#: Where in a stretch the last boundary is looked for first.
+#: Size of the first window in which the last boundary of a stretch is searched, bytes.
 _WINDOW = 1 << 13
 #: Boundary between two events. It rarely occurs inside a string, as the quote of the key would end it.
 _BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:\"[^\"\\]{1,40}\"[ \t\r\n]*:|\}))")
@@ -149,7 +149,7 @@ class Stretch(NamedTuple):
 
 
 def last_boundary(data: bytes, low: int = 0) -> int | None:
-    """Return the offset behind the last event that seems whole, if the text begins at an event; None = there is none.
+    """Return the offset after the last event that seems complete, if the text begins at an event; None = there is none.
 
     The boundary is a guess (it may lie in a string or a nested list); decoding the text up to it confirms it.
     """
@@ -201,7 +201,7 @@ class Inflow:
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
-        self._held = b""  # read and not handed out; begins behind an event
+        self._held = b""  # read but not yet returned; begins after an event
         self._offset = 0  # of what is held
         self.ended = False
         self.damage: str | None = None

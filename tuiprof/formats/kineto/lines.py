@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.event_table import LIMIT_NS
-from tuiprof.formats.kineto.columns import Books, Columns
-from tuiprof.formats.kineto.numbers import NONE, Codes, Ints
+from tuiprof.formats.kineto.columns import NONE, Books, Codes, Columns, Ints
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -128,7 +127,7 @@ def _word(words: Words, at: Ints) -> tuple[Words, Ints]:
 def integers(words: Words, at: Ints) -> tuple[Ints, Ints]:
     """Read a whole number at each position: the numbers, and how many digits each has.
 
-    None, or more than :data:`MOST_DIGITS`, is no number. Eight bytes behind each number must be readable.
+    None, or more than :data:`MOST_DIGITS`, is no number. The eight bytes after each number must be readable.
     """
     value, count = _word(words, at)
     long = np.flatnonzero(count == 8)
@@ -183,7 +182,7 @@ def microseconds(text: Text, starts: Ints, stops: Ints) -> tuple[Ints, Mask, Wor
 
 
 def _digits(words: Words, count: Ints) -> tuple[Words, Mask]:
-    """Read the numbers that are the last characters of words; also tell which are digits throughout."""
+    """Read the numbers at the ends of words; also return which consist of digits only."""
     digits = (words ^ _ZEROS) & _LAST[count]
     other = ((digits + _CARRY) | digits) & _HIGH
     return _sum_up(digits), other == 0
@@ -200,13 +199,13 @@ _OPENING = constant(b": {\n")
 _ARGS_END = constant(b"\n    }\n ")
 _BUT_FIRST, _FOUR = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFFFF], dtype=np.uint64)
 _QUOTE, _COLON, _BRACE, _BACKSLASH, _SPACE = b'":{\\ '
-#: Behind a brace that opens an object; those in the names of lambdas have something else behind them.
+#: Characters after a brace that opens an object; braces in the names of lambdas are followed by others.
 _OPENS = np.isin(np.arange(256), list(b'\n\r\t "}'))
-#: Behind a whole number.
+#: Characters after an integer.
 _ENDS = np.isin(np.arange(256), list(b",\n }"))
 _CONNECTION = constant(b'tion_id"')
-#: Keys of arguments by column: the last three characters, the word that ends at the quote behind them and its
-#: mask, how far before the quote the word at the beginning stands, that word, and its mask. Where an event has
+#: Keys of arguments by column: the last three characters, the word that ends at the quote after them and its
+#: mask, the distance of the quote from the word at the beginning, that word, and its mask. Where an event has
 #: both spellings of the first the capital counts: the later one stays.
 _EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _KEYS = (
@@ -289,7 +288,7 @@ class _Complete:
 
     rows: Ints  # which events of the chunk
     sound: Mask  # which of them have the expected format
-    heads_end: Ints  # where the first line of each ends, behind the line break
+    heads_end: Ints  # where the first line of each ends, after the line break
     ts: Ints  # start, ns
     dur: Ints  # length, ns
 

@@ -1,4 +1,4 @@
-"""Worker processes that decode stretches beside the reader.
+"""Worker processes that decode stretches in parallel with the reader.
 
 Requests arrive on a worker's standard input as fixed records; results are written to a file in memory, each into the
 slot named in its request, and announced on standard output, so that a worker never waits for a busy reader. Both ends
@@ -22,30 +22,29 @@ from typing import TYPE_CHECKING, BinaryIO
 import tuiprof
 from tuiprof.formats.kineto.layout import Stretch
 from tuiprof.formats.source import Source
-from tuiprof.system.memory import keep_freed
-from tuiprof.system.own_process import cores
+from tuiprof.system.own_process import cores, keep_freed
 
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.decode import Chunk
 
 
-#: Number of the stretch; slot of its answer; where its text lies in the file handed down; its length.
+#: Number of the stretch; slot of its answer; offset of its text in the inherited file; its length.
 REQUEST = struct.Struct("<qqqq")
 #: Number of the stretch; length of the pickled chunk.
 ANSWER = struct.Struct("<qq")
 
 
-#: Slots lie far apart in a sparse file, so that a text or an answer of any length fits its own.
+#: Distance of slots in a sparse file, so that a text or an answer of any length fits.
 _APART = 1 << 33
 
 
 def text_offset(slot: int) -> int:
-    """Return where the text of a slot lies in the shared file."""
+    """Return the offset of a slot's text in the shared file."""
     return 2 * slot * _APART
 
 
 def answer_offset(slot: int) -> int:
-    """Return where the answer of a slot lies in the shared file."""
+    """Return the offset of a slot's answer in the shared file."""
     return (2 * slot + 1) * _APART
 
 
@@ -132,7 +131,7 @@ class _Worker:
             pass_fds=(file, shared),
             bufsize=0,
             start_new_session=True,  # the reader handles Ctrl-C
-            # Beside a notebook, too, NumPy's threads would spin and have nothing to do (tuiprof.system.own_process).
+            # NumPy's idle threads would spin (see tuiprof.system.own_process), also when a notebook starts the workers.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self.process.stdin is not None
@@ -225,7 +224,7 @@ class Pool:
 
 
 def _anonymous_file() -> BinaryIO:
-    """Return a file in memory where the system has such, else one that is deleted already."""
+    """Return a file in memory if the system supports it, else a deleted temporary file."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tuiprof"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)

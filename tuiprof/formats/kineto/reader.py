@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.kineto import layout, tolerant
-from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, NUMBERS, Columns, Identity
-from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder, Communication, Rare
+from tuiprof.formats.kineto import layout
+from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, MISSING, NONE, NUMBERS, Codes, Columns, Identity
+from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder, Communication, Rare, mend_event, split_events
 from tuiprof.formats.kineto.layout import LONGEST, Inflow, Stretch, plan
-from tuiprof.formats.kineto.numbers import MISSING, NONE, Codes
 from tuiprof.formats.kineto.pool import Pool, WorkerLost, read_at
 from tuiprof.formats.registry import Cancelled, Options
 from tuiprof.formats.source import Damaged, Source, Stream
-from tuiprof.system.memory import available_bytes
+from tuiprof.system.own_process import available_bytes
 
 if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
@@ -225,10 +224,10 @@ class RawChunks:
             data = self._source.extract(chunk.offset, chunk.length)
         except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten: the raw text is lost
-        pieces = tolerant.split(data)
+        pieces = split_events(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
         if not chunk.strict:
-            return [text for text in texts if tolerant.mend(text) is not None]
+            return [text for text in texts if mend_event(text) is not None]
         # Damage in unread arguments: return none rather than the text of a neighbor.
         return texts if len(texts) == chunk.events else []
 
@@ -263,10 +262,10 @@ class EventReader:
         self._stretches: list[Stretch] = []
         self._waiting: dict[int, Chunk] = {}
         self._next = 0  # the first stretch that is not gathered
-        self._carry = b""  # the beginning of an event whose end lies in a later stretch
+        self._carry = b""  # the beginning of an event that ends in a later stretch
         self._tried = 0  # how much of it was decoded without success
         self._closed, self._tail_at = False, 0
-        self._looked = 0  # events when memory was looked at last
+        self._looked = 0  # number of events at the last check of free memory
 
     def read(self, meanwhile: Callable[[], None]) -> int:
         """Read to the end and return the size of the decompressed file, bytes.
@@ -380,7 +379,7 @@ class EventReader:
             )
 
     def _finish(self, again: Callable[[Stretch], bytes], *, complete: bool) -> None:
-        """Decode what a lost worker left behind, and read the properties behind the list."""
+        """Decode what a lost worker did not, and read the properties after the list."""
         while not self._closed and self._next < len(self._stretches) and self.overlong_at is None:
             stretch = self._stretches[self._next]
             chunk = self._waiting.pop(self._next, None) or self._decoder.decode(again(stretch))

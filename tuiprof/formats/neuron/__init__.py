@@ -28,7 +28,7 @@ def _sniff(head: bytes, path: Path) -> bool:
 
 
 def _kind(head: bytes, path: Path) -> str:
-    """Tell what a file is by its first bytes: ``parquet``, ``json``, ``summary``, ``monitor`` or nothing of ours."""
+    """Return the kind of a file by its first bytes: ``parquet``, ``json``, ``summary``, ``monitor``, or empty."""
     if head.startswith(b"PAR1"):
         return "parquet" if _is_profile(path.parent) else ""
     match = _FIRST_KEY.match(head)
@@ -52,7 +52,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def _profiles(path: Path) -> list[Path]:
-    """Return the profiles below a directory, where Explorer puts them."""
+    """Return the profiles that Explorer wrote below a directory."""
     below = ("*@latest", "global/*@latest", "profiles/global/*@latest")
     return sorted(found for pattern in below for found in path.glob(pattern) if _is_profile(found))
 

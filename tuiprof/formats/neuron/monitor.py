@@ -1,4 +1,4 @@
-"""Reports of ``neuron-monitor``, what they say about each NeuronCore, and recordings of them.
+"""Reports of ``neuron-monitor``, the state of each NeuronCore that they report, and recordings of them.
 
 Structure and units follow the Neuron Monitor user guide (utilisation in percent, latencies in seconds).
 Every group is optional: which ones a report holds depends on the monitor's configuration and on their period.
@@ -65,7 +65,7 @@ class Reports:
 
     @property
     def cores(self) -> int:
-        """Number of logical NeuronCores of the machine, as the driver counts them; 0 = not said."""
+        """Number of logical NeuronCores of the machine, as the driver counts them; 0 = not reported."""
         with self._lock:
             cores = _number(self._hardware, "neuron_device_count") * self._cores_a_device
             return int(cores) if 0 <= cores <= _MOST_CORES else 0
@@ -76,7 +76,7 @@ class Reports:
 
     @property
     def error(self) -> str:
-        """What the monitor says about missing hardware or a missing driver; empty = fine."""
+        """The monitor's error about missing hardware or a missing driver; empty = none."""
         with self._lock:
             return str(self._hardware.get("error") or "")
 
@@ -147,7 +147,7 @@ def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]
 
 
 def _add_cores(groups: dict[str, Any], cores: dict[int, dict[str, float]]) -> None:
-    """Add what one runtime says about its cores; a core belongs to one runtime at a time."""
+    """Add what one runtime reports of its cores; a core belongs to one runtime at a time."""
     for key, counters in _object(groups, "neuroncore_counters", "neuroncores_in_use").items():
         if (core := _index(key)) is None or not isinstance(counters, dict):
             continue

@@ -41,7 +41,7 @@ class Stretch:
     dur: Ints  # lengths, ns
     name: Coded  # names
     category: Coded  # categories
-    track: Coded  # what tells tracks apart
+    track: Coded  # what distinguishes tracks
     device: Ints | int  # device of each, or of all; -1 = host
     correlation: Ints | int  # correlation of each, or of all; -1 = none
     bytes: Ints | int  # bytes moved by each, or by all; -1 = unknown
@@ -54,7 +54,7 @@ class Joined:
     events: pl.DataFrame  # the model's table
     tracks: list[str]  # the distinct tracks, in order of their index
     ordinals: list[tuple[str, int, int]]  # ordinals of each stretch: table, first, count
-    lost: int = 0  # number of events whose times cannot be true; they are left out
+    lost: int = 0  # number of events with implausible times, which are left out
     origin: int = 0  # what was subtracted from all times, ns
 
 
@@ -103,7 +103,7 @@ def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
 
 
 def _order(start: Ints, dur: Ints) -> Ints | None:
-    """Return the rows of the table in order, without those whose times cannot be true; None = as they are."""
+    """Return the rows of the table in order, without those with implausible times; None = unchanged."""
     backwards, far = dur < 0, far_off(start, np.maximum(dur, 0))
     if far is None and not backwards.any() and (start[1:] > start[:-1]).all():
         return None
@@ -165,7 +165,7 @@ def _counter_table(frames: list[pl.DataFrame], track: int) -> pl.DataFrame | Non
 _SYNC: Final = ("EVENT_SEMAPHORE", "EVENT_SEMAPHORE_RANGE_CLEAR", "DRAIN", "NOTIFY")
 #: Instructions that only set up others; Neuron leaves both kinds out of the execution time of a profile.
 _SETUP: Final = ("NOP", "SET_ORDERING_MODE", "COMPARE_BRANCH", "WRITE", "TENSOR_LOAD", "MODIFY_POOL_CONFIG")
-#: Names of the engines as they are; older files say PE, ACT, DVE, POOL and SP.
+#: Names of the engines; older files have PE, ACT, DVE, POOL and SP.
 _ENGINES: Final = {
     "pe": "Tensor",
     "act": "Scalar",
@@ -369,7 +369,7 @@ def read_system(tables: Tables) -> list[Stretch]:
 
 
 def _category(name: str, source: str) -> str:
-    """Return the category of an event, by its name and by where it was seen."""
+    """Return the category of an event, by its name and its source."""
     if name in _CATEGORIES:
         return _CATEGORIES[name]
     if source != "framework":
@@ -385,7 +385,7 @@ def _named(name: Coded, wanted: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 
 def _source(frame: pl.DataFrame, name: Coded) -> Coded:
-    """Return where each event was seen; the older JSON tells by the group, and by the name."""
+    """Return the source of each event; in the older JSON it follows from the group and the name."""
     if "trace_event_source" in frame.columns:
         return coded(frame, "trace_event_source")
 
@@ -433,7 +433,7 @@ def system_tracks(names: list[str]) -> tuple[Track, ...]:
     return tuple(tracks)
 
 
-#: Table → value, what tells series apart.
+#: Table → column of the value, column that distinguishes series.
 _SYSTEM_COUNTERS: Final = {
     "CpuUsage": ("util_percent", "cpu_id"),
     "HostMemUsage": ("used_bytes", "instance_id"),

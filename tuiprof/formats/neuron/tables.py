@@ -20,7 +20,7 @@ import polars as pl
 
 from tuiprof.errors import TraceError
 from tuiprof.formats.event_table import LIMIT_NS
-from tuiprof.system.memory import available_bytes
+from tuiprof.system.own_process import available_bytes
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
@@ -186,7 +186,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _as_kind(column: pl.Series, kind: Kind) -> pl.Series:
-    """Return a column as another kind; of lists the first item counts, and what cannot be read so is null."""
+    """Return a column as another kind; of lists the first item is used, and other values become null."""
     dtype = column.dtype
     if isinstance(dtype, pl.List):
         return _as_kind(column.list.first(), kind)
@@ -199,7 +199,7 @@ def _as_kind(column: pl.Series, kind: Kind) -> pl.Series:
 
 
 def _of_kind(value: Any, kind: Kind) -> Any:
-    """Return a value of JSON as another kind; None where it cannot be read so."""
+    """Return a value of JSON as another kind; None if it cannot be converted."""
     if isinstance(value, list):
         return _of_kind(value[0], kind) if value and not isinstance(value[0], list) else None
     if not isinstance(value, (int, float, str)):
@@ -297,7 +297,7 @@ def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
 
 
 def moments(frame: pl.DataFrame) -> pl.Series:
-    """Return when the rows of a table without lengths were taken, ns; null where that is not said."""
+    """Return when the rows of a table without lengths were taken, ns; null if missing."""
     at = numbers(frame, "timestamp", _NEVER)
     return at.set(pl.Series(_no_time(at.to_numpy())), None)
 
@@ -332,7 +332,7 @@ class Coded:
         return Coded(np.zeros(count, dtype=np.uint32), [text])
 
     def beside(self, other: Coded, join: Callable[[str, str], str]) -> Coded:
-        """Put two columns together."""
+        """Combine two columns, row by row."""
         if len(other.words) == 1:
             return self.map(lambda word: join(word, other.words[0]))
         width = max(1, len(other.words))
@@ -342,7 +342,7 @@ class Coded:
             seen = np.zeros(max(1, len(self.words)) * width, dtype=bool)
             seen[pairs] = True
             found, codes = np.flatnonzero(seen), (np.cumsum(seen) - 1).astype(np.uint32)[pairs]
-        else:  # a place for each pair that could be would not fit
+        else:  # a table of all possible pairs would not fit into memory
             found, codes = np.unique(pairs, return_inverse=True)
         texts = [join(self.words[pair // width], other.words[pair % width]) for pair in found.tolist()]
         return Coded.of(texts, codes.astype(np.uint32, copy=False))

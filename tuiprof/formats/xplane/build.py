@@ -131,8 +131,7 @@ def handed_over(
 def match_programs(
     space: Space, stats: Named, ops: Ints, start: Ints, calls: dict[str, Ints]
 ) -> tuple[Ints, Ints]:
-    """Return operators that XLA ran on the CPU, behind the call and on other threads, and the call of each, where
-    known.
+    """Return operators that XLA ran on the CPU, after the call and on other threads, and the call of each, if known.
 
     An operator carries its program and the number of the run, but no call carries either. The runs of a program are
     numbered in the order of the calls (``PjitFunction(step)`` runs ``jit_step``); where there are as many calls as
@@ -340,7 +339,7 @@ class Builder:
         """Remove the annotation category from events inside a runtime call or a compilation of their thread."""
         rows = np.flatnonzero(self.category == _CODE["annotation"])
         rows = rows[~self.stats.has("step_num")[rows]]
-        # One axis for all threads: each gets its own stretch, as long as the trace.
+        # One axis for all threads: each thread gets an interval as long as the trace.
         start, end = self.start // 1000, self.end // 1000
         low = int(start.min()) if len(start) else 0
         axis = self.space.line.astype(np.int64) * (int(end.max()) - low + 1 if len(end) else 0) - low
@@ -571,7 +570,7 @@ def _stream(name: str, identity: int) -> int:
 
 
 class RawEvents:
-    """Shows an event with all its stats, decoded again from its bytes."""
+    """Returns an event with all its stats, decoded again from its bytes."""
 
     def __init__(self, space: Space) -> None:
         self._space = space

@@ -39,7 +39,7 @@ _INDEX: Final = _U(sum(k << (56 - 8 * k) for k in range(8)))
 
 
 class Damaged(ValueError):
-    """The bytes are not a message; the text says where."""
+    """The bytes are not a message; the text gives the position."""
 
 
 def varint(data: Data, position: int) -> tuple[int, int]:
@@ -189,10 +189,11 @@ _LONG = 0x80
 class Chains:
     """Finds the consecutive events of a line without a Python step per event.
 
-    Where an event ends the next begins, so a single look at all bytes tells every position at which one (of less than
-    128 bytes) could begin and the position it would lead to; those inside another are left out. From the first event on
-    the chain is followed; as long as each leads to the next, many links are taken at once. A position where no event
-    begins does no harm: the chain does not lead to it, or it hides others from the chain, which then ends early.
+    Each event begins where the previous one ends, so one pass over all bytes finds every position at which an event (of
+    less than 128 bytes) could begin and the position it would lead to; positions inside another event are left out.
+    From the first event on the chain is followed; as long as each leads to the next, many links are taken at once. A
+    position where no event begins does no harm: the chain does not lead to it, or it hides others from the chain,
+    which then ends early.
     """
 
     def __init__(self, buffer: Buffer, tag: int, then: int) -> None:

@@ -94,7 +94,7 @@ class Space:
     metadata: Ints  # metadata id of each event in its plane, shape ``(n,)``
     offset_ps: Ints  # start after the line's, ps, shape ``(n,)``
     duration_ps: Ints  # length, ps, shape ``(n,)``
-    occurrences: dict[int, int]  # events that stand for many and have no time: index → number of occurrences
+    occurrences: dict[int, int]  # aggregated events, which have no time: index → number of occurrences
     starts: Ints  # first byte of each event's message, shape ``(n,)``
     ends: Ints  # first byte after it, shape ``(n,)``
     stats: Stats  # stats of all events
@@ -195,7 +195,7 @@ class _Decoder:
                 plane.stats[key] = next(names, "")
             elif number == 6:
                 values.append((a, b))
-        for a, b in values:  # their names may stand behind them
+        for a, b in values:  # their names may come after them
             put_stat(self.data, a, b, plane.stats, plane.values)
 
     def _line(self, plane: int, start: int, end: int) -> None:
@@ -344,7 +344,7 @@ _SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
 
 
 class Lookup:
-    """From (plane, id) to a number, for many at once; ``default`` stands for a pair without an entry."""
+    """Maps many (plane, id) pairs to numbers at once; ``default`` is the number of a pair without an entry."""
 
     def __init__(self, entries: Mapping[tuple[int, int], int], planes: int, default: int) -> None:
         count = len(entries)
@@ -365,7 +365,7 @@ class Lookup:
     ) -> npt.NDArray[np.int32]:
         """Look up pairs of a plane and an id, both of shape ``(n,)``."""
         if self._rank is not None:
-            last = len(self._rank) - 1  # stands for "no such id"
+            last = len(self._rank) - 1  # means "no such id"
             rank = self._rank[np.where((ids < 0) | (ids > last), last, ids)]
         else:
             rank = np.searchsorted(self._ids, ids)
@@ -428,7 +428,7 @@ class Named:
         return self.events(name), values
 
     def sizes(self, name: str) -> Ints:
-        """Return bytes written as ``size:112`` into a text stat, for every event; -1 = not said."""
+        """Return bytes written as ``size:112`` into a text stat, for every event; -1 = missing."""
         found = self.numbers_in(name, _SIZE)
         return np.where(found == 0, -1, found)  # 0 is what a profiler writes that does not know the size
 
@@ -453,7 +453,7 @@ class Named:
 
 
 def times(space: Space) -> tuple[Ints, Ints, int | None]:
-    """Return start and end of every event in ps, and the Unix time in ns that they count from, where it is said.
+    """Return start and end of every event in ps, and the Unix time of their origin in ns, if recorded.
 
     Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is subtracted
     before multiplying, so that picoseconds fit into 64 bits; events that still do not fit are marked as damaged, with
@@ -489,7 +489,7 @@ def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
 
 
 def dense(key: Ints) -> tuple[Ints, Ints]:
-    """Return distinct keys and where each event's stands; dense keys need no sorting."""
+    """Return distinct keys and the index of each event's key; dense keys need no sorting."""
     high = int(key.max()) + 1 if len(key) else 0
     if high > 8 * len(key) + 1024:
         found, inverse = np.unique(key, return_inverse=True)

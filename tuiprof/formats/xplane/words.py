@@ -1,4 +1,4 @@
-"""What the names in an XSpace say: kinds of lines, categories, tracks, devices and the framework.
+"""The meaning of the names in an XSpace: kinds of lines, categories, tracks, devices and the framework.
 
 An XPlane carries no category: what an event is follows from the plane and line it lies on, from its stats and
 from its name. C++ names change every few releases (``TfrtCpu…``, ``PjRtCpu…``, ``CommonPjRt…``), so they are
@@ -25,7 +25,7 @@ class Row(IntEnum):
     HOST = 0  # a host thread
     STREAM = 1  # a GPU stream: kernels and copies
     OPS = 2  # operations of a TPU core, one after another
-    ASYNC = 3  # transfers and collectives of a TPU that run beside the operations
+    ASYNC = 3  # transfers and collectives of a TPU that run in parallel with the operations
     MODULES = 4  # whole XLA programs on a TPU
     SHADOW = 5  # derived from other lines: steps, framework ops, scopes, overlays
     WAITS = 6  # waits and marks inside a TPU program
@@ -76,11 +76,11 @@ def stream_of(line: str) -> int | None:
 AWAIT: Final = re.compile(r"Buffer::(?:Await|AwaitReady|BlockHostUntilReady|ToLiteral(?:Sync)?)$|AwaitReady$")
 #: The host call that hands a program to a TPU core.
 ENQUEUE: Final = "DoEnqueueProgram"
-#: The host's word that a program on a TPU core has ended.
+#: The host event that reports the end of a program on a TPU core.
 COMPLETE: Final = "CompleteCallbacks"
 
 _PYTHON: Final = re.compile(r"^\$(.+\.py):(\d+) (.+)$")
-#: What the probe leaves in a thread, and the stat in which it says which thread that is.
+#: The mark that the probe leaves in a thread, and the stat with the id of the thread.
 THREAD_MARK: Final = "tuiprof.thread"
 THREAD_ID: Final = "tuiprof_tid"
 #: The probe's function in which it waits for the devices, and the program that it has them run for it.
@@ -115,7 +115,7 @@ _MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
 
 
 def runs_python(line: str) -> bool:
-    """Tell by the name of its line whether a host thread runs Python; on a TPU host the main thread's is
+    """Return whether a host thread runs Python, by the name of its line; on a TPU host the main thread's is
     ``main/<tid>``.
     """
     return bool(_MAIN_LINES.match(line))
@@ -135,7 +135,7 @@ def show_name(name: str) -> str:
 
 
 def framework(names: Iterable[str], lines: Iterable[str]) -> str:
-    """Return whose profile it is, by what only that framework writes; empty = unknown."""
+    """Return the framework that was profiled, by events that only it writes; empty = unknown."""
     jax = False
     for name in names:
         if name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name:

@@ -177,12 +177,7 @@ def _texts(frames: list[dict[str, Any]]) -> list[str]:
 
 
 class SyncWatch(SiteWatch):
-    """Collects host waits between :meth:`start` and :meth:`stop`.
-
-    Args:
-        torch: The module, with CUDA initialised.
-        memory: Whether the capture records memory, which justifies the overhead of watching allocations.
-    """
+    """Collects host waits between :meth:`start` and :meth:`stop`, with ``memory`` also those of allocations."""
 
     def __init__(self, torch: Any, memory: bool) -> None:
         super().__init__()

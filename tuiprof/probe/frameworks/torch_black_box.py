@@ -37,10 +37,7 @@ _MOST_NAMED = 3  # maximum number of gradients named per step
 class OutOfMemoryWatch:
     """Watches for failed allocations once the script initializes CUDA.
 
-    Args:
-        runtime: The probe.
-        torch: The module.
-        history: Record the stack of every allocation; costs some microseconds each.
+    With ``history`` the stack of every allocation is recorded, which costs some microseconds each.
     """
 
     def __init__(self, runtime: Any, torch: Any, *, history: bool) -> None:
@@ -135,11 +132,7 @@ class NanWatch:
         self._named = False
 
     def backward_begins(self, tensors: Any) -> None:
-        """Keep the loss of a backward pass if it is a single number.
-
-        Args:
-            tensors: What ``torch.autograd.backward`` was called with.
-        """
+        """Keep the loss of a backward pass if it is a single number."""
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if isinstance(tensor, self._torch.Tensor) and tensor.numel() == 1:
             self._loss = tensor.detach()

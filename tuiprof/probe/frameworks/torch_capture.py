@@ -101,8 +101,7 @@ class Cupti:
     def reason_to_keep(self, by_script: bool) -> str:
         """Return why CUPTI stays loaded after a capture; empty = it can be shut down.
 
-        Args:
-            by_script: The script has used ``torch.profiler`` itself.
+        ``by_script``: the script has used ``torch.profiler`` itself.
         """
         if sys.platform != "linux":
             return "detaching it is only known to work on Linux"

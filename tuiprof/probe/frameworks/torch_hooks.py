@@ -39,7 +39,9 @@ def install(runtime: Runtime, torch: Any) -> None:
     compiler = getattr(torch, "compiler", None)
     # The first is as good and does less; both are constants under torch.compile.
     compiling = (
-        getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
+        getattr(compiler, "is_dynamo_compiling", None)
+        or getattr(compiler, "is_compiling", None)
+        or (lambda: False)
     )
     running = getattr(torch._C, "_current_graph_task_id", None)  # before 2.0 there is none
     if running is not None:
@@ -55,15 +57,6 @@ def install(runtime: Runtime, torch: Any) -> None:
         runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
-
-
-def _nothing() -> None:
-    """Stand in for a weak reference."""
-
-
-def _never() -> bool:
-    """Return False: this version of PyTorch has no compiler."""
-    return False
 
 
 def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
@@ -184,7 +177,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
     inside = False  # an optimizer's step is running; what it calls belongs to it
-    newest: Callable[[], Any] = _nothing
+    newest: Callable[[], Any] | None = None
     call, no_call = steps.call, NO_CALL
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +239,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         result = patch(optimizer)
         try:
             steps.optimizer_made = True
-            before = newest()
+            before = None if newest is None else newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()
             newest = weakref.ref(optimizer)
@@ -314,11 +307,7 @@ class Models:
             self.wrap(kind)
 
     def wrap(self, kind: Any) -> None:
-        """Time the calls of instances of a class.
-
-        Args:
-            kind: A class of modules; compiled to TorchScript ones stay as they are.
-        """
+        """Time the calls of modules of a class; those compiled to TorchScript stay as they are."""
         if kind in self._wrapped:
             return
         self._wrapped.add(kind)
@@ -359,13 +348,9 @@ class Models:
         kind.__call__ = __call__
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
-        """Time a method in which a framework runs the model, or writes it.
+        """Time a method or function in which a framework runs the model or writes it, as this part of a step.
 
-        Args:
-            kind: Its class or module.
-            name: Its name.
-            part: What it is.
-            when: Asked with the object whether this call is; None = each is.
+        ``when`` is asked with the object whether this call is; None = each is.
         """
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):

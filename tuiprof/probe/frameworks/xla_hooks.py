@@ -1,22 +1,38 @@
-"""PyTorch/XLA, and what it has in common with JAX.
+"""PyTorch/XLA and JAX: what ends a step, and their profilers, which write XPlane files.
 
-``torch_xla.sync()`` (``xm.mark_step()``) ends a step; both frameworks' profilers write XPlane files.
+- PyTorch/XLA: ``torch_xla.sync()`` (``xm.mark_step()``).
+- JAX: the end of a ``StepTraceAnnotation``.
+- Flax NNX and Equinox: the jitted call that repeats. Their ``jit`` returns an object of a Python class, unlike
+  ``jax.jit``, whose objects call nothing in Python.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
+import threading
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
-from ..capture import CaptureError, Capturer
+from ..capture import CaptureError, Capturer, GarbageRanges, jax_on_gpu
+from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
-from ..steps import SYNC
+from ..script import AROUND, Site, relation, script_sites
+from ..steps import ANNOTATION, JITTED, SYNC
+from .syncs import JaxSyncWatch
 
-if TYPE_CHECKING:
-    from ..runtime import Runtime
+#: Classes of the jitted functions of Flax NNX and Equinox.
+_CLASSES = ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped", "_JitWrapper")
+#: The first function with this many calls is the step, or the first that trains; after this many calls of others
+#: without it, one of those with more calls than it, which excludes occasional evaluations.
+_QUIET, _OF_OTHERS = 3, 32
+#: A function called in a loop inside another's loop is part of the other's step, up to this many calls.
+_MOST_PARTS = 256
+#: Types of which a returned object is not the given one.
+_PLAIN = (type(None), bool, int, float, str, bytes, tuple, list)
 
 
 def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool]) -> Callable[[], None]:
@@ -37,13 +53,7 @@ def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool
 
 
 class XPlaneProfiler:
-    """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder.
-
-    Args:
-        profiler: Has ``start_trace`` and ``stop_trace``.
-        name: The framework, for messages.
-        capturer: Names the session.
-    """
+    """One window under a profiler that writes ``plugins/profile/<time>/<host>.xplane.pb`` into a folder."""
 
     def __init__(self, profiler: Any, name: str, capturer: Capturer) -> None:
         self._profiler = profiler
@@ -95,7 +105,7 @@ def newest_profile(folder: str) -> list[str]:
     return sorted(found, key=os.path.getmtime, reverse=True)
 
 
-def install(runtime: Runtime, module: Any) -> None:
+def install_torch_xla(runtime: Runtime, module: Any) -> None:
     """Wrap the step marker that all versions of ``sync`` and ``mark_step`` call, once."""
     native = module._XLAC
     original = native._xla_step_marker
@@ -122,12 +132,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class XlaProfiler(XPlaneProfiler):
-    """One window under ``torch_xla.debug.profiler``; an open range would make ``torch_xla.sync()`` fail.
-
-    Args:
-        request: What to record; PyTorch/XLA always records host and device.
-        capturer: Names the session.
-    """
+    """One window under ``torch_xla.debug.profiler``; an open range would make ``torch_xla.sync()`` fail."""
 
     def __init__(self, request: Request, capturer: Capturer) -> None:
         from torch_xla.debug import profiler
@@ -135,3 +140,249 @@ class XlaProfiler(XPlaneProfiler):
         if not hasattr(profiler, "start_trace"):
             raise CaptureError("this torch_xla has no profiler.start_trace; 2.1 or newer is needed")
         super().__init__(profiler, "torch_xla", capturer)
+
+
+def install_jax(runtime: Runtime, module: Any) -> None:
+    """Wrap ``StepTraceAnnotation``, once."""
+    annotation = module.StepTraceAnnotation
+    if "_tuiprof" in vars(annotation):
+        return
+    steps = runtime.steps
+    name = "jax.profiler.StepTraceAnnotation"
+    ended = step_hook(runtime, name, ANNOTATION, lambda: not steps.own_annotation)
+    enter, leave = annotation.__enter__, annotation.__exit__
+
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        steps.assembly.touch(monotonic_ns())
+        return enter(self)
+
+    def __exit__(self: Any, *exc_info: Any) -> Any:  # noqa: N807
+        result = leave(self, *exc_info)
+        ended()
+        return result
+
+    annotation.__enter__ = __enter__
+    annotation.__exit__ = __exit__
+    annotation._tuiprof = True
+    runtime.capture.jax = JaxProfiler
+
+
+class JaxProfiler(XPlaneProfiler):
+    """One window under ``jax.profiler``, which always records Python calls."""
+
+    def __init__(self, request: Request, capturer: Capturer) -> None:
+        super().__init__(sys.modules["jax.profiler"], "jax.profiler", capturer)
+        self._steps = capturer._steps
+        self._range: Any = None
+        self._syncs = JaxSyncWatch()
+        self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
+        # A capture by the clock records whatever runs, possibly the whole training, so it does not wait. Except on a
+        # GPU: XLA finalizes CUPTI when it stops, which crashes a process that launches work in the meantime.
+        self._fence = Fence() if request.seconds is None or jax_on_gpu() else None
+
+    def prepare(self) -> None:
+        """Compile the program that detects that the devices are done."""
+        if self._fence is not None:
+            self._fence.prepare()
+
+    def start(self) -> None:
+        """Start recording after the work of earlier steps is done, so that the trace contains only its own steps."""
+        if self._fence is not None:
+            self._fence.tuiprof_waits_for_devices()
+        super().start()
+        self._garbage.start()
+        self._syncs.start()
+
+    def stop(self) -> None:
+        """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""
+        self._garbage.stop()
+        self._syncs.stop()
+        if self._fence is not None:
+            self._fence.tuiprof_waits_for_devices()
+        super().stop()
+
+    def finish(self) -> str:
+        """Write the lines of host waits next to the trace; return the trace's path relative to the session."""
+        trace = super().finish()
+        self._syncs.write(os.path.join(self._session, trace.removesuffix(".xplane.pb") + ".syncs.jsonl"))
+        return trace
+
+    def step_begins(self, n: int) -> None:
+        """Mark the step in the trace, where the script does not mark it itself."""
+        if self._steps.source != ANNOTATION:
+            self._range = self._profiler.StepTraceAnnotation("step", step_num=n)
+            self._range.__enter__()
+
+    def step_ended(self) -> None:
+        """Close the mark."""
+        mark, self._range = self._range, None
+        if mark is not None:
+            self._steps.own_annotation = True
+            try:
+                mark.__exit__(None, None, None)
+            finally:
+                self._steps.own_annotation = False
+
+
+class Fence:
+    """Waits for all work submitted to this process's devices, including unreferenced results.
+
+    JAX has no call for this. A device runs programs in submission order, so a program submitted now finishes last. A
+    CPU has no such order: there only arrays that are still referenced are awaited.
+    """
+
+    def __init__(self) -> None:
+        self._program: Any = None
+        self._inputs: list[tuple[Any, Any]] = []
+
+    def prepare(self) -> None:
+        """Compile the program for each device; skipped if that fails under the script's settings."""
+        jax = sys.modules["jax"]
+        with own_errors_dropped():
+            self._program = jax.jit(tuiprof_waits_for_devices)
+            self._inputs = [(device, jax.device_put(False, device)) for device in self._devices(jax)]
+            for output in self._started(jax):  # compiles
+                output.block_until_ready()
+
+    def tuiprof_waits_for_devices(self) -> None:
+        """Wait; the error of a failed computation is raised when the script reads its result."""
+        jax = sys.modules["jax"]
+        for array in self._started(jax) + jax.live_arrays():
+            # One was deleted meanwhile, or its computation failed: the others count.
+            with own_errors_dropped():
+                array.block_until_ready()
+
+    def _started(self, jax: Any) -> list[Any]:
+        """Submit the program to each device; return its results."""
+        outputs: list[Any] = []
+        for device, value in self._inputs:
+            try:
+                outputs.append(self._program(value))
+            except Exception as error:
+                if raised_by_signal_handler(error):
+                    raise
+                with own_errors_dropped(), _alone(jax, device):
+                    outputs.append(self._program(value))
+        return outputs
+
+    @staticmethod
+    def _devices(jax: Any) -> list[Any]:
+        return [device for device in jax.local_devices() if device.platform != "cpu"]
+
+
+def tuiprof_waits_for_devices(value: Any) -> Any:
+    """Return the negation: little to compute, with a name that identifies it in the trace."""
+    return ~value
+
+
+def _alone(jax: Any, device: Any) -> Any:
+    """Return a context for work on one device: under a mesh of several, JAX rejects work on a subset."""
+    if not hasattr(jax, "set_mesh"):
+        return contextlib.nullcontext()
+    return jax.set_mesh(jax.sharding.Mesh([device], ("device",)))
+
+
+def install_jitted(runtime: Runtime, module: Any) -> None:
+    """Wrap the calls of jitted functions."""
+    calls = _Calls(runtime)
+    for name in _CLASSES:
+        kind = getattr(module, name, None)
+        if kind is not None and "__call__" in vars(kind) and not getattr(kind.__call__, "_tuiprof", False):
+            _wrap(kind, calls)
+
+
+class _Calls:
+    """Counts the calls of each jitted function."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._hook = runtime.hook("jitted functions")
+        self._steps = runtime.steps
+        self._counts: dict[int, tuple[int, Any]] = {}  # the functions are kept, so that no two share a number
+        self._chosen = 0
+        self._training: set[int] = set()  # functions that train, by what they take and return
+        self._sites: list[Site] = []  # where that was called first
+        self._looked_at: set[int] = set()  # others known not to contain it
+        self._others = self._row = self._longest_row = 0
+        self.inside = threading.local()
+
+    def returned(self, function: Any, args: tuple[Any, ...], result: Any, t: int) -> None:
+        """See whether a call was a step."""
+        if not self._hook.on or self._steps.source > JITTED:
+            return
+        try:
+            key = id(function)
+            if key != self._chosen:
+                if key not in self._counts and updates(args, result):
+                    self._training.add(key)
+                if not self._choose(key, function, t):
+                    return
+            self._others = 0
+            self._row += 1
+            self._longest_row = max(self._longest_row, self._row)
+            self._steps.end(JITTED, t)
+        except Exception:
+            self._hook.failed()
+
+    def _choose(self, key: int, function: Any, t: int) -> bool:
+        """Return whether a function becomes the step."""
+        count = self._counts.get(key, (0, None))[0] + 1
+        if len(self._counts) < 256 or key in self._counts:
+            self._counts[key] = count, function
+        self._others += bool(self._chosen)
+        self._row = 0
+        better = (key in self._training) - (self._chosen in self._training)
+        around = self._chosen and key not in self._looked_at and self._is_around(key)
+        if (not around and count < _QUIET) or (self._chosen and better < 0):
+            return False
+        oftener = self._others > _OF_OTHERS and count > self._steps.n
+        if self._chosen and not (around or better or oftener):
+            return False
+        self._steps.missed = count - 1
+        if self._chosen:
+            self._steps.withdraw(JITTED, t)
+        self._chosen, self._sites = key, script_sites(sys._getframe(2))
+        self._looked_at.clear()
+        self._row = self._longest_row = 0
+        return True
+
+    def _is_around(self, key: int) -> bool:
+        """Whether the step is called in a loop inside the loop in which another function is called now."""
+        if self._longest_row < 2 and self._steps.n <= _OF_OTHERS:
+            return False  # as often as the other, as far as known
+        self._looked_at.add(key)
+        few = self._longest_row >= 2 and self._steps.n <= _MOST_PARTS
+        return few and relation(self._sites, script_sites(sys._getframe(3))) == AROUND
+
+
+def updates(args: tuple[Any, ...], result: Any) -> bool:
+    """Whether a call trains: it returns something that it was given in a new version, or was given an optimizer."""
+    given = [one for one in args if not isinstance(one, _PLAIN) and not hasattr(one, "dtype")]
+    returned = result if isinstance(result, (tuple, list)) else (result,)
+    return any("optimizer" in type(one).__name__.lower() for one in given) or any(
+        type(one) is type(new) and (not isinstance(one, dict) or list(one) == list(new))
+        for one in given
+        for new in returned
+    )
+
+
+def _wrap(kind: Any, calls: _Calls) -> None:
+    original = kind.__call__
+    inside = calls.inside
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if getattr(inside, "on", False):  # called while another one is traced
+            return original(self, *args, **kwargs)
+        inside.on = True
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+        finally:
+            inside.on = False
+        calls.returned(self, args, result, monotonic_ns())
+        return result
+
+    __call__._tuiprof = True  # type: ignore[attr-defined]
+    kind.__call__ = __call__

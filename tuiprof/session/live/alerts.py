@@ -74,19 +74,12 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A problem of a run.
+    """A problem of a run."""
 
-    Attributes:
-        name: The rule's name.
-        level: How bad it is.
-        text: What was observed, one clause; untrusted, as it may contain names from the script.
-        rule: The rule with its thresholds.
-    """
-
-    name: str
-    level: Level
-    text: str
-    rule: str
+    name: str  # the rule's name
+    level: Level  # how bad it is
+    text: str  # what was observed, one clause; untrusted, as it may contain names from the script
+    rule: str  # the rule with its thresholds
 
 
 def alerts(
@@ -176,7 +169,8 @@ def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
 def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """Steps take longer since a capture."""
     slowdown = rank.steps.slowdown if rank is not None else None
-    if rank is None or slowdown is None or slowdown.last >= _last_n(rank, now_ns):
+    last = _rows_until(rank, now_ns) if rank is not None else 0
+    if rank is None or slowdown is None or not last or slowdown.last >= rank.steps.rows["n"][last - 1]:
         return []
     return [
         _alert("slower since a capture", f"{slowdown}; figures of the whole run are from the steps before it")
@@ -318,12 +312,6 @@ def _readings(device: DeviceHistory, name: str, first_ns: int, last_ns: int) -> 
 
 def _rows_until(rank: WriterState, now_ns: int) -> int:
     return int(np.searchsorted(rank.steps.rows["t_ns"], now_ns, side="right"))
-
-
-def _last_n(rank: WriterState, now_ns: int) -> int:
-    """Return the number of the last step at a moment; -1 = none yet."""
-    last = _rows_until(rank, now_ns)
-    return int(rank.steps.rows["n"][last - 1]) if last else -1
 
 
 def _stepping(rank: WriterState | None, now_ns: int) -> bool:

@@ -49,7 +49,7 @@ KEEP_NOTES: Final = 1000
 KEEP_STACKS: Final = 32
 #: A process this far behind another one of its rank is not shown.
 SILENT_NS: Final = 10_000_000_000
-#: Of a note; one of a level that is not known here is told like any other.
+#: Of a note; one of a level that is not known here is shown like any other.
 _LEVELS: Final = ("info", "warn", "bad")
 
 
@@ -118,19 +118,12 @@ class DeviceHistory:
 
 @dataclass(slots=True)
 class CaptureState:
-    """One capture request and its result on each rank.
+    """One capture request and its result on each rank."""
 
-    Attributes:
-        id: Name of the request.
-        by_writer: The newest capture record of each writer.
-        t_ns: Session time of the newest record.
-        withdrawn: The recorded steps turned out not to be steps.
-    """
-
-    id: str
-    by_writer: dict[str, Capture] = field(default_factory=dict)
-    t_ns: int = 0
-    withdrawn: bool = False
+    id: str  # name of the request
+    by_writer: dict[str, Capture] = field(default_factory=dict)  # the newest capture record of each writer
+    t_ns: int = 0  # session time of the newest record
+    withdrawn: bool = False  # the recorded steps turned out not to be steps
 
     @property
     def state(self) -> str:
@@ -184,19 +177,13 @@ class CaptureState:
 
 @dataclass(slots=True)
 class StacksState:
-    """The stacks of the threads of all ranks at one moment.
+    """The stacks of the threads of all ranks at one moment."""
 
-    Attributes:
-        id: Name of the request.
-        by_writer: The answer of each writer.
-        flights: Dump of the Flight Recorder of each writer, relative to the session directory.
-        t_ns: Session time of the last answer.
-    """
-
-    id: str
-    by_writer: dict[str, Stacks] = field(default_factory=dict)
+    id: str  # name of the request
+    by_writer: dict[str, Stacks] = field(default_factory=dict)  # the answer of each writer
+    #: Dump of the Flight Recorder of each writer, relative to the session directory
     flights: dict[str, str] = field(default_factory=dict)
-    t_ns: int = 0
+    t_ns: int = 0  # session time of the last answer
 
     @property
     def cause(self) -> str:
@@ -206,34 +193,21 @@ class StacksState:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure in a process at a step.
+    """A failure in a process at a step."""
 
-    Attributes:
-        t_ns: Session time.
-        writer: The process.
-        record: What it was.
-    """
-
-    t_ns: int
+    t_ns: int  # session time
     writer: str
-    record: NotFinite | OutOfMemory
+    record: NotFinite | OutOfMemory  # what it was
 
 
 @dataclass(frozen=True, slots=True)
 class NoteLine:
-    """A note of the probe or the recorder.
+    """A note of the probe or the recorder."""
 
-    Attributes:
-        t_ns: Session time.
-        writer: Who wrote it.
-        level: ``info``, ``warn`` or ``bad``.
-        text: Plain text, untrusted.
-    """
-
-    t_ns: int
-    writer: str
-    level: str
-    text: str
+    t_ns: int  # session time
+    writer: str  # who wrote it
+    level: str  # ``info``, ``warn`` or ``bad``
+    text: str  # plain text, untrusted
 
 
 def _path_in(folder: str, path: str) -> str:

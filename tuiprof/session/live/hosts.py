@@ -34,23 +34,15 @@ _SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """One host of a run.
-
-    Attributes:
-        name: Its name.
-        session: Its session folder.
-        status: State of its part.
-        ranks: Its processes, by rank.
-        clock: How its clock differs from the first host's; None = it is the first.
-        silent_s: Time since its last record was read; 0 = its run has ended, or it is not watched.
-    """
+    """One host of a run."""
 
     name: str
-    session: Session
-    status: Status
-    ranks: tuple[WriterState, ...]
+    session: Session  # its session folder
+    status: Status  # state of its part
+    ranks: tuple[WriterState, ...]  # its processes, by rank
+    #: How its clock differs from the first host's; None = it is the first
     clock: ClockDifference | None = None
-    silent_s: float = 0.0
+    silent_s: float = 0.0  # time since its last record was read; 0 = its run has ended, or it is not watched
 
     @property
     def lead(self) -> WriterState | None:
@@ -150,7 +142,7 @@ class HostWatch:
         """State of the run."""
         return combined(list(self.statuses.items()))
 
-    def look(self, fold: Fold) -> list[HostState]:
+    def update(self, fold: Fold) -> list[HostState]:
         """Return the hosts now; called about once a second."""
         now_s = self._now_s()
         newest: dict[str, int] = {}
@@ -222,26 +214,17 @@ _MEETING: Final = ("backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One rank, for comparison with the others.
-
-    Attributes:
-        name: Its writer.
-        rank: Its number; None = unknown.
-        host: Its host; empty = the run has one.
-        step_ns: Median step time; NaN = no steps.
-        own_ns: Median time of a step outside the phases in which ranks wait for one another; NaN = unknown.
-        recent_ns: Its last step times, oldest first.
-        straggles: It delays the others.
-        why: The high figure: ``"step time"`` or ``"time outside backward and optimizer"``; empty = no straggler.
-    """
+    """One rank, for comparison with the others."""
 
     name: str
-    rank: int | None
-    step_ns: float
+    rank: int | None  # its number; None = unknown
+    step_ns: float  # median step time; NaN = no steps
+    #: Median time of a step outside the phases in which ranks wait for one another; NaN = unknown
     own_ns: float
-    recent_ns: tuple[int, ...]
-    host: str = ""
-    straggles: bool = False
+    recent_ns: tuple[int, ...]  # its last step times, oldest first
+    host: str = ""  # its host; empty = the run has one
+    straggles: bool = False  # it delays the others
+    #: The high figure: ``"step time"`` or ``"time outside backward and optimizer"``; empty = no straggler
     why: str = ""
 
 

@@ -246,7 +246,7 @@ class Replay:
         self._logs: dict[str, _Due] = {}
         self._fold = Fold(self._clock)
         self._whole = _span_ns(session)
-        self._tells_output: bool | None = None
+        self._times_output: bool | None = None
 
     @property
     def fold(self) -> Fold:
@@ -264,13 +264,13 @@ class Replay:
         return self._whole
 
     @property
-    def tells_output(self) -> bool:
+    def times_output(self) -> bool:
         """Whether the recorder logged when the script printed; older sessions lack it."""
-        if self._tells_output is None:
+        if self._times_output is None:
             path = self.session.log / "recorder.jsonl"
             # Logged with the first reading after the first output, and every minute.
-            self._tells_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
-        return self._tells_output
+            self._times_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
+        return self._times_output
 
     @property
     def position_ns(self) -> int:
@@ -292,7 +292,7 @@ class Replay:
 
     @property
     def paused(self) -> bool:
-        """Whether the clock stands."""
+        """Whether the clock is stopped."""
         return self._paused
 
     @paused.setter

@@ -276,28 +276,17 @@ _ROBUST: Final = 1.4826  # makes the median absolute deviation of a normal distr
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """Statistics of some steps; NaN where there are none.
+    """Statistics of some steps; NaN where there are none."""
 
-    Attributes:
-        count: Number of steps they are made from (captured ones left out: the profiler slows them down).
-        median_ns: Median step time.
-        p95_ns: 95th percentile.
-        mean_ns: Mean.
-        jitter: Median absolute deviation as a share of the median (:data:`JITTER_RULE`).
-        rate_hz: Steps per second by the wall clock (:data:`RATE_RULE`).
-        outlier_above_ns: Steps longer than this by the host's time are outliers (:data:`OUTLIER_RULE`); infinite = too
-            few steps.
-        on_device: The times are those of the steps on the device, because the host runs ahead of it
-            (:data:`AHEAD_RULE`).
-    """
-
-    count: int
-    median_ns: float
+    count: int  # number of steps they are made from (captured ones left out: the profiler slows them down)
+    median_ns: float  # median step time
     p95_ns: float
     mean_ns: float
-    jitter: float
-    rate_hz: float
+    jitter: float  # median absolute deviation as a share of the median (:data:`JITTER_RULE`)
+    rate_hz: float  # steps per second by the wall clock (:data:`RATE_RULE`)
+    #: Steps longer than this by the host's time are outliers (:data:`OUTLIER_RULE`); infinite = too few steps
     outlier_above_ns: float
+    #: The times are those of the steps on the device, because the host runs ahead of it (:data:`AHEAD_RULE`)
     on_device: bool = False
 
 

@@ -34,7 +34,7 @@ def of_others(fold: Fold, session: Session) -> frozenset[str]:
         key
         for part, suffix in zip(session.parts, on_host, strict=True)
         for devices in _by_kind(part.meta.devices, suffix)
-        for key in _others(fold, devices, _told(fold, suffix))
+        for key in _others(fold, devices, _reported(fold, suffix))
     )
 
 
@@ -47,7 +47,7 @@ def _by_kind(devices: Iterable[DeviceMeta], suffix: str) -> Iterable[list[Device
     return by_kind.values()
 
 
-def _told(fold: Fold, suffix: str) -> list[Uses]:
+def _reported(fold: Fold, suffix: str) -> list[Uses]:
     """Return which devices the processes of one host say that they use."""
     writers = (it for it in fold.writers.values() if "".join(it.name.partition("@")[1:]) == suffix)
     return [uses for writer in writers for uses in writer.uses.values()]
@@ -63,10 +63,10 @@ def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
     return None
 
 
-def _others(fold: Fold, devices: list[DeviceMeta], told: list[Uses]) -> set[str]:
+def _others(fold: Fold, devices: list[DeviceMeta], reported: list[Uses]) -> set[str]:
     """Return the keys of the devices of one kind that are not the run's."""
     keys = {device.key for device in devices}
-    used = {found.key for uses in told if (found := device_of(uses, devices)) is not None}
+    used = {found.key for uses in reported if (found := device_of(uses, devices)) is not None}
     used |= {key for key in keys & fold.devices.keys() if _HELD in fold.devices[key].overview}
     if used:
         return keys - used

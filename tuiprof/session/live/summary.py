@@ -26,12 +26,11 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, Summary
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.meta import viewings
 from tuiprof.session.store.output import last_lines, lost_output, trouble
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, show
 
 #: Figures of a device that a summary shows, in this order, when the device gives them.
@@ -215,14 +214,12 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
         Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
-        Fact(
-            "steps_per_s",
-            "steps/s",
-            stats.rate_hz,
-            "number",
-            RATE_RULE,
+        Fact("steps_per_s", "steps/s", stats.rate_hz, "number", RATE_RULE),
+        *(
+            [Fact("slower_share", "slower since the capture", slowdown.share, "share", SLOWER_RULE)]
+            if (slowdown := lead.steps.slowdown) is not None
+            else []
         ),
-        *_left_behind(lead),
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
         Fact(
             "probe_ns_per_step",
@@ -243,14 +240,6 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             )
         facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
     return tuple(facts)
-
-
-def _left_behind(lead: WriterState) -> list[Fact]:
-    """Return how much longer steps take since a capture, if they do."""
-    slowdown = lead.steps.slowdown
-    if slowdown is None:
-        return []
-    return [Fact("slower_share", "slower since the capture", slowdown.share, "share", SLOWER_RULE)]
 
 
 def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
@@ -464,19 +453,9 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
         Column("peak", "peak", figure=True),
     )
     note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
-    return Table(
-        "devices",
-        "Devices",
-        columns,
-        pl.DataFrame(rows),
-        "; ".join(filter(None, (note, _left_out(fold, others)))),
-    )
-
-
-def _left_out(fold: Fold, others: Set[str]) -> str:
-    """Return which devices have no rows because the run uses others; empty = none."""
     named = ", ".join(key for key in fold.devices if key in others)
-    return f"not used by this run, left out: {named}" if named else ""
+    left_out = f"not used by this run, left out: {named}" if named else ""
+    return Table("devices", "Devices", columns, pl.DataFrame(rows), "; ".join(filter(None, (note, left_out))))
 
 
 def _captures(fold: Fold) -> Table | None:

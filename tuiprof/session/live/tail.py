@@ -37,17 +37,11 @@ _KNOWN: Final = frozenset(
 
 @dataclass(slots=True)
 class Batch:
-    """Successive records of one writer.
+    """Successive records of one writer."""
 
-    Attributes:
-        writer: Its name: ``rank0``, ``recorder``, …
-        records: Its records, in the order written.
-        log: Where they come from; None = a log of the session's own clock.
-    """
-
-    writer: str
-    records: list[Record]
-    log: Log | None = None
+    writer: str  # its name: ``rank0``, ``recorder``, …
+    records: list[Record]  # its records, in the order written
+    log: Log | None = None  # where they come from; None = a log of the session's own clock
 
 
 class LogFile:
@@ -203,7 +197,8 @@ class LogFile:
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
                 self.unknown += 1
                 return None
-            return _convert(content)
+            converted: Record = msgspec.convert(content, Record)
+            return converted
         except (ValueError, *UNDECODABLE):
             self.malformed += 1
             return None
@@ -237,11 +232,6 @@ def _time_of(line: bytes) -> int | None:
         return _timed.decode(line).at
     except UNDECODABLE:  # damage is counted when it is read
         return None
-
-
-def _convert(content: object) -> Record:
-    record: Record = msgspec.convert(content, Record)
-    return record
 
 
 class LogReader:

@@ -50,6 +50,7 @@ KEEP_MEMORY: Final = 1 << 11
 #: Maximum number of phase and metric names, so that a script that generates names cannot fill memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1
+_ALL: Final = slice(None)  # all kept rows
 #: Occasional work between steps: excluded from step times while at most this share of steps have it.
 _APART: Final = ("evaluation", "checkpoint")
 _APART_SHARE: Final = 0.25
@@ -156,13 +157,12 @@ class StepSeries:
         """The capture since which steps take longer; None = none has slowed them down, or it is not known yet."""
         return self._watch.found if self._on_device else None
 
-    def comparable(self, rows: slice | None = None) -> npt.NDArray[np.bool_]:
+    def comparable(self, rows: slice = _ALL) -> npt.NDArray[np.bool_]:
         """Return which kept steps figures may use.
 
         These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
         later ones only where there are no others.
         """
-        rows = slice(None) if rows is None else rows
         plain: npt.NDArray[np.bool_] = ~self.rows["captured"][rows]
         before = plain & self._is_before(rows)
         return before if before.any() else plain
@@ -174,9 +174,8 @@ class StepSeries:
         last = kept if slowdown is None else max(0, slowdown.index - (self.rows.total - kept))
         return np.arange(kept)[rows] < last
 
-    def stats(self, rows: slice | None = None) -> StepStats:
+    def stats(self, rows: slice = _ALL) -> StepStats:
         """Return the statistics of kept steps, of the :meth:`comparable` ones (of which rows: see :meth:`since`)."""
-        rows = slice(None) if rows is None else rows
         counted = self.comparable(rows)
         device_ns = self.rows["device_ns"][rows][counted]
         wall_ns = self.rows["wall_ns"][rows][counted]
@@ -219,7 +218,7 @@ class StepSeries:
         """Mean wall-clock time per uncaptured step of the whole run, ns; 0 = there is none."""
         return self._plain_wall_ns / self._histogram.count if self._histogram.count else 0.0
 
-    def outliers(self, rows: slice | None = None) -> Ints:
+    def outliers(self, rows: slice = _ALL) -> Ints:
         """Return which kept steps are outliers by :data:`tuiprof.session.live.series.OUTLIER_RULE`.
 
         Steps after a capture that slowed them down are compared with one another.
@@ -227,7 +226,6 @@ class StepSeries:
         Returns:
             Positions among the kept rows, ascending.
         """
-        rows = slice(None) if rows is None else rows
         dur_ns = self.rows["dur_ns"][rows]
         slow = np.zeros(len(dur_ns), np.bool_)
         for side in self._sides(rows):
@@ -235,9 +233,8 @@ class StepSeries:
         found: Ints = (rows.start or 0) + np.flatnonzero(slow)
         return found
 
-    def outliers_above_ns(self, rows: slice | None = None) -> float:
+    def outliers_above_ns(self, rows: slice = _ALL) -> float:
         """Return the time above which every kept step is an outlier."""
-        rows = slice(None) if rows is None else rows
         dur_ns = self.rows["dur_ns"][rows]
         return max(
             (outliers_above_ns(dur_ns[side]) for side in self._sides(rows) if side.any()), default=np.inf
@@ -290,7 +287,7 @@ class StepSeries:
 
     def _counted(self, rows: slice | None) -> tuple[slice, npt.NDArray[np.bool_]]:
         """Return which kept steps phases are made of: those that can be compared, else the captured ones."""
-        rows = slice(None) if rows is None else rows
+        rows = _ALL if rows is None else rows
         counted = self.comparable(rows)
         return rows, counted if counted.any() else ~counted
 

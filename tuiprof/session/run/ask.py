@@ -128,16 +128,11 @@ def numa_nodes() -> int:
 
 def libraries() -> list[str]:
     """Return which allocators and OpenMP runtimes lie where torch.backends.xeon.run_cpu looks for them."""
-    folders = [
-        os.environ.get("CONDA_PREFIX", sys.prefix),
-        sys.prefix,
-        os.path.expanduser("~/.local"),
-        "/usr/local",
-        "/usr",
-    ]
-    places = [os.path.join(folder, "lib") for folder in folders] + ["/usr/local/lib64", "/usr/lib64"]
+    local = os.path.expanduser("~/.local")
+    prefixes = (os.environ.get("CONDA_PREFIX", sys.prefix), sys.prefix, local, "/usr/local", "/usr")
+    folders = [os.path.join(prefix, "lib") for prefix in prefixes] + ["/usr/local/lib64", "/usr/lib64"]
     names = ("tcmalloc", "jemalloc", "iomp5")
-    return [name for name in names if any(os.path.exists(f"{place}/lib{name}.so") for place in places)]
+    return [name for name in names if any(os.path.exists(f"{folder}/lib{name}.so") for folder in folders)]
 
 
 def main() -> None:

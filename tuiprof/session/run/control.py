@@ -31,17 +31,11 @@ _EVERY_COOLDOWN_S: Final = 10.0
 
 
 class StopRequest(msgspec.Struct, frozen=True):
-    """``control/stop.json``: end the script.
+    """``control/stop.json``: end the script."""
 
-    Attributes:
-        unix_ns: Time of the request; a request with another time is a different request.
-        signal: First signal to send to the script's process group.
-        firm: Do not wait: SIGKILL at once.
-    """
-
-    unix_ns: int
-    signal: int = int(signal.SIGINT)
-    firm: bool = False
+    unix_ns: int  # time of the request; a request with another time is a different request
+    signal: int = int(signal.SIGINT)  # first signal to send to the script's process group
+    firm: bool = False  # do not wait: SIGKILL at once
 
 
 def request_capture(
@@ -106,7 +100,7 @@ def trigger_requests(
     Args:
         above_ns: After a step longer than this, ns; None = disabled.
         times: After a step longer than this multiple of the median of the steps before; None = disabled.
-        every: At each multiple of this step number; None = not so.
+        every: At each multiple of this step number; None = disabled.
         **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
     found = []

@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -164,13 +165,8 @@ def _did_you_mean(path: Path) -> str:
     folder = path.parent
     if not os.path.isdir(folder):
         return f"the directory {folder} does not exist"
-    close = _close(path.name, (entry.name for entry in folder.iterdir()))
-    return f"did you mean {close!r}?" if close else "check the path"
-
-
-def _close(name: str, candidates: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return found[0] if found else None
+    close = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else "check the path"
 
 
 def _commands(path: str) -> set[str]:
@@ -189,15 +185,10 @@ _ENVIRONMENTS: Final = (".venv", "venv", ".env", "env")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One interpreter.
+    """One interpreter."""
 
-    Attributes:
-        path: The program, not resolved: in a virtual environment it is a link whose location matters.
-        origin: How it was found, for example ``"pyenv 3.12.1"``.
-    """
-
-    path: Path
-    origin: str
+    path: Path  # the program, not resolved: in a virtual environment it is a link whose location matters
+    origin: str  # how it was found, for example ``"pyenv 3.12.1"``
 
 
 def find_interpreters(
@@ -270,38 +261,24 @@ _known: dict[Path, Facts] = {}
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Properties of an interpreter and its machine.
-
-    Attributes:
-        python: The interpreter.
-        version: For example ``"3.12.3"``.
-        implementation: For example ``"cpython"``.
-        prefix: Its environment.
-        distributions: Version of each installed distribution by its normalised name (lower case, ``-``).
-        torch_cuda: The installed torch has its CUDA library; False = no CUDA library, or no torch.
-        gpus: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order.
-        nvcc: The CUDA compiler; empty = none.
-        cxx: The C++ compiler; empty = none.
-        cpu: Name of the CPU; empty = unknown.
-        cpu_flags: Instruction sets as the kernel names them.
-        cores: Physical cores that a process may use (hyper-threads count once).
-        numa_nodes: NUMA nodes with CPUs.
-        libraries: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them.
-    """
+    """Properties of an interpreter and its machine."""
 
     python: str
-    version: str
-    implementation: str
-    prefix: str
+    version: str  # for example ``"3.12.3"``
+    implementation: str  # for example ``"cpython"``
+    prefix: str  # its environment
+    #: Version of each installed distribution by its normalised name (lower case, ``-``)
     distributions: dict[str, str]
-    torch_cuda: bool
+    torch_cuda: bool  # the installed torch has its CUDA library; False = no CUDA library, or no torch
+    #: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order
     gpus: tuple[tuple[str, str], ...]
-    nvcc: str
-    cxx: str
-    cpu: str
-    cpu_flags: frozenset[str]
-    cores: int
-    numa_nodes: int
+    nvcc: str  # the CUDA compiler; empty = none
+    cxx: str  # the C++ compiler; empty = none
+    cpu: str  # name of the CPU; empty = unknown
+    cpu_flags: frozenset[str]  # instruction sets as the kernel names them
+    cores: int  # physical cores that a process may use (hyper-threads count once)
+    numa_nodes: int  # NUMA nodes with CPUs
+    #: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them
     libraries: frozenset[str]
 
     def distribution(self, name: str) -> str | None:
@@ -311,7 +288,7 @@ class Facts(msgspec.Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """The platform for scenarios, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
-        devices = [f"{name} ×{count}" for name, count in _counted(name for name, _ in self.gpus)]
+        devices = [f"{name} ×{count}" for name, count in Counter(name for name, _ in self.gpus).items()]
         if not devices:
             devices = [f"{self.cores} CPU cores"]
         frameworks = [f"{name} {have}" for name in _NAMED if (have := self.distribution(name))]
@@ -360,10 +337,3 @@ def _inspect(python: Path, timeout_s: float) -> Facts:
         return msgspec.convert({"python": str(python), **raw}, Facts)
     except msgspec.MsgspecError as error:
         raise LaunchError(f"{python} returned an invalid answer: {error}", "") from error
-
-
-def _counted(names: Any) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return list(counts.items())

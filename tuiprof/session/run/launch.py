@@ -1,17 +1,26 @@
-"""Starting a script under tuiprof, with the options that say where its steps end, and waiting for its end."""
+"""Starting a script under tuiprof: where its steps end, the copy of its source, and waiting for its end.
+
+What is kept of the source is the text of the script that the user launched, of a scenario also the files in the folder
+of its name, up to a size, in ``source/``; the digest of each in ``session.json``. Two runs of a script that was edited
+in place can be distinguished by it. Nothing else is kept: no module that it imports, no environment, no data. A script
+may hold secrets of its own; ``--no-source``, or ``keep_source = false`` in the configuration file, leaves the text out
+and keeps the digests.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +30,19 @@ from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.session.log import SCHEMA_VERSION, End
 from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
-from tuiprof.session.run.interpreter import choose_python, must_be_python, resolve
-from tuiprof.session.run.source import keep, script_of
+from tuiprof.session.run.interpreter import choose_python, is_python, must_be_python, resolve
 from tuiprof.session.run.supervisor import Plan, Reply
 from tuiprof.session.store.folders import Session, create, sessions_root
-from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest, write_meta
+from tuiprof.session.store.meta import (
+    CaptureRequest,
+    Scenario,
+    SessionMeta,
+    Source,
+    TriggerRequest,
+    write_meta,
+)
 from tuiprof.session.store.status import Status, last_end
+from tuiprof.system.files import open_regular, read_small, typed_path, write_atomic
 from tuiprof.system.own_process import IGNORED, module_command, module_environment
 from tuiprof.system.process import boot_id
 
@@ -45,38 +61,26 @@ _TIMED: Final = re.compile(r"(?P<seconds>\d+(\.\d+)?)s(@(?P<after>\d+(\.\d+)?)s)
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to run and how.
+    """What to run and how."""
 
-    Attributes:
-        argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
-        name: Name of the session; empty = the scenario, or the name of the script.
-        cwd: Where to run it; None = here.
-        python: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`).
-        scenario: The scenario, if it is one.
-        env: Environment variables on top of this process's.
-        capture: Steps to profile from the start on; None = none.
-        triggers: Captures to make again and again.
-        root: Where to keep the session; None = :func:`sessions_root`'s choice.
-        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
-        keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
-        watch_nan: Check loss and gradients for NaN and infinite values, once per step.
-        stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
-            terminal, which it would share with the screen.
-    """
-
-    argv: tuple[str, ...]
-    name: str = ""
-    cwd: Path | None = None
+    argv: tuple[str, ...]  # the command as typed. ``python`` and ``x.py`` mean the chosen interpreter
+    name: str = ""  # name of the session; empty = the scenario, or the name of the script
+    cwd: Path | None = None  # where to run it; None = here
+    #: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`)
     python: str | os.PathLike[str] | None = None
-    scenario: Scenario | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    capture: CaptureRequest | None = DEFAULT_CAPTURE
-    triggers: tuple[TriggerRequest, ...] = ()
-    root: Path | None = None
+    scenario: Scenario | None = None  # the scenario, if it is one
+    env: Mapping[str, str] = field(default_factory=dict)  # environment variables on top of this process's
+    capture: CaptureRequest | None = DEFAULT_CAPTURE  # steps to profile from the start on; None = none
+    triggers: tuple[TriggerRequest, ...] = ()  # captures to make again and again
+    root: Path | None = None  # where to keep the session; None = :func:`sessions_root`'s choice
+    #: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL
     patience_s: tuple[float, float] = (10.0, 10.0)
+    #: Whether the session keeps the script's text, where the configuration does not forbid it
     keep_source: bool = True
+    #: Whether the script reads what is piped into this process, or redirected to it. It never gets the terminal, which
+    #: it would share with the screen
     stdin: bool = False
-    watch_nan: bool = False
+    watch_nan: bool = False  # check loss and gradients for NaN and infinite values, once per step
 
 
 def parse_capture(
@@ -87,7 +91,7 @@ def parse_capture(
     ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
 
     Raises:
-        UsageProblem: It is neither.
+        UsageProblem: It has neither form, or the time is too long.
     """
     if timed := _TIMED.fullmatch(text):
         seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
@@ -256,7 +260,7 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
-    # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
+    # The plan goes through a pipe: an environment may hold secrets, which must not be written to disk.
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
@@ -302,8 +306,8 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
     """Return the environment variables for the probe.
 
     Args:
-        at: ``FILE:LINE``; None = not so.
-        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not so.
+        at: ``FILE:LINE``; None = not given.
+        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not given.
         option: What the user typed before them, ``{}`` for ``at`` and ``function``.
 
     Raises:
@@ -333,3 +337,95 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
             )
         return {STEP_FUNCTION: function}
     return {}
+
+
+#: Folder of the copies in a session.
+SOURCE_FOLDER: Final = "source"
+#: Bytes of text that are kept of one session.
+MOST_SOURCE_BYTES: Final = 256 << 10
+#: A folder named like the script may contain data as well: maximum size of a source file, and maximum number of files
+#: to inspect.
+_LARGEST_FILE: Final = 1 << 20
+_MOST_FILES: Final = 1000
+
+
+def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
+    """Return the Python file that a command runs.
+
+    Args:
+        argv: The command as typed: ``python train.py``, ``train.py``, ``torchrun … train.py``, ``python -m train``.
+        cwd: Where it runs.
+
+    Returns:
+        Its absolute path; None = none, or unknown.
+    """
+    for part in argv:
+        if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
+            return path
+    if "-m" in argv[:-1]:
+        module = cwd.joinpath(*argv[argv.index("-m") + 1].split("."))
+        found = (module.with_name(f"{module.name}.py"), module / "__main__.py")
+    elif len(argv) > 1 and is_python(argv[0]):
+        found = (cwd / typed_path(argv[1]), cwd / argv[1] / "__main__.py")
+    else:
+        return None
+    return next((path for path in found if os.path.isfile(path)), None)
+
+
+def own_files(script: Path) -> list[Path]:
+    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name."""
+    header = script.with_suffix(".toml")
+    found = [
+        path
+        for path in islice(_in_order(script.with_suffix("")), _MOST_FILES)
+        if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _LARGEST_FILE
+    ]
+    return [header, *found] if header.is_file() else found
+
+
+def _in_order(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder and below, always in the same order: which files are the first must not change."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (Path(where, name) for name in sorted(names))
+
+
+def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
+    """Copy a script into its session.
+
+    Returns:
+        The kept source; None = the script cannot be read, which is reported when it is started.
+    """
+    digests: dict[str, str] = {}
+    kept: list[str] = []
+    room = MOST_SOURCE_BYTES
+    for path in (script, *(own_files(script) if scenario else ())):
+        name = path.relative_to(script.parent).as_posix()
+        try:
+            with open_regular(path) as file:
+                content = file.read()
+        except OSError:
+            continue
+        digests[name] = hashlib.sha256(content).hexdigest()
+        if not text or len(content) > room or b"\0" in content:
+            continue
+        copy = session.path / SOURCE_FOLDER / name
+        with contextlib.suppress(OSError, SessionError):  # a full disk is reported by what needs it
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(copy, content)
+            kept.append(name)
+            room -= len(content)
+    return Source(script.name, digests, kept) if script.name in digests else None
+
+
+def texts(session: Session) -> dict[str, str]:
+    """Return the texts that a session (untrusted) keeps of its script, by their paths beside it; the script first."""
+    source = session.meta.source
+    folder = (session.path / SOURCE_FOLDER).resolve()
+    found: dict[str, str] = {}
+    for name in source.kept if source is not None else ():
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder):
+            with contextlib.suppress(OSError):
+                found[name] = read_small(path)[:MOST_SOURCE_BYTES].decode("utf-8", "replace")
+    return found

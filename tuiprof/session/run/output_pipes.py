@@ -10,7 +10,7 @@ closed (SIGPIPE), and blocks if it is not read. So:
   It starts another writer when one was killed, and wakes one that was stopped; a pipe holds a mebibyte meanwhile.
 - Where Linux allows it, the script itself has its pipes open for reading as well as for writing, as a terminal is. Even
   with supervisor and writer both killed, printing raises no signal and no error. It waits once the pipe is full.
-- Where pipes or the process cannot be had, the script prints into the files themselves.
+- Where the pipes or the process cannot be created, the script prints into the files themselves.
 
 Neither a pipe nor a file is a terminal, so that programs buffer and colour their output alike. Unlike with a file, what
 several processes print at the same moment may mix within a line that is longer than 4096 bytes, as in any pipeline.

@@ -193,7 +193,7 @@ class OutputWriter:
         while True:
             self._wake.wait(RETRY_S if any(stream.waiting for stream in self._streams) else None)
             self._wake.clear()
-            all_read = self._all_read  # before the last look at what waits
+            all_read = self._all_read  # before the last check of what waits
             done = [stream.write() for stream in self._streams]
             self._count()
             if not all_read:

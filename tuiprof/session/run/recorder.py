@@ -16,7 +16,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.session.log import Cost, LogWriter, Note, Printed, Telemetry
 from tuiprof.session.run.output_pipes import OutputPipes
 from tuiprof.session.store.meta import DeviceMeta, Git, SessionMeta, write_meta
-from tuiprof.telemetry.hardware import visible
+from tuiprof.telemetry import visible
 
 #: Time between two readings.
 PERIOD_S: Final = 0.5
@@ -85,7 +85,7 @@ class Recorder:
             last = self._stop.is_set()
             before_ns = time.thread_time_ns()
             self._sample()
-            self._tell_printed(again=samples % _PRINTED_EVERY == 0)
+            self._record_printed(again=samples % _PRINTED_EVERY == 0)
             samples += 1
             now_ns = time.thread_time_ns()
             if last or samples % _COST_EVERY == 1:
@@ -140,7 +140,7 @@ class Recorder:
                 figures = {key: float(value) for key, value in reading.values.items() if math.isfinite(value)}
                 self._log.write(Telemetry(at, reading.device, figures, dict(reading.text)))
 
-    def _tell_printed(self, *, again: bool) -> None:
+    def _record_printed(self, *, again: bool) -> None:
         """Record how much the script has printed so far."""
         sizes = []
         for name in ("stdout.log", "stderr.log"):

@@ -42,37 +42,25 @@ from tuiprof.system.files import write_atomic
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to execute.
+    """What to execute."""
 
-    Attributes:
-        command: Program (absolute) and arguments.
-        cwd: Where.
-        env: The whole environment.
-        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
-        stdin: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing.
-        ignored: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``.
-    """
-
-    command: list[str]
+    command: list[str]  # program (absolute) and arguments
     cwd: str
-    env: dict[str, str]
+    env: dict[str, str]  # the whole environment
+    #: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL
     patience_s: tuple[float, float]
+    #: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing
     stdin: int | None = None
+    #: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``
     ignored: list[int] = []
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Whether the script runs.
+    """Whether the script runs."""
 
-    Attributes:
-        error: What is wrong; empty = it runs.
-        remedy: What to do about it.
-        of_session: The fault is the session directory's, not the script's.
-    """
-
-    error: str = ""
-    remedy: str = ""
-    of_session: bool = False
+    error: str = ""  # what is wrong; empty = it runs
+    remedy: str = ""  # what to do about it
+    of_session: bool = False  # the fault is the session directory's, not the script's
 
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -162,7 +150,7 @@ class Family:
 def _children(*, recursive: bool) -> list[psutil.Process]:
     try:
         return psutil.Process().children(recursive=recursive)
-    except psutil.Error:  # a process vanished while the table was read; the next look will do
+    except psutil.Error:  # a process vanished while the table was read; the next call will do
         return []
 
 
@@ -260,7 +248,7 @@ class _Run:
         self._reserve = session.control / "reserve"
         with contextlib.suppress(OSError):  # a disk that is full already: telemetry waits in memory then
             self._reserve.write_bytes(bytes(_RESERVE_BYTES))
-        self._pending: list[int] = []  # signals not yet dealt with
+        self._pending: list[int] = []  # signals not yet handled
         self._child_ended = False
         self._stopped = False
         self._stop_seen = 0
@@ -280,7 +268,7 @@ class _Run:
         )
         recorder.start()
         self._attend(family, Ending(family, self._plan.patience_s), output, wake)
-        # What has ended since the last look: nothing would collect it after this process.
+        # What has ended since then: nothing would collect it after this process.
         family.reap(strays=True)
         deadline_s = time.monotonic() + _LAST_READINGS_S
         # Processes left behind by the script may still print, so the output writer outlives this process.
@@ -359,18 +347,18 @@ class _Run:
         """Deal with signals and requests until the run is over."""
         over_s: float | None = None  # deadline for processes left behind to end, or to record something
         recorded = 0
-        told = False
-        look_s = 0.0  # not before then is the process table read for strays
+        noted = False
+        strays_s = 0.0  # not before then is the process table read for strays
         while True:
             readable, _, _ = select.select([wake], [], [], _TICK_S)
             if readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
             now_s = time.monotonic()
-            look = self._child_ended and now_s >= look_s
-            if look:
-                self._child_ended, look_s = False, now_s + _STRAYS_S
-            family.reap(strays=look)
+            strays = self._child_ended and now_s >= strays_s
+            if strays:
+                self._child_ended, strays_s = False, now_s + _STRAYS_S
+            family.reap(strays=strays)
             output.tend(now_s)
             self._deal(family, ending, now_s)
             ending.go_on(now_s)
@@ -390,11 +378,11 @@ class _Run:
             if recorded == before:
                 self._note("info", f"the script left processes running: {names}")
                 return
-            if not told:
+            if not noted:
                 self._note(
                     "info", f"the script has ended, but processes it left running record steps: {names}"
                 )
-                told = True
+                noted = True
             over_s = now_s + _LEFTOVER_S
 
     def _deal(self, family: Family, ending: Ending, now_s: float) -> None:

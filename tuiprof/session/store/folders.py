@@ -1,4 +1,4 @@
-"""Session directories: location, contents, creation.
+"""Session directories: location, contents, creation, and a summary of each for lists.
 
 ::
 
@@ -6,7 +6,7 @@
       session.json          SessionMeta, written atomically
       log/<writer>.jsonl    one append-only file a writer: rank0, rank1, …, recorder
       stdout.log stderr.log
-      source/               the text of the script that was launched (see tuiprof.session.run.source)
+      source/               the text of the script that was launched (see tuiprof.session.run.launch)
       traces/
       control/              requests to the running script; process ids (process.json), the recorder's lock,
                             counts of output that is not in the files (output.json)
@@ -20,17 +20,22 @@ import fcntl
 import os
 import re
 import shutil
+import statistics
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
+
+import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.log import DeviceStep, Head, Slower, Step, decode, first_head
 from tuiprof.session.store.hosts import (
     TOGETHER_NS,
     ClockDifference,
     Host,
+    Launch,
     Log,
     Part,
     clock_difference,
@@ -43,9 +48,9 @@ from tuiprof.session.store.hosts import (
     with_waiting,
 )
 from tuiprof.session.store.meta import SESSION_FILE, Clock, SessionMeta, read_meta, write_meta
-from tuiprof.session.store.status import Status, status
-from tuiprof.session.store.summary import Summary, of_run, summary_of
-from tuiprof.system.files import explain, typed_path
+from tuiprof.session.store.output import lost_output, trouble
+from tuiprof.session.store.status import State, Status, status
+from tuiprof.system.files import explain, read_end, typed_path
 
 #: Marks a directory that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
 LADDER_FILE: Final = "ladder.json"
@@ -504,3 +509,104 @@ class RecorderLock:
         """Release the lock; a second call does nothing."""
         with contextlib.suppress(OSError):  # already closed
             os.close(self._file)
+
+
+#: How much of the end of a rank's log is read: a thousand steps or more, within two milliseconds.
+_TAIL_BYTES: Final = 256 << 10
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One line of the list of sessions."""
+
+    id: str  # name of the directory, which commands accept
+    path: str
+    title: str  # ``scenario:variant``, or the session's name
+    state: str  # a :data:`tuiprof.session.store.status.State`, or ``unreadable``
+    detail: str = ""  # further information about the state; may be empty
+    code: int | None = None  # exit status as a shell gives it; None while running or unknown
+    unix_ns: int = 0  # start, Unix ns
+    duration_ns: int | None = None  # from the start to the last record; None = no record
+    steps: int = 0  # steps recorded by the rank with the most; 0 = none
+    #: Median step without captured ones; where a capture slowed the script down, of the steps before it; None = no
+    #: steps
+    median_ns: float | None = None
+    #: Whether the median is that of the last steps only, because the log is too long to be read whole
+    recent: bool = False
+    argv: list[str] = []  # the command as given
+    host: str = ""  # where it ran
+    part: Part | None = None  # the run of several hosts that it may be a part of
+    launch: Launch | None = None  # what its command says of a run of several hosts
+    #: Summaries of the hosts' parts where this is such a run; empty = it is one session
+    parts: list[Summary] = []
+
+    @property
+    def folders(self) -> list[str]:
+        """The session's directory; of a run of several hosts those of all of them."""
+        return [part.path for part in self.parts] or [self.path]
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended, so that the summary stays valid."""
+        return self.state in ("finished", "failed", "stopped", "interrupted")
+
+
+def summary_of(session: Session) -> Summary:
+    """Return the summary of a session."""
+    clock = Clock(session.meta)
+    steps, median_ns, recent, latest_ns = 0, None, False, -1
+    for path in session.log_files():
+        records = decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 2048))
+        marked = [record for record in records if type(record) is Step]
+        last = next((one for one in reversed(records) if not isinstance(one, (Head, DeviceStep))), None)
+        if last is not None:
+            head = records[0] if isinstance(records[0], Head) else first_head(path)
+            latest_ns = max(latest_ns, last.at + clock.offset_ns(head))
+        if marked and marked[-1].n >= steps:
+            steps, recent = marked[-1].n + 1, marked[0].n > 0
+            plain = [step.dur for step in marked if not step.cap]
+            slower = next((record for record in reversed(records) if isinstance(record, Slower)), None)
+            if slower is not None:
+                median_ns = float(slower.before)
+            else:
+                median_ns = float(statistics.median(plain)) if plain else None
+    status = session.status()
+    missing = lost_output(session) if status.over else trouble(session)
+    return Summary(
+        id=session.id,
+        path=str(session.path),
+        title=session.title,
+        state=status.state,
+        detail=", ".join(filter(None, (status.detail, missing))),
+        code=status.code,
+        unix_ns=session.meta.unix_ns,
+        duration_ns=latest_ns if latest_ns >= 0 else None,
+        steps=steps,
+        median_ns=median_ns,
+        recent=recent,
+        argv=session.meta.argv,
+        host=session.meta.host,
+        part=part_of(session),
+        launch=launch_of(session),
+    )
+
+
+def of_run(parts: list[Summary]) -> Summary:
+    """Return the summary of a run from those of its hosts, given by rank."""
+    first = parts[0]
+    states = [(it.host, Status(cast("State", it.state), it.code, detail=it.detail)) for it in parts]
+    status = combined(states)
+    lasted = [it.duration_ns for it in parts if it.duration_ns is not None]
+    most = max(parts, key=lambda it: it.steps)
+    hosts = list(dict.fromkeys(it.host for it in parts))
+    return msgspec.structs.replace(
+        first,
+        state=status.state,
+        detail=", ".join(filter(None, (f"{len(hosts)} hosts" if len(hosts) > 1 else "", status.detail))),
+        code=status.code,
+        duration_ns=max(lasted, default=None),
+        steps=most.steps,
+        median_ns=first.median_ns or most.median_ns,
+        recent=(first if first.median_ns else most).recent,
+        host=", ".join(hosts),
+        parts=parts,
+    )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -55,21 +55,13 @@ CLOCK_RULE: Final = (
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The distributed run of a session folder, as recorded there.
+    """The distributed run of a session folder, as recorded there."""
 
-    Attributes:
-        id: Name of the folder.
-        key: What all parts of a run have in common.
-        ranks: Ranks that were recorded there, ascending.
-        writer: Name of the log of the lowest one.
-        unix_ns: Start of the session by its host's clock, Unix ns.
-    """
-
-    id: str
-    key: tuple[str, ...]
-    ranks: tuple[int, ...]
-    writer: str
-    unix_ns: int
+    id: str  # name of the folder
+    key: tuple[str, ...]  # what all parts of a run have in common
+    ranks: tuple[int, ...]  # ranks that were recorded there, ascending
+    writer: str  # name of the log of the lowest one
+    unix_ns: int  # start of the session by its host's clock, Unix ns
 
     @property
     def world(self) -> int:
@@ -78,42 +70,26 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The multi-host run of a session, from its command.
+    """The multi-host run of a session, from its command."""
 
-    Attributes:
-        id: Name of the folder.
-        command: The command, without what differs from host to host.
-        nodes: Number of hosts.
-        per_node: Ranks that are launched on each; None = the command does not give a number.
-        machine: Boot identity and name of the host.
-        unix_ns: Start of the session by its host's clock, Unix ns.
-        waits: Whether no rank has written anything yet.
-    """
-
-    id: str
-    command: tuple[str, ...]
-    nodes: int
-    per_node: int | None
-    machine: tuple[str, str]
-    unix_ns: int
-    waits: bool
+    id: str  # name of the folder
+    command: tuple[str, ...]  # the command, without what differs from host to host
+    nodes: int  # number of hosts
+    per_node: int | None  # ranks that are launched on each; None = the command does not give a number
+    machine: tuple[str, str]  # boot identity and name of the host
+    unix_ns: int  # start of the session by its host's clock, Unix ns
+    waits: bool  # whether no rank has written anything yet
 
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Offset of a host's wall clock from that of the first host.
+    """Offset of a host's wall clock from that of the first host."""
 
-    Attributes:
-        ahead_ns: How far it is ahead; negative = behind.
-        spread_ns: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared.
-        steps: Number of steps that were compared.
-        same: Both parts were recorded on one machine, by one clock.
-    """
-
-    ahead_ns: int = 0
+    ahead_ns: int = 0  # how far it is ahead; negative = behind
+    #: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared
     spread_ns: int | None = None
-    steps: int = 0
-    same: bool = False
+    steps: int = 0  # number of steps that were compared
+    same: bool = False  # both parts were recorded on one machine, by one clock
 
     def __str__(self) -> str:
         """Return one phrase."""
@@ -132,40 +108,27 @@ class ClockDifference:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The part of a run that one host recorded.
+    """The part of a run that one host recorded."""
 
-    Attributes:
-        name: Its name, unique in the run.
-        session: Its session folder.
-        ranks: The ranks that were found there; empty = they have made no step yet.
-        clock: How its clock differs from the first host's.
-        shift_ns: What to add to its session time to get that of the run.
-    """
-
-    name: str
-    session: Session
-    ranks: tuple[int, ...]
-    clock: ClockDifference
-    shift_ns: int
+    name: str  # its name, unique in the run
+    session: Session  # its session folder
+    ranks: tuple[int, ...]  # the ranks that were found there; empty = they have made no step yet
+    clock: ClockDifference  # how its clock differs from the first host's
+    shift_ns: int  # what to add to its session time to get that of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log of a run.
-
-    Attributes:
-        path: The file.
-        writer: Name of its writer; of another than the first host with the host's name: ``rank8@node2``.
-        clock: Makes session time of its times.
-        host: Name of the host; empty = the run has one.
-        folder: The host's folder as seen from the session's; empty = it is the session's own.
-    """
+    """One log of a run."""
 
     path: Path
-    writer: str
-    clock: Clock
-    host: str = ""
-    folder: str = ""
+    writer: str  # name of its writer; of another than the first host with the host's name: ``rank8@node2``
+    clock: Clock  # makes session time of its times
+    host: str = ""  # name of the host; empty = the run has one
+    folder: str = ""  # the host's folder as seen from the session's; empty = it is the session's own
+
+
+_Begun = TypeVar("_Begun", Part, Launch)
 
 
 def part_of(session: Session) -> Part | None:
@@ -244,13 +207,9 @@ def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) ->
         same.setdefault(it.command, []).append(it)
     for alike in same.values():
         alike.sort(key=lambda it: (it.unix_ns, it.id))
-        pairs = [
-            (later.unix_ns - it.unix_ns, place, it, later)
-            for place, it in enumerate(alike)
-            for later in alike[place + 1 : place + 1 + _NEAREST]
-            if (it.waits or later.waits) and later.unix_ns - it.unix_ns <= TOGETHER_NS
-        ]
-        for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2]):
+        for it, later in _nearest_first(alike, TOGETHER_NS):
+            if not (it.waits or later.waits):
+                continue
             one, other = joined[it.id], joined[later.id]
             machines = [of[id_].machine for id_ in (*one, *other) if id_ in of]
             if one is other or len(one) + len(other) > it.nodes or len(set(machines)) < len(machines):
@@ -286,18 +245,23 @@ def _pair(parts: Sequence[Part], groups: dict[str, list[Part]]) -> None:
     """Join parts with the same key, given by start time, the nearest ones first."""
     for part in parts:
         groups[part.id] = [part]
-    pairs = [
-        (later.unix_ns - part.unix_ns, place, part, later)
-        for place, part in enumerate(parts)
-        for later in parts[place + 1 : place + 1 + _NEAREST]
-        if later.unix_ns - part.unix_ns <= reach_ns(part)
-    ]
-    for _, _, part, later in sorted(pairs, key=lambda pair: pair[:2]):
+    for part, later in _nearest_first(parts, reach_ns(parts[0])):  # the key says how far apart they may lie
         one, other = groups[part.id], groups[later.id]
         if one is other or {rank for it in one for rank in it.ranks} & {r for it in other for r in it.ranks}:
             continue
         one.extend(other)
         groups.update((it.id, one) for it in other)
+
+
+def _nearest_first(items: Sequence[_Begun], reach_ns: int) -> list[tuple[_Begun, _Begun]]:
+    """Return pairs of items, given by start time, that began within a time of one another; the nearest first."""
+    pairs = [
+        (later.unix_ns - it.unix_ns, index, it, later)
+        for index, it in enumerate(items)
+        for later in items[index + 1 : index + 1 + _NEAREST]
+        if later.unix_ns - it.unix_ns <= reach_ns
+    ]
+    return [(it, later) for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2])]
 
 
 def clock_difference(first: Session, writer: str, other: Session, other_writer: str) -> ClockDifference:
@@ -312,7 +276,7 @@ def clock_difference(first: Session, writer: str, other: Session, other_writer: 
     if first.meta.boot and (first.meta.boot, first.meta.host) == (other.meta.boot, other.meta.host):
         return ClockDifference(same=True)
     logs = first.log / f"{writer}.jsonl", other.log / f"{other_writer}.jsonl"
-    differences, step_ns = _step_ends_apart(*(_end(path) for path in logs))
+    differences, step_ns = _step_ends_apart(*(_steps(decode(read_end(path, _END_BYTES))) for path in logs))
     if len(differences) < _FEWEST_STEPS:  # one of them ended long before the other
         differences, step_ns = _step_ends_apart(*(_beginning(path) for path in logs))
     if len(differences) < _FEWEST_STEPS:
@@ -349,12 +313,8 @@ def _beginning(path: Path) -> list[Step]:
     except OSError:
         return []
     records = decode(block[: block.rfind(b"\n") + 1])
-    again = (place for place, record in enumerate(records) if place and isinstance(record, Head))
+    again = (index for index, record in enumerate(records) if index and isinstance(record, Head))
     return _steps(records[: next(again, None)])
-
-
-def _end(path: Path) -> list[Step]:
-    return _steps(decode(read_end(path, _END_BYTES)))
 
 
 def _steps(records: Iterable[Record]) -> list[Step]:

@@ -22,17 +22,11 @@ DEFAULT_BUDGET: Final = 500_000_000
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Which scenario a session ran.
+    """Which scenario a session ran."""
 
-    Attributes:
-        name: Name of the ladder, e.g. ``"metrics"``.
-        variant: Its variant, e.g. ``"naive"``.
-        preset: ``"smoke"``, ``"paper"``, …
-    """
-
-    name: str
-    variant: str = ""
-    preset: str = ""
+    name: str  # name of the ladder, e.g. ``"metrics"``
+    variant: str = ""  # its variant, e.g. ``"naive"``
+    preset: str = ""  # ``"smoke"``, ``"paper"``, …
 
     def __str__(self) -> str:
         """Return ``metrics:naive``."""
@@ -40,57 +34,36 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class Git(msgspec.Struct, frozen=True):
-    """State of the checkout the script was started in.
-
-    Attributes:
-        commit: Full hash.
-        branch: Branch; empty = detached.
-        dirty: Tracked files differ from the commit.
-    """
+    """State of the checkout the script was started in."""
 
     commit: str
-    branch: str = ""
-    dirty: bool = False
+    branch: str = ""  # branch; empty = detached
+    dirty: bool = False  # tracked files differ from the commit
 
 
 class DeviceMeta(msgspec.Struct, frozen=True):
-    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`).
-
-    Attributes:
-        visible: Whether the environment of the run (``CUDA_VISIBLE_DEVICES``, …) lets it use this device; None = not
-            specified.
-    """
+    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`)."""
 
     key: str
     kind: str
     name: str
     memory_bytes: Whole | None = None
     details: dict[str, str | float | Whole] = {}
+    #: Whether the environment of the run (``CUDA_VISIBLE_DEVICES``, …) lets it use this device; None = not specified
     visible: bool | None = None
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
-    """One request to profile some steps: the content of ``control/capture-<id>.json``.
-
-    Attributes:
-        id: Its name.
-        steps: Number of steps.
-        at: First step; None = as soon as possible.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-        seconds: Duration of a capture by time; None = it is counted in steps.
-        after_s: Start of a capture by time, s after the framework was imported.
-    """
+    """One request to profile some steps: the content of ``control/capture-<id>.json``."""
 
     id: str
     steps: Whole
-    at: Whole | None = None
-    stack: bool = False
-    shapes: bool = False
-    memory: bool = False
-    seconds: float | None = None
-    after_s: float | None = None
+    at: Whole | None = None  # first step; None = as soon as possible
+    stack: bool = False  # record Python stacks
+    shapes: bool = False  # record operator input shapes
+    memory: bool = False  # record allocations
+    seconds: float | None = None  # duration of a capture by time; None = it is counted in steps
+    after_s: float | None = None  # start of a capture by time, s after the framework was imported
 
 
 class TriggerRequest(msgspec.Struct, frozen=True):
@@ -98,85 +71,51 @@ class TriggerRequest(msgspec.Struct, frozen=True):
 
     Exactly one of ``above_ns``, ``times`` and ``every`` is given. A capture profiles the steps after the slow one,
     which is over by then.
-
-    Attributes:
-        id: Its name; captures are called ``<id>-1``, ``<id>-2``, ….
-        steps: Steps per capture.
-        above_ns: After a step longer than this, ns.
-        times: After a step longer than this multiple of the median of the steps before it.
-        every: At each step whose number is a multiple of this.
-        cooldown_s: Minimum time from the end of one capture to the start of the next.
-        budget_bytes: Limit of the session's traces in total; no capture is started that would exceed it.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
     """
 
-    id: str
-    steps: Whole = 3
-    above_ns: Whole | None = None
-    times: float | None = None
-    every: Whole | None = None
-    cooldown_s: float = 30.0
+    id: str  # its name; captures are called ``<id>-1``, ``<id>-2``, …
+    steps: Whole = 3  # steps per capture
+    above_ns: Whole | None = None  # after a step longer than this, ns
+    times: float | None = None  # after a step longer than this multiple of the median of the steps before it
+    every: Whole | None = None  # at each step whose number is a multiple of this
+    cooldown_s: float = 30.0  # minimum time from the end of one capture to the start of the next
+    #: Limit of the session's traces in total; no capture is started that would exceed it
     budget_bytes: Whole = DEFAULT_BUDGET
-    stack: bool = False
-    shapes: bool = False
-    memory: bool = False
+    stack: bool = False  # record Python stacks
+    shapes: bool = False  # record operator input shapes
+    memory: bool = False  # record allocations
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The script as it was when the session was started (see :mod:`tuiprof.session.run.source`).
+    """The script as it was when the session was started (see :mod:`tuiprof.session.run.launch`)."""
 
-    Attributes:
-        script: Name of the script's file.
-        digests: SHA-256 of it, and of the files that belong to it, by their paths beside it.
-        kept: Those whose text is in ``source/``; empty = only the digests were stored.
-    """
-
-    script: str
+    script: str  # name of the script's file
+    #: SHA-256 of it, and of the files that belong to it, by their paths beside it
     digests: dict[str, str] = {}
-    kept: list[str] = []
+    kept: list[str] = []  # those whose text is in ``source/``; empty = only the digests were stored
 
 
 class SessionMeta(msgspec.Struct):
-    """``session.json``.
-
-    Attributes:
-        v: Schema version.
-        name: Name of the session.
-        argv: The command as given.
-        cwd: Working directory.
-        unix_ns: Unix time at ``mono_ns``: when the session was made.
-        mono_ns: Monotonic time at which the session was made: the origin of session time.
-        boot: The kernel's boot id: monotonic times of one boot can be compared.
-        host: Host name.
-        python: The interpreter that ran the script; empty = the script is not Python.
-        scenario: The scenario, if it was one.
-        capture: The capture requested at the start, if any.
-        devices: Devices that the recorder samples, in the order of the panel.
-        absent: Telemetry backends that found no device: name to reason.
-        versions: Versions of tuiprof and its Python.
-        git: State of the checkout in ``cwd``; None = not a checkout.
-        attached: Ids of the processes that tuiprof attached to; empty = it started the command itself.
-        source: The script; None = the command runs no Python file, or an earlier tuiprof wrote this.
-    """
+    """``session.json``."""
 
     v: int
-    name: str
-    argv: list[str]
+    name: str  # name of the session
+    argv: list[str]  # the command as given
     cwd: str
-    unix_ns: UnixNs
-    mono_ns: Whole
-    boot: str = ""
+    unix_ns: UnixNs  # Unix time at ``mono_ns``: when the session was made
+    mono_ns: Whole  # monotonic time at which the session was made: the origin of session time
+    boot: str = ""  # the kernel's boot id: monotonic times of one boot can be compared
     host: str = ""
-    python: str = ""
-    scenario: Scenario | None = None
-    capture: CaptureRequest | None = None
-    devices: list[DeviceMeta] = []
-    absent: dict[str, str] = {}
-    versions: dict[str, str] = {}
-    git: Git | None = None
+    python: str = ""  # the interpreter that ran the script; empty = the script is not Python
+    scenario: Scenario | None = None  # the scenario, if it was one
+    capture: CaptureRequest | None = None  # the capture requested at the start, if any
+    devices: list[DeviceMeta] = []  # devices that the recorder samples, in the order of the panel
+    absent: dict[str, str] = {}  # telemetry backends that found no device: name to reason
+    versions: dict[str, str] = {}  # versions of tuiprof and its Python
+    git: Git | None = None  # state of the checkout in ``cwd``; None = not a checkout
+    #: Ids of the processes that tuiprof attached to; empty = it started the command itself
     attached: list[Whole] = []
+    #: The script; None = the command runs no Python file, or an earlier tuiprof wrote this
     source: Source | None = None
 
 
@@ -239,31 +178,19 @@ LONGEST_NOTE: Final = 2000
 
 
 class RunNote(msgspec.Struct, frozen=True):
-    """One note.
+    """One note."""
 
-    Attributes:
-        unix_ns: When it was written.
-        text: Plain text, untrusted.
-        t_ns: Moment of the run that it refers to, session time; None = the whole run.
-        step: Step that it refers to; None = none.
-    """
-
-    unix_ns: int
-    text: str
-    t_ns: int | None = None
-    step: int | None = None
+    unix_ns: int  # when it was written
+    text: str  # plain text, untrusted
+    t_ns: int | None = None  # moment of the run that it refers to, session time; None = the whole run
+    step: int | None = None  # step that it refers to; None = none
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """``labels.json``.
+    """``labels.json``."""
 
-    Attributes:
-        tags: Words to search for, in the order given.
-        notes: Notes, oldest first.
-    """
-
-    tags: tuple[str, ...] = ()
-    notes: tuple[RunNote, ...] = ()
+    tags: tuple[str, ...] = ()  # words to search for, in the order given
+    notes: tuple[RunNote, ...] = ()  # notes, oldest first
 
     @property
     def words(self) -> str:
@@ -336,19 +263,12 @@ def _write_labels(session: Path, labels: Labels) -> Labels:
 
 
 class Viewing(msgspec.Struct, frozen=True):
-    """One screen that watched a running script.
+    """One screen that watched a running script."""
 
-    Attributes:
-        unix_ns: End, Unix ns.
-        wall_s: Duration.
-        cpu_s: CPU time of the screen's process in that time.
-        host: Machine of the screen: one on another machine costs the run nothing.
-    """
-
-    unix_ns: int
-    wall_s: float
-    cpu_s: float
-    host: str
+    unix_ns: int  # end, Unix ns
+    wall_s: float  # duration
+    cpu_s: float  # CPU time of the screen's process in that time
+    host: str  # machine of the screen: one on another machine costs the run nothing
 
 
 def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:

@@ -177,19 +177,13 @@ LEAST_FREE_BYTES: Final = 16 << 10
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``control/output.json``: output that is not in the files; written only when one of these figures changes.
+    """``control/output.json``: output that is not in the files; written only when one of these figures changes."""
 
-    Attributes:
-        lost: Bytes of standard output and of standard error that could not be stored.
-        waiting: Bytes of each held in memory because they cannot be stored at the moment.
-        why: Why they cannot be stored; empty = nothing is held back.
-        why_lost: Why the last of the lost bytes could not be stored.
-    """
-
-    lost: tuple[int, int] = (0, 0)
+    lost: tuple[int, int] = (0, 0)  # bytes of standard output and of standard error that could not be stored
+    #: Bytes of each held in memory because they cannot be stored at the moment
     waiting: tuple[int, int] = (0, 0)
-    why: str = ""
-    why_lost: str = ""
+    why: str = ""  # why they cannot be stored; empty = nothing is held back
+    why_lost: str = ""  # why the last of the lost bytes could not be stored
 
 
 def read_counts(session: Session) -> Counts:

@@ -27,24 +27,15 @@ COLLECTED: Final = "collected"
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """``collected.json``.
+    """``collected.json``."""
 
-    Attributes:
-        host: The host as it was named to ssh.
-        folder: The session's folder there.
-        unix_ns: When something was last asked for and came, Unix ns by the clock here.
-        every_s: Pause between two copies, s.
-        problem: Why the last attempt failed; empty = it did not.
-        collector: The process that collects; None = it has ended.
-        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
-    """
-
-    host: str
-    folder: str
-    unix_ns: UnixNs = 0
-    every_s: float = 2.0
-    problem: str = ""
-    collector: process.ProcessId | None = None
+    host: str  # the host as it was named to ssh
+    folder: str  # the session's folder there
+    unix_ns: UnixNs = 0  # when something was last asked for and came, Unix ns by the clock here
+    every_s: float = 2.0  # pause between two copies, s
+    problem: str = ""  # why the last attempt failed; empty = it did not
+    collector: process.ProcessId | None = None  # the process that collects; None = it has ended
+    #: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`)
     pid_namespace: str = msgspec.field(name="place", default="")
 
     @property
@@ -104,21 +95,15 @@ FRESH_S: Final = 20.0
 
 
 class Status(msgspec.Struct, frozen=True):
-    """State of a session.
+    """State of a session."""
 
-    Attributes:
-        state: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted``
-            (supervisor or machine died, and the script's exit status is unknown).
-        code: Exit status as a shell gives it (128 + signal); None while running, or unknown because the
-            recorder was killed.
-        signal: Signal that ended the script; None = none.
-        detail: Further information, e.g. ``"recorder lost"``; may be empty.
-    """
-
+    #: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted`` (supervisor or
+    #: machine died, and the script's exit status is unknown)
     state: State
+    #: Exit status as a shell gives it (128 + signal); None while running, or unknown because the recorder was killed
     code: int | None = None
-    signal: int | None = None
-    detail: str = ""
+    signal: int | None = None  # signal that ended the script; None = none
+    detail: str = ""  # further information, e.g. ``"recorder lost"``; may be empty
 
     def __str__(self) -> str:
         """Return one phrase: ``failed (exit 1)``, ``running (recorder lost)``."""

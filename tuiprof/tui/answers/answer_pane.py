@@ -1,30 +1,175 @@
-"""One answer: its verdict, its figures, its tables, its rules."""
+"""The answer of one analysis: its verdict, its tables with the columns the user chose, and the rows below a table."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.getters import query_one
 from textual.widgets import Input
 
+from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.tui.answers.answer_tables import AnswerTables
-from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_columns
-from tuiprof.tui.answers.detail import Finding
-from tuiprof.tui.answers.view import MORE_IN, NextTable
-from tuiprof.tui.timeline.results import Answer
+from tuiprof.tui.answers.view import (
+    MORE_IN,
+    Answer,
+    Field,
+    NextTable,
+    RowDetail,
+    default_columns,
+    field_rows,
+    fields_of,
+    next_tables,
+)
 from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.lines import Painted, Row, VerdictLine, row_width
+from tuiprof.tui.widgets.lines import Lines, Painted, Row, VerdictLine, row_width
 from tuiprof.tui.widgets.rows import TableState
 from tuiprof.tui.widgets.spans import wrap
 from tuiprof.tui.widgets.table import VirtualTable
 
+#: Fewer lines than this below a table stay empty.
+_FEWEST: Final = 4
+#: Minimum number of lines for a blank line below the table.
+_AIRY: Final = 8
+
+
+class Below(Lines):
+    """Shown below a table: the row under its cursor, then the following tables."""
+
+    DEFAULT_CSS = "Below { height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._table: Table | None = None
+        self._source: int | None = None
+        self._whole: set[str] = set()
+        self._advice: Report | None = None
+        self._next: Sequence[NextTable] = ()
+        self._tallest = 0
+        self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
+
+    def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
+        """Follow another table."""
+        self._table, self._source, self._next = table, None, following
+        self._tallest, self._next_drawn = 0, ((0, 0), [])
+
+    def spell_out(self, source: int | None, whole: set[str], advice: Report | None) -> None:
+        """Spell out a row.
+
+        Args:
+            source: Row of the table; None = none.
+            whole: Keys of the columns that the table shows whole.
+            advice: The answer that may hold advice on it.
+        """
+        self._source, self._whole, self._advice = source, whole, advice
+        if source is None:
+            self._tallest = 0
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the row, and the tables below it, which do not move with the cursor."""
+        lead: list[Row] = [[]] if height >= _AIRY else []
+        fields = self._fields()
+        rows = [*lead, *field_rows(fields, width, height - len(lead))] if fields else []
+        self._tallest = min(max(self._tallest, len(rows)), height)
+        rows += [[]] * (self._tallest - len(rows))
+        key = (width, height - self._tallest)
+        if self._next_drawn[0] != key:
+            self._next_drawn = (key, next_tables(self._next, *key))
+        return rows + self._next_drawn[1]
+
+    def _fields(self) -> list[Field]:
+        table, source = self._table, self._source
+        if table is None or source is None or source >= len(table.rows):
+            return []
+        fields = fields_of(table, source, self._whole, self._advice)
+        return fields if any(not field.whole for field in fields) else []
+
+
+class AnswerTables(Vertical):
+    """Couples a table with the widget below it, and divides the lines between them.
+
+    Attributes:
+        advice: The answer that may hold advice on a row.
+    """
+
+    DEFAULT_CSS = """
+    AnswerTables {
+        height: 1fr;
+        & > VirtualTable { height: 1fr; }
+        & > Below { display: none; }
+        &.-roomy > Below { display: block; }
+    }
+    """
+
+    table = query_one(VirtualTable)
+    below = query_one(Below)
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.advice: Report | None = None
+        self._prose = False
+        self._in_detail = False
+
+    def compose(self) -> ComposeResult:
+        """The table above."""
+        yield VirtualTable(id="answer-table")
+        yield Below(id="answer-prose")
+
+    def begin(self, table: Table, following: Sequence[NextTable]) -> None:
+        """Show what belongs to the table that was just loaded."""
+        self._prose = table.prose
+        self.below.begin(table, following)
+        self._share()
+        self.spell_out()
+
+    def leave_to_detail(self, in_detail: bool) -> None:
+        """Do not spell out the row that the detail pane shows anyway."""
+        if in_detail != self._in_detail:
+            self._in_detail = in_detail
+            self.spell_out()
+
+    def spell_out(self) -> None:
+        """Show the row under the cursor in full, if there is room."""
+        table, rows = self.table, self.table.rows
+        if self.has_class("-roomy") and isinstance(rows, FrameRows):
+            whole = {rows.columns[index].key for index in table.whole_columns()}
+            self.below.spell_out(None if self._in_detail else table.current, whole, self.advice)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Divide the lines again, as it is only known after layout whether the table's columns fit."""
+        self._share()
+        self.call_after_refresh(self._share)
+        self.call_after_refresh(self.spell_out)
+
+    def on_virtual_table_highlighted(self) -> None:
+        """Follow the cursor."""
+        self.spell_out()
+
+    def _share(self) -> None:
+        """Give the table the lines it needs, and the widget below the rest; if there are few, the table gets all."""
+        table, height = self.table, self.size.height
+        needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
+        if self._prose:
+            needs = min(needs, height // 2)
+        roomy = height - needs >= _FEWEST
+        self.set_class(roomy, "-roomy")
+        table.styles.height = needs if roomy else "1fr"
+
 
 class Message(Painted, can_focus=True):
-    """Takes the place of the table, and the focus, so that the keys of the trace keep working."""
+    """Shown instead of a table; takes the focus, so that the keys of the trace keep working."""
 
 
 @dataclass(slots=True)
@@ -52,6 +197,9 @@ class AnswerPane(Vertical):
     }
     """
 
+    tables = query_one(AnswerTables)
+    _bar = query_one(FilterBar)
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.tab = ""
@@ -68,11 +216,6 @@ class AnswerPane(Vertical):
         yield Message(id="answer-message")
         yield Painted(id="answer-note")
         yield FilterBar(id="answer-filter")
-
-    @property
-    def tables(self) -> AnswerTables:
-        """The table widget, and the widgets below it."""
-        return self.query_one(AnswerTables)
 
     @property
     def table(self) -> VirtualTable:
@@ -138,7 +281,7 @@ class AnswerPane(Vertical):
             self.tables.spell_out()
 
     def take_focus(self) -> None:
-        """Focus what shows: the table, or the message in its place."""
+        """Focus the table, or the message shown instead."""
         self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
 
     def _keep(self) -> None:
@@ -183,12 +326,10 @@ class AnswerPane(Vertical):
 
     # -- columns -------------------------------------------------------------------------------------------
 
-    def _table_name(self, table: Table) -> str:
-        return f"{self.tab}.{table.key}"
-
     def _chosen(self, table: Table) -> list[str] | None:
-        there = {column.key for column in table.columns}
-        return [key for key in chosen_columns(self._table_name(table)) or () if key in there] or None
+        found = _read_choices().get(f"{self.tab}.{table.key}")
+        there = [column.key for column in table.columns]
+        return [key for key in found if key in there] or None if isinstance(found, list) else None
 
     def shown_columns(self, table: Table) -> list[str]:
         """Return the keys of the columns that show, in order."""
@@ -200,7 +341,7 @@ class AnswerPane(Vertical):
         Raises:
             OSError: The choice cannot be kept.
         """
-        choose_columns(self._table_name(table), keys)
+        _keep_choice(f"{self.tab}.{table.key}", keys)
         state = self.table.state()
         self._load_table()
         self.table.resume(state, self.needle)
@@ -240,18 +381,18 @@ class AnswerPane(Vertical):
         table, answer, rows = self.current_table, self.answer, self.table.rows
         if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
             return None
-        said = [f"filter: {self.needle}"] if self.needle else []
+        parts = [f"filter: {self.needle}"] if self.needle else []
         if (sorted_by := self.table.sorted_by) is not None:
             way = "descending" if self.table.descending else "ascending"
-            said.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
+            parts.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
         columns = tuple(replace(column, hidden=False) for column in rows.columns)
         chart = table.chart
         if chart is not None and not chart.column_keys <= {column.key for column in columns}:
             chart = None
         part = rows.shown()
         faint = table.faint if table.faint in part.columns else ""
-        said_or_noted = " · ".join(said) or table.note
-        shown = replace(table, columns=columns, rows=part, note=said_or_noted, chart=chart, faint=faint)
+        note = " · ".join(parts) or table.note
+        shown = replace(table, columns=columns, rows=part, note=note, chart=chart, faint=faint)
         return replace(answer, facts=(), tables=(shown,))
 
     # -- one row -------------------------------------------------------------------------------------------
@@ -271,7 +412,7 @@ class AnswerPane(Vertical):
             return ""
         return str(table.rows[MORE_IN][source] or "")
 
-    def finding(self, source: int) -> Finding | None:
+    def row_detail(self, source: int) -> RowDetail | None:
         """Return a row of the table, whole."""
         table = self.current_table
         if table is None or not 0 <= source < len(table.rows):
@@ -279,13 +420,9 @@ class AnswerPane(Vertical):
         columns = [column for column in table.columns if not column.hidden]
         rows = FrameRows(table.rows, columns)
         cells = tuple((column.label, rows.text(source, index)) for index, column in enumerate(columns))
-        return Finding(table.title, cells)
+        return RowDetail(table.title, cells)
 
     # -- filter --------------------------------------------------------------------------------------------
-
-    @property
-    def _bar(self) -> FilterBar:
-        return self.query_one(FilterBar)
 
     def open_filter(self) -> None:
         """Ask for a filter."""
@@ -365,3 +502,34 @@ def _note_rows(notes: list[str], width: int, lines: int) -> list[Row]:
     if left_out and row_width(rows[-1]) + 12 <= width:
         rows[-1] = [*rows[-1], ("  r", "key"), (" more", "dim")]
     return rows
+
+
+def _choices_path() -> Path:
+    """Return the file of chosen columns: by analysis and table, such as ``sync_events.places``, the keys to show."""
+    return config_path().with_name("columns.json")
+
+
+def _read_choices() -> dict[str, object]:
+    try:
+        content = json.loads(_choices_path().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _keep_choice(name: str, keys: list[str] | None) -> None:
+    """Keep the columns chosen for a table; None = forget them."""
+    choices = _read_choices()
+    choices.pop(name, None)
+    if keys is not None:
+        choices[name] = keys
+    path = _choices_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".columns", delete=False) as file:
+        json.dump(choices, file, indent=1)
+    try:
+        os.replace(file.name, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+        raise

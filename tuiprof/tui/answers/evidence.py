@@ -1,63 +1,175 @@
-"""The report and the details of the item under its cursor, side by side."""
+"""A report and the details of the row or event under its cursor, side by side."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.getters import query_one
 from textual.message import Message
 from textual.timer import Timer
 from textual.worker import Worker, get_current_worker
 
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
-from tuiprof.tui.answers.detail import DetailPane, Finding
-from tuiprof.tui.answers.event_detail import EventDetail, describe, first_excerpt
+from tuiprof.tui.answers.view import (
+    EVENTS,
+    EventDetail,
+    RowDetail,
+    describe,
+    event_rows,
+    first_excerpt,
+    row_detail_rows,
+)
 from tuiprof.tui.terminal.guest import tell_worker_error
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.results import row_in
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.timeline.state import row_in
+from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
 #: Delay after which the detail pane follows the cursor.
 _REST_S = 0.06
 
 
+def _key(name: str, keys: str, action: str, label: str, tooltip: str, show: bool = True) -> Binding:
+    return key(keys, action, label, tooltip, id=f"detail.{name}", group="Detail", show=show)
+
+
+class DetailPane(VerticalScroll):
+    """Shows a row of a table, an event, or both; empty until something is opened."""
+
+    DEFAULT_CSS = """
+    DetailPane {
+        background: $background; border-left: solid $primary; padding: 0 1; scrollbar-size: 1 1;
+        &:focus { border-left: solid $accent; }
+        & > Painted { height: auto; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key(
+            "link",
+            "l",
+            "link(0)",
+            "launch ↔ work",
+            "Go from a launch to its work, or from a sync to the work it waited for",
+        ),
+        _key(
+            "link_last",
+            "L",
+            "link(-1)",
+            "sync → delayed",
+            "Go from a sync to the work it delayed, and back",
+            False,
+        ),
+        _key("up", "u", "up", "enclosing", "Go up to the event that encloses this one"),
+        _key("back", "backspace", "back", "back", "Back to the previous event", False),
+        _key("copy", "y", "copy", "copy raw", "Copy the raw event", False),
+    ]
+
+    @dataclass(eq=False)
+    class Jump(Message):
+        """Another event, a row of the event table, is wanted."""
+
+        row: int
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.event: EventDetail | None = None
+        self.table_row: RowDetail | None = None
+        self._trace: Trace | None = None
+        self._history: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        """One text, as long as it needs."""
+        yield Painted()
+
+    def show(self, trace: Trace, table_row: RowDetail | None, event: EventDetail | None) -> None:
+        """Show a row of a table, an event, or a row with its typical event."""
+        if event is not None and self.event is not None and event.row != self.event.row:
+            self._history.append(self.event.row)
+        self._trace, self.table_row, self.event = trace, table_row, event
+        self.query_one(Painted).paint(self._draw)
+        self.scroll_home(animate=False)
+
+    def forget(self) -> None:
+        """Forget the events shown so far: they name rows of a table that was replaced."""
+        self.event, self._history = None, []
+
+    def action_link(self, index: int = 0) -> None:
+        """Follow one of the links of the event: 0 = the first, to launch or work or awaited work; -1 = the last."""
+        if self.event is None:
+            return
+        if self.event.links:
+            self.post_message(self.Jump(self.event.links[index].row))
+        else:
+            self.notify("this event is not linked to any other", timeout=3)
+
+    def action_up(self) -> None:
+        """Go to the event that encloses this one."""
+        if self.event is None or self._trace is None:
+            return
+        enclosing = self._trace.ancestors(self.event.row)
+        if enclosing:
+            self.post_message(self.Jump(enclosing[0]))
+        else:
+            self.notify("no event encloses this one", timeout=3)
+
+    def action_back(self) -> None:
+        """Go back to the event shown before."""
+        if self._history:
+            row = self._history.pop()
+            self.event = None  # so that going back is not itself remembered
+            self.post_message(self.Jump(row))
+
+    def action_copy(self) -> None:
+        """Copy the raw text of the event."""
+        if self.event is not None and self.event.raw:
+            self.app.copy_to_clipboard(self.event.raw)
+            self.notify("raw event copied to the clipboard", timeout=2)
+
+    # -- drawing -------------------------------------------------------------------------------------------
+
+    def _draw(self, width: int, height: int) -> list[Row]:
+        rows: list[Row] = []
+        if self.table_row is not None:
+            rows += row_detail_rows(self.table_row, width)
+        if self.event is not None and self._trace is not None:
+            if rows:
+                rows += [[], [("its most expensive event", "title")]]
+            rows += event_rows(self._trace, self.event, width)
+        return rows
+
+
 class Evidence(Horizontal):
     """Couples the tables with the detail pane; details are gathered in a worker."""
 
+    @dataclass(eq=False)
     class EventShown(Message):
-        """The detail pane shows another event.
+        """The detail pane shows another event, a row of the event table."""
 
-        Attributes:
-            row: Its row in the event table.
-        """
+        row: int
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
+    @dataclass(eq=False)
     class ElsewhereWanted(Message):
         """A row was opened that another analysis explains."""
 
-        def __init__(self, title: str) -> None:
-            super().__init__()
-            self.title = title
+        title: str
 
+    @dataclass(eq=False)
     class Described(Message):
-        """Details are gathered.
+        """Details are gathered; ``focus``: the user opened the pane, it did not follow the cursor."""
 
-        Attributes:
-            finding: The row of a table, whole.
-            event: The event.
-            focus: Whether the pane was opened by the user, rather than following the cursor.
-        """
+        table_row: RowDetail | None
+        event: EventDetail | None
+        focus: bool
 
-        def __init__(self, finding: Finding | None, event: EventDetail | None, focus: bool) -> None:
-            super().__init__()
-            self.finding = finding
-            self.event = event
-            self.focus = focus
+    pane = query_one(AnswerPane)
+    detail = query_one(DetailPane)
 
     def __init__(self, trace: Trace, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -70,22 +182,12 @@ class Evidence(Horizontal):
         yield DetailPane(id="detail")
 
     @property
-    def pane(self) -> AnswerPane:
-        """The answer pane."""
-        return self.query_one(AnswerPane)
-
-    @property
-    def detail(self) -> DetailPane:
-        """The detail pane."""
-        return self.query_one(DetailPane)
-
-    @property
     def detail_open(self) -> bool:
         """Whether the detail pane shows."""
         return self.has_class("-detail")
 
     def take(self, trace: Trace) -> None:
-        """Look at more of the same file from now on; details of an event stay open, those of a finding are closed."""
+        """Show more of the same file from now on; details of an event stay open, those of a row are closed."""
         shown = self.detail.event if self.detail_open else None
         row = row_in(self._trace, trace, shown.row) if shown is not None else None
         self._trace = trace
@@ -97,8 +199,8 @@ class Evidence(Horizontal):
 
     def open_row(self, source: int, focus: bool) -> None:
         """Show a row of the table in the detail pane."""
-        finding = None if self.pane.tab == EVENTS else self.pane.finding(source)
-        self._gather(finding, self.pane.event_row(source), focus)
+        table_row = None if self.pane.tab == EVENTS else self.pane.row_detail(source)
+        self._gather(table_row, self.pane.event_row(source), focus)
 
     def open_event(self, row: int, focus: bool = True) -> None:
         """Show an event in the detail pane."""
@@ -117,30 +219,30 @@ class Evidence(Horizontal):
             self.pane.take_focus()
         return True
 
-    def _gather(self, finding: Finding | None, row: int | None, focus: bool) -> None:
+    def _gather(self, table_row: RowDetail | None, row: int | None, focus: bool) -> None:
         self.run_worker(
-            partial(self._describe, finding, row, focus), thread=True, exclusive=True, group="detail"
+            partial(self._describe, table_row, row, focus), thread=True, exclusive=True, group="detail"
         )
 
-    def _describe(self, finding: Finding | None, row: int | None, focus: bool) -> None:
+    def _describe(self, table_row: RowDetail | None, row: int | None, focus: bool) -> None:
         """In a thread: nesting, raw text and source may take a moment."""
-        if finding is not None:
-            excerpt = first_excerpt([text for _, text in finding.cells], near=self._trace.info.path)
-            finding = Finding(finding.title, finding.cells, excerpt)
+        if table_row is not None:
+            excerpt = first_excerpt([text for _, text in table_row.cells], near=self._trace.info.path)
+            table_row = RowDetail(table_row.title, table_row.cells, excerpt)
         event = describe(self._trace, row) if row is not None else None
         if not get_current_worker().is_cancelled:
-            self.post_message(self.Described(finding, event, focus))
+            self.post_message(self.Described(table_row, event, focus))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong in a worker."""
+        """Report the error of a worker."""
         tell_worker_error(self, event)
 
     def on_evidence_described(self, message: Described) -> None:
         """Show what was gathered."""
         message.stop()
         self.add_class("-detail")
-        self.pane.tables.leave_to_detail(message.finding is not None)
-        self.detail.show(self._trace, message.finding, message.event)
+        self.pane.tables.leave_to_detail(message.table_row is not None)
+        self.detail.show(self._trace, message.table_row, message.event)
         if message.event is not None:
             self.post_message(self.EventShown(message.event.row))
         if message.focus:
@@ -155,7 +257,7 @@ class Evidence(Horizontal):
             self.open_row(message.source, focus=True)
 
     def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
-        """Let an open detail pane follow the cursor, once it rests."""
+        """Show the row in an open detail pane once the cursor rests."""
         message.stop()
         if isinstance(message, VirtualTable.Selected) or not self.detail_open or self.detail.has_focus:
             return

@@ -1,26 +1,59 @@
-"""Shown below a table: its row in full, with its advice, and the first rows of the following tables."""
+"""Content shown around the table of an answer: below it and in the detail pane beside it. No widgets.
+
+Below: the row under the cursor in full, with its advice, and the first rows of the following tables. Beside: a row or
+an event with all that is known about it; raw text and source may come from the disk, so a worker gathers it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
+from rich.cells import chop_cells
 
-from tuiprof.model.report import Report, Table
-from tuiprof.model.units import format_count
+from tuiprof.model.report import Report, Table, Unavailable
+from tuiprof.model.trace import Trace
+from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.timeline.state import Link, links_of
+from tuiprof.tui.timeline.view import link_words
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.spans import wrap
+
+Answer = Report | Unavailable
+#: Name of the tab that shows the table of all events, whose rows are the events themselves.
+EVENTS: Final = "events"
+#: Column that names the analysis which explains a row; enter goes there.
+MORE_IN: Final = "more_in"
 
 _LABEL: Final = 13
 #: From this width on, long values are shown beside the fields.
 _TWO_COLUMNS: Final = 130
 _BETWEEN: Final = 4
+#: In longer tables text columns are not checked for being empty: that would delay the key.
+_MOST_ASKED = 100_000
+#: Texts up to this many characters are words rather than sentences.
+_WORD = 20
 _ADVICE: Final = ("instead", "because", "proof")
+#: Lines around the rows of a table: a gap, its title, its headings.
+_AROUND: Final = 3
+#: Minimum number of rows shown of a longer table.
+_FEWEST: Final = 3
+_RAW_LIMIT = 32_768
+_SOURCE_LIMIT = 4_000_000
+_SOURCE_AROUND = 4
+_MOST_WORK = 8
+_MOST_FRAMES = 40
+_DETAIL_LABEL = 16
+# Kineto writes "file.py(85): function", a probe's sync site "file.py:91 function".
+_LOCATION = re.compile(r"(?P<file>[^\s()'\"]+\.py)(?:\((?P<in_frame>\d+)\)|:(?P<in_site>\d+))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +62,10 @@ class Field:
 
     Attributes:
         label: Its heading.
-        lines: What it says, safe for a terminal; one line, unless it is a list.
+        lines: Its text, safe for a terminal; one line, unless it is a list.
         whole: Whether the table shows it whole.
         strong: Whether it is what to act upon.
-        beside: Whether it is not of the row itself, or a list: it may stand beside the others.
+        beside: Whether it is not of the row itself, or a list: it may be shown beside the others.
     """
 
     label: str
@@ -42,12 +75,8 @@ class Field:
     beside: bool = False
 
 
-#: Column that names the analysis which explains a row; enter goes there.
-MORE_IN: Final = "more_in"
-
-
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
-    """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
+    """Return the content of a row: figures that have no room, what to do instead, every text, why that is so.
 
     Columns that no table draws are listed where they have a definition; figures only where they are a size.
     """
@@ -74,7 +103,7 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
 
 
 def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
-    """Return what the advice says to the same event, else to the same line."""
+    """Return the advice on the same event, else on the same line."""
     event, where = row.get("event"), row.get("where")
     for table in advice.tables if advice is not None else ():
         keys = table.rows.columns
@@ -142,21 +171,9 @@ def _rows(field: Field, width: int) -> list[Row]:
     ]
 
 
-#: Lines around the rows of a table: a gap, its title, its headings.
-_AROUND: Final = 3
-#: Minimum number of rows shown of a longer table.
-_FEWEST: Final = 3
-
-
 @dataclass(frozen=True, slots=True)
 class NextTable:
-    """A table that comes after the one that shows.
-
-    Attributes:
-        title: Its title, safe for a terminal.
-        rows: Its rows.
-        empty: What to say where it has none, safe for a terminal.
-    """
+    """A table that comes after the one that shows; ``title`` and ``empty``, for no rows, are safe for a terminal."""
 
     title: str
     rows: Rows
@@ -217,3 +234,278 @@ def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
     if shown < count:
         out.append([(f" … and {format_count(count - shown)} more", "dim")])
     return out
+
+
+def default_columns(table: Table) -> list[str]:
+    """Return the keys of the columns that show unless the user chose others.
+
+    A column without any value is left out. Of a table of sentences only the first is a column of its own; the others
+    are shown in full below the table.
+    """
+    shown = [column for column in table.columns if not column.hidden]
+    if len(table.rows):
+        shown = [column for column in shown if column is shown[0] or _has_values(table.rows[column.key])]
+    if not table.prose:
+        return [column.key for column in shown]
+    kept: list[str] = []
+    sentences = 0
+    for column in shown:
+        longest = 0
+        if not column.right_aligned and column.elide != "start":
+            longest = int(table.rows[column.key].cast(str).str.len_chars().max() or 0)  # type: ignore[arg-type]
+        sentences += longest > _WORD
+        if longest <= _WORD or sentences == 1:
+            kept.append(column.key)
+    return kept
+
+
+def _has_values(values: pl.Series) -> bool:
+    if values.null_count() == len(values):
+        return False
+    return values.dtype != pl.String or len(values) > _MOST_ASKED or bool((values != "").any())
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Source text around a line of a file: number and text of each line."""
+
+    path: Path
+    line: int
+    lines: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowDetail:
+    """One row of a table, whole.
+
+    Attributes:
+        title: Title of the table.
+        cells: Heading and text of each column.
+        excerpt: Source text of the line it names, where that is on this machine.
+    """
+
+    title: str
+    cells: tuple[tuple[str, str], ...]
+    excerpt: Excerpt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventDetail:
+    """Content of the detail pane for an event; all texts are untrusted.
+
+    Attributes:
+        row: Row in the event table.
+        name: Its name, whole.
+        fields: Label and value of each known figure.
+        launch: Row of the host call that launched it; None = not device work, or not recorded.
+        links: What it is linked with: launch or work first, what a sync waited for and delayed.
+        work: Rows of the device work it launched, first ones only.
+        work_count: How many there are in all.
+        chain: Rows that enclose the call, innermost first, Python frames left out.
+        frames: Rows of the Python frames that enclose it, innermost first.
+        excerpt: Source text, where the file is on this machine.
+        raw: The event as written in the file; empty when the format does not keep it.
+        raw_cut: How many characters of it were left out.
+    """
+
+    row: int
+    name: str
+    fields: tuple[tuple[str, str], ...]
+    launch: int | None
+    links: tuple[Link, ...]
+    work: tuple[int, ...]
+    work_count: int
+    chain: tuple[int, ...]
+    frames: tuple[int, ...]
+    excerpt: Excerpt | None
+    raw: str
+    raw_cut: int
+
+
+def describe(trace: Trace, row: int) -> EventDetail:
+    """Gather everything about an event."""
+    launch = int(trace.links.launch_of[row])
+    work = _launched_by(trace, row)
+    host = launch if launch >= 0 else row
+    enclosing = trace.ancestors(host)
+    python = trace.is_category("python_function")
+    frames = tuple(r for r in enclosing if python[r])
+    chain = tuple(r for r in enclosing if not python[r])
+    raw = trace.raw_event(row)
+    return EventDetail(
+        row=row,
+        name=trace.name(row),
+        fields=tuple(_fields(trace, row, launch)),
+        launch=launch if launch >= 0 else None,
+        links=links_of(trace, row, patient=True),
+        work=tuple(work[:_MOST_WORK].tolist()),
+        work_count=len(work),
+        chain=chain,
+        frames=frames,
+        excerpt=first_excerpt([trace.name(r) for r in frames], near=trace.info.path),
+        raw=raw[:_RAW_LIMIT],
+        raw_cut=max(0, len(raw) - _RAW_LIMIT),
+    )
+
+
+def _launched_by(trace: Trace, row: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the device work a call launched, in order of start."""
+    launches = trace.links.launches
+    index = int(np.searchsorted(launches, row))
+    if index >= len(launches) or launches[index] != row:
+        return np.empty(0, dtype=np.int64)
+    work = trace.device_work
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = work[trace.links.launch_of[work] == row]
+    return found
+
+
+def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
+    start, end = int(trace.starts[row]), int(trace.ends[row])
+    event = trace.events.row(row, named=True)
+    fields = [
+        ("category", str(event["category"])),
+        ("start", format_ns(start - trace.span[0]) + " after the start of the trace"),
+        ("duration", format_ns(end - start)),
+        ("track", trace.tracks[event["track"]].name),
+    ]
+    step = int(trace.steps.step_of[row])
+    if step >= 0:
+        fields.append(("step", str(trace.steps.numbers[step])))
+    if launch >= 0:
+        latency = start - int(trace.ends[launch])
+        fields.append(
+            ("launch latency", f"{format_ns(latency)} from the end of the launching call to the start here")
+        )
+    for key, label in (("correlation", "correlation"), ("external_id", "external id")):
+        if event[key] is not None and event[key] > 0:
+            fields.append((label, str(event[key])))
+    if event["bytes"] is not None:
+        size = event["bytes"]
+        rate = f", {format_bytes(size * 1e9 / (end - start))}/s" if end > start else ""
+        fields.append(("moved", f"{format_bytes(size)} ({format_count(size)} bytes){rate}"))
+    return fields
+
+
+def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | None:
+    """Return source text around the first line that is named and is on this machine.
+
+    Args:
+        texts: Names of frames, innermost first, or cells of a table; untrusted.
+        near: A path relative to which names are resolved.
+    """
+    for match in (match for text in texts for match in _LOCATION.finditer(text[:4096])):
+        digits = match["in_frame"] or match["in_site"]
+        path = _find_source(match["file"], near) if len(digits) < 8 else None
+        lines = _read_source(path) if path is not None else []
+        if path is not None and (line := int(digits)) <= len(lines):
+            # A frame names the first line of its function: the lines after it are more useful than those before.
+            before = _SOURCE_AROUND if match["in_site"] else 0
+            begin = max(0, line - 1 - before)
+            around = lines[begin : line + 2 * _SOURCE_AROUND - before]
+            return Excerpt(path, line, tuple(enumerate(around, begin + 1)))
+    return None
+
+
+def _find_source(name: str, near: Path | None) -> Path | None:
+    """Return the regular file named in a trace, if it exists; relative names also relative to the trace."""
+    tried = [Path(name)]
+    if near is not None and not tried[0].is_absolute():
+        tried.append(near.parent / name)
+    for path in tried:
+        try:
+            if path.is_file() and path.stat().st_size <= _SOURCE_LIMIT:
+                return path
+        except (OSError, ValueError):  # no permission, a name too long or with a zero byte: not there for us
+            continue
+    return None
+
+
+def _read_source(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # gone or unreadable since: the pane then shows no source
+        return []
+
+
+def _field(label: str, value: str, width: int, role: str = "text") -> list[Row]:
+    lines = wrap(sanitize(value), max(width - _DETAIL_LABEL - 1, 12))
+    heads = [fit_text(label, _DETAIL_LABEL), *[" " * _DETAIL_LABEL] * (len(lines) - 1)]
+    return [[(head + " ", "dim"), (line, role)] for head, line in zip(heads, lines, strict=True)]
+
+
+def _section(title: str) -> list[Row]:
+    return [[], [(title, "title")]]
+
+
+def row_detail_rows(detail: RowDetail, width: int) -> list[Row]:
+    """Return the cells of a row below one another, each whole, and the source that they name."""
+    rows: list[Row] = [[(line, "title")] for line in wrap(sanitize(detail.title), width)]
+    for label, value in detail.cells:
+        rows += _field(sanitize(label), value, width, "strong")
+    if detail.excerpt is not None:
+        rows += _excerpt_rows(detail.excerpt, width)
+    return rows
+
+
+def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
+    """Return all that is known about an event: figures, links, what encloses it, source, raw text."""
+    rows: list[Row] = [[(line, "strong")] for line in wrap(sanitize(event.name), width)]
+    for label, value in event.fields:
+        rows += _field(label, value, width)
+    if event.launch is not None:
+        rows += _section("launched by  (l jumps there)")
+        rows += _named(trace, event.launch, width)
+    if event.work:
+        count = (
+            f"{format_count(event.work_count)} device events" if event.work_count > 1 else "one device event"
+        )
+        rows += _section(f"launched {count}  (l jumps to the first)")
+        for row in event.work:
+            rows += _named(trace, row, width)
+        if event.work_count > len(event.work):
+            rows.append([(f"  and {format_count(event.work_count - len(event.work))} more", "dim")])
+    for link in event.links:
+        if link.way not in ("launches", "launched by"):
+            key_name = "l" if link is event.links[0] else "L"
+            rows += _section(f"{link.way}  ({key_name} jumps there)")
+            rows += _named(trace, link.row, width)
+            said = link_words(trace, event.row, link).rpartition(", ")[2]
+            rows.append([(" " * 11 + said, "dim")])
+    if event.chain:
+        rows += _section(
+            "enclosed by, innermost first" + ("" if event.launch is None else " (of its launch)")
+        )
+        for row in event.chain[:_MOST_FRAMES]:
+            rows += _named(trace, row, width)
+    if event.frames:
+        rows += _section("Python stack, innermost first (line = first line of the function)")
+        for row in event.frames[:_MOST_FRAMES]:
+            rows += [[("  " + line, "text")] for line in wrap(sanitize(trace.name(row)), max(width - 2, 8))]
+    if event.excerpt is not None:
+        rows += _excerpt_rows(event.excerpt, width)
+    rows += _section("raw")
+    if not event.raw:
+        rows.append([("this format has no raw text", "dim")])
+    for raw in event.raw.splitlines():
+        rows += [[(line, "dim")] for line in chop_cells(sanitize(raw.expandtabs(4)), max(width, 8))]
+    if event.raw_cut:
+        rows.append([(f"… {format_count(event.raw_cut)} more characters", "warn")])
+    return rows
+
+
+def _named(trace: Trace, row: int, width: int) -> list[Row]:
+    """One event in a line: duration, category, name."""
+    duration = format_ns(int(trace.ends[row] - trace.starts[row]))
+    head = f"{duration:>9}  "
+    lines = wrap(sanitize(trace.name(row)), max(width - len(head), 12), most=2)
+    rows: list[Row] = [[(head, "dim"), (lines[0], "text")]]
+    return rows + [[(" " * len(head), "dim"), (line, "text")] for line in lines[1:]]
+
+
+def _excerpt_rows(excerpt: Excerpt, width: int) -> list[Row]:
+    rows = _section(f"source  {sanitize(str(excerpt.path))}:{excerpt.line}")
+    for number, text in excerpt.lines:
+        here = number == excerpt.line
+        line = f"{'▸' if here else ' '}{number:>6}  {sanitize(text.expandtabs(4))}"
+        rows.append([(fit_text(line, width), "strong" if here else "dim")])
+    return rows

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -25,6 +26,8 @@ from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.help import Tour
+
+_everywhere = partial(key, group="Everywhere")
 
 
 class Navigator:
@@ -144,50 +147,33 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
     DEFAULT_MODE = "first"
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
+        _everywhere(
             "question_mark,f1",
             "help",
             "help",
             "Show the keys and terms of this screen",
             id="app.help",
-            group="Everywhere",
             display="?",
         ),
-        key(
+        _everywhere(
             "ctrl+p",
             "command_palette",
             "commands",
             "Search commands, scenarios, sessions and traces",
             id="app.palette",
-            group="Everywhere",
             display="ctrl+p",
         ),
-        key(
-            "ctrl+o",
-            "jump",
-            "jump",
-            "Jump to a pane by its letter",
-            id="app.jump",
-            group="Everywhere",
-            show=False,
-        ),
-        key(
-            "ctrl+t",
-            "tour",
-            "tour",
-            "Take a five-step tour on recorded samples",
-            id="app.tour",
-            group="Everywhere",
-            show=False,
+        _everywhere("ctrl+o", "jump", "jump", "Jump to a pane by its letter", id="app.jump", show=False),
+        _everywhere(
+            "ctrl+t", "tour", "tour", "Take a five-step tour on recorded samples", id="app.tour", show=False
         ),
         *TERMINAL_KEYS,
-        key(
+        _everywhere(
             "ctrl+q,ctrl+c",
             "leave_all",
             "quit",
             "Quit tuiprof; runs continue",
             id="app.quit",
-            group="Everywhere",
             show=False,
             priority=True,
         ),
@@ -260,7 +246,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         )
 
     def on_mount(self) -> None:
-        """Tell what of the configuration could not be used."""
+        """Report what of the configuration could not be used."""
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
             self.notify(problem, title="configuration", severity="warning", timeout=12)
@@ -288,7 +274,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         ]
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        """Say which keys of the configuration collide."""
+        """Report which keys of the configuration collide."""
         ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
         text = f"[keys] takes the key of: {ids}"
         if text not in self._problems:
@@ -353,7 +339,7 @@ def run_app(start: Start) -> int:
     if start.path is not None and start.view in ("live", "replay"):
         from tuiprof.session.store.folders import Session
 
-        Session(start.path)  # a session that cannot be read is said on a clean terminal
+        Session(start.path)  # a session that cannot be read is reported on a clean terminal
     app = TuiprofApp(start)
     gc.freeze()  # scanning what was imported is half of every full collection, in which no key is answered
     code = app.run()

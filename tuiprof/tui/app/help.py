@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -27,6 +28,9 @@ from tuiprof.tui.terminal.keys import key
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.app import TuiprofApp
+
+_help = partial(key, group="Help")
+_tour = partial(key, group="Tour")
 
 _EVERYWHERE: Final = "Everywhere"
 #: Textual's own keys, which have neither a group nor an id.
@@ -48,28 +52,12 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     CSS_PATH = "help.tcss"
     AUTO_FOCUS = ""  # a page that is focused after it was drawn is drawn twice
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "escape,q,question_mark",
-            "close",
-            "close",
-            "Close the help",
-            id="help.close",
-            group="Help",
-            display="esc",
-        ),
-        key("i", "ids", "ids", "Show or hide the ids for the configuration", id="help.ids", group="Help"),
-        key("up,k", "scroll(-1)", "up", "One line up", id="help.up", group="Help", show=False),
-        key("down,j", "scroll(1)", "down", "One line down", id="help.down", group="Help", show=False),
-        key("pageup", "scroll(-10)", "page up", "Ten lines up", id="help.page_up", group="Help", show=False),
-        key(
-            "pagedown,space",
-            "scroll(10)",
-            "page down",
-            "Ten lines down",
-            id="help.page_down",
-            group="Help",
-            show=False,
-        ),
+        _help("escape,q,question_mark", "close", "close", "Close the help", id="help.close", display="esc"),
+        _help("i", "ids", "ids", "Show or hide the ids for the configuration", id="help.ids"),
+        _help("up,k", "scroll(-1)", "up", "One line up", id="help.up", show=False),
+        _help("down,j", "scroll(1)", "down", "One line down", id="help.down", show=False),
+        _help("pageup", "scroll(-10)", "page up", "Ten lines up", id="help.page_up", show=False),
+        _help("pagedown,space", "scroll(10)", "page down", "Ten lines down", id="help.page_down", show=False),
     ]
 
     def __init__(self, about: Screen[Any]) -> None:
@@ -136,11 +124,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the page.
-
-        Args:
-            lines: Lines; negative = up.
-        """
+        """Scroll the page by lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
@@ -284,11 +268,9 @@ class TourCard(Static, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter,space", "go(1)", "next", "Go to the next step of the tour", id="tour.next", group="Tour"),
-        key(
-            "backspace", "go(-1)", "back", "Go to the previous step of the tour", id="tour.back", group="Tour"
-        ),
-        key("escape", "end", "end the tour", "End the tour", id="tour.end", group="Tour"),
+        _tour("enter,space", "go(1)", "next", "Go to the next step of the tour", id="tour.next"),
+        _tour("backspace", "go(-1)", "back", "Go to the previous step of the tour", id="tour.back"),
+        _tour("escape", "end", "end the tour", "End the tour", id="tour.end"),
     ]
 
     def __init__(self, tour: Tour) -> None:
@@ -333,11 +315,7 @@ class TourCard(Static, can_focus=True):
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 
     def action_go(self, by: int) -> None:
-        """Go to another step.
-
-        Args:
-            by: 1 = the next, -1 = the one before.
-        """
+        """Go to another step."""
         self._tour.go(self._tour.index + by)
 
     def action_end(self) -> None:

@@ -31,9 +31,8 @@ from tuiprof.session.store.output import OutputReader, trouble
 from tuiprof.session.store.status import Status
 from tuiprof.system.own_process import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
-from tuiprof.tui.live.device_panel import one_line
-from tuiprof.tui.live.phase_bar import phase_line, phases_of
-from tuiprof.tui.live.view import View, alert_row, device_views, phases, stats_in_view, stats_row
+from tuiprof.tui.live.devices import device_views, one_line
+from tuiprof.tui.live.view import View, alert_row, phase_line, phases, phases_of, stats_in_view, stats_row
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
 
@@ -199,11 +198,7 @@ def _quiet_keys() -> Iterator[None]:
 
 
 def watch(session: Session) -> str:
-    """Show a run until it is over or the user leaves.
-
-    Returns:
-        ``over``, ``left`` (it continues), or ``dashboard`` (the user wants the full screen).
-    """
+    """Show a run until it is ``over``, the user ``left`` it (it continues), or wants the full ``dashboard``."""
     asked: list[int] = []
 
     # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.

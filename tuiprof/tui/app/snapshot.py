@@ -23,7 +23,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
@@ -43,7 +43,6 @@ class Shot:
     """Content of a snapshot.
 
     Attributes:
-        start: The screen.
         columns: Width, cells.
         lines: Height, cells.
         step: Number of the selected step; None = none.

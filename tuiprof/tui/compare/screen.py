@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -15,8 +16,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Progress
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
@@ -53,20 +53,18 @@ class CompareScreen(Screen[None]):
         key("escape", "give_up", "cancel", "Stop opening", id="compare.cancel", group="Compare"),
     ]
 
+    @dataclass(eq=False)
     class Opened(Message):
         """Both are open and compared, and the modules that show them are imported."""
 
-        def __init__(self, found: Comparison, view: type[CompareView]) -> None:
-            super().__init__()
-            self.found = found
-            self.view = view
+        found: Comparison
+        view: type[CompareView]
 
+    @dataclass(eq=False)
     class Failed(Message):
         """They cannot be compared."""
 
-        def __init__(self, error: TuiprofError) -> None:
-            super().__init__()
-            self.error = error
+        error: TuiprofError
 
     def __init__(self, before: str | Path, after: str | Path, *, root: Path | None = None) -> None:
         super().__init__()
@@ -77,7 +75,7 @@ class CompareScreen(Screen[None]):
         self._opening = True
 
     def compose(self) -> ComposeResult:
-        """The panel that loads; the comparison takes its place."""
+        """The loading panel; the comparison replaces it."""
         yield LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
         yield KeyBar()
 
@@ -93,10 +91,10 @@ class CompareScreen(Screen[None]):
         """In the worker's thread: read one trace, telling how far that is."""
         from tuiprof import formats
 
-        def tell(done: int, total: int) -> None:
+        def advance(done: int, total: int) -> None:
             self.post_message(LoadingPanel.Moved(Progress(done, total)))
 
-        return formats.open_trace(path, progress=tell, cancelled=self._stop.is_set)
+        return formats.open_trace(path, progress=advance, cancelled=self._stop.is_set)
 
     def _open(self) -> None:
         """In a thread: open both, compare them, and import what shows it."""

@@ -9,23 +9,30 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.getters import query_one
 from textual.message import Message
 
 from tuiprof.comparison.sides import both_step_times
 from tuiprof.model.report import Table
 from tuiprof.tui.answers.answer_pane import AnswerPane
-from tuiprof.tui.compare.change_digest import ChangeDigest
-from tuiprof.tui.compare.step_pair import StepPair, StepSeries
-from tuiprof.tui.compare.timeline_pair import TimelinePair
-from tuiprof.tui.compare.view import Comparison, head_row, tabs_of, why_rows
+from tuiprof.tui.compare.charts import ChangeDigest, StepPair
+from tuiprof.tui.compare.view import (
+    Comparison,
+    counterpart,
+    head_row,
+    matched_row,
+    shift_between,
+    tabs_of,
+    why_rows,
+)
+from tuiprof.tui.dialogs.dialog import ReadingScreen, answer_paragraphs
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.timeline.keys import KEYS as TRACE_KEYS
-from tuiprof.tui.timeline.search_line import SearchLine
-from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.navigation import KEYS as TRACE_KEYS
+from tuiprof.tui.timeline.timeline import SearchLine, Timeline
 from tuiprof.tui.widgets.bars import TabBar
-from tuiprof.tui.widgets.lines import Painted, VerdictLine
+from tuiprof.tui.widgets.lines import Painted, Row, VerdictLine, fit
 from tuiprof.tui.widgets.table import VirtualTable
 
 #: Minimum width to show the largest changes beside the table.
@@ -52,6 +59,126 @@ KEYS: Final[tuple[Binding, ...]] = (
 )
 
 
+class TimelinePair(Vertical):
+    """The timelines of both traces above one another, and a line on the event that is chosen.
+
+    Args:
+        lanes: Lanes of both traces; None = there is nothing to show.
+
+    Attributes:
+        shift: How much later an instant of the second trace is than the one above it, ns.
+    """
+
+    def __init__(self, lanes: tuple[Lanes, Lanes] | None, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._lanes = lanes
+        self.shift = 0
+
+    def compose(self) -> ComposeResult:
+        """Before, after, and the line below."""
+        yield Timeline(id="timeline-before")
+        yield Timeline(id="timeline-after")
+        yield Painted(id="compare-match")
+
+    def on_mount(self) -> None:
+        """Show both traces, the begins of their first steps below one another."""
+        if self._lanes is not None:
+            self.shift = shift_between(*(lanes.trace for lanes in self._lanes))
+            for timeline, lanes, extent in zip(
+                self.both, self._lanes, self._extents(self._lanes), strict=True
+            ):
+                timeline.state.show(lanes, extent)
+        for timeline, caption in zip(self.both, ("before", "after"), strict=True):
+            timeline.state.caption = caption
+        self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one is enough for both
+        self._show_line(
+            [(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")]
+        )
+
+    @property
+    def both(self) -> tuple[Timeline, Timeline]:
+        """Before and after."""
+        return self.query_one("#timeline-before", Timeline), self.query_one("#timeline-after", Timeline)
+
+    @property
+    def focused(self) -> Timeline:
+        """The timeline that has the focus, else the first."""
+        before, after = self.both
+        return after if after.has_focus else before
+
+    def set_height(self, lines: int) -> None:
+        """Set the height of each timeline, as far as there are lanes."""
+        most = max(timeline.state.lane_count for timeline in self.both) + 3
+        for timeline in self.both:
+            timeline.styles.height = max(3, min(lines, most))
+
+    def _show_line(self, row: Row) -> None:
+        self.query_one("#compare-match", Painted).paint(lambda width, _h: [fit(row, width)])
+
+    # -- moving together -----------------------------------------------------------------------------------
+
+    def _extents(self, both: tuple[Lanes, Lanes]) -> list[tuple[int, int]]:
+        """Return between which instants each timeline moves: both show the same stretch, whichever is longer."""
+        (low, high), (first, last) = (lanes.trace.span for lanes in both)
+        begin, end = min(low, first - self.shift), max(high, last - self.shift)
+        return [(begin + by, end + by) for by in (0, self.shift)]
+
+    def _align(self, lanes: tuple[Lanes, Lanes], shift: int, leading: int) -> None:
+        """Put other instants below one another; the leading timeline keeps its range."""
+        self.shift = shift
+        for timeline, extent in zip(self.both, self._extents(lanes), strict=True):
+            timeline.state.stretch(*extent)
+        self._follow(leading)
+
+    def _follow(self, leading: int) -> None:
+        """Show in one timeline the stretch that the other shows."""
+        moved, other = self.both[leading].state, self.both[1 - leading].state
+        by, view = self.shift if leading == 0 else -self.shift, other.view
+        if moved.view.columns == view.columns:
+            view = view.over_range(moved.view.low + by, moved.view.high + by)
+        other.follow(view, moved.cursor + by)
+
+    def on_timeline_moved(self, message: Timeline.Moved) -> None:
+        """Move the other timeline along."""
+        message.stop()
+        if self._lanes is not None:
+            self._follow(self.both.index(message.timeline))
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def on_timeline_chose(self, message: Timeline.Chose) -> None:
+        """Mark the same work in the other timeline, and show how it changed."""
+        message.stop()
+        if self._lanes is None or message.row is None:
+            return
+        here = self.both.index(message.timeline)
+        mine, theirs = self._lanes[here].trace, self._lanes[1 - here].trace
+        other = counterpart(mine, message.row, theirs)
+        self.both[1 - here].state.mark_event(other)
+        if other is not None:
+            later = int(theirs.starts[other] - mine.starts[message.row])
+            self._align(self._lanes, later if here == 0 else -later, here)
+        pair = (message.row, other) if here == 0 else (other, message.row)
+        self._show_line(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
+
+    def on_timeline_opened(self, message: Timeline.Opened) -> None:
+        """Enter on an event chooses it; there are no details here."""
+        message.stop()
+
+    def clear(self) -> bool:
+        """Select, measure and choose nothing, and align the first steps; return whether there was something."""
+        state = self.focused.state
+        if state.chosen_range is None and state.event is None:
+            return False
+        for timeline in self.both:
+            timeline.state.clear_range()
+            timeline.state.mark_event(None)
+        if self._lanes is not None:
+            self._align(self._lanes, shift_between(*(lanes.trace for lanes in self._lanes)), 0)
+            self._show_line([(" the first steps are aligned", "dim")])
+        return True
+
+
 class CompareView(Vertical):
     """Shows a comparison; both timelines are operated together.
 
@@ -67,6 +194,9 @@ class CompareView(Vertical):
 
     class Swapped(Message):
         """Before and after are to change places."""
+
+    pair = query_one(TimelinePair)
+    pane = query_one(AnswerPane)
 
     def __init__(self, found: Comparison) -> None:
         super().__init__()
@@ -100,19 +230,9 @@ class CompareView(Vertical):
             lambda width, height: why_rows(found.report, width, height or self._lines_of_why)
         )
         before, after, source = both_step_times(found.before, found.after)
-        self.query_one(StepPair).show((StepSeries("before", before), StepSeries("after", after)), source)
+        self.query_one(StepPair).show(before, after, source)
         self._show_table()
         self.pane.take_focus()
-
-    @property
-    def pair(self) -> TimelinePair:
-        """Both timelines."""
-        return self.query_one(TimelinePair)
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The table."""
-        return self.query_one(AnswerPane)
 
     def on_resize(self, event: events.Resize) -> None:
         """Give each part the lines there are for it."""
@@ -120,16 +240,15 @@ class CompareView(Vertical):
         self.set_class(height < _BOTH, "-one-of-both")
         self._lines_of_why = 1 if height < 28 else 2
         self.query_one(ChangeDigest).display = width >= _DIGEST
-        steps = 2 if height < 28 else 5 if height < 44 else 7
-        self.query_one(StepPair).styles.height = steps
         self._size_timelines()
 
     def _size_timelines(self) -> None:
         width, height = self.size
         steps = 2 if height < 28 else 5 if height < 44 else 7
+        self.query_one(StepPair).styles.height = steps
         above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
         room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
-        self.pair.set_height(max(3, min(room // 2, self.pair.most_lines)))
+        self.pair.set_height(room // 2)
 
     # -- tables --------------------------------------------------------------------------------------------
 
@@ -216,7 +335,7 @@ class CompareView(Vertical):
         timeline.show_event(int(row))
 
     def action_timelines(self) -> None:
-        """Show the timelines in the place of the table, or the table again; with room for both, go there."""
+        """Show the timelines instead of the table, or the table again; with room for both, focus them."""
         if self.has_class("-one-of-both"):
             self.toggle_class("-timelines")
         before, after = self.pair.both
@@ -226,7 +345,7 @@ class CompareView(Vertical):
             before.focus()
 
     def action_swap(self) -> None:
-        """Let before and after change places."""
+        """Swap before and after."""
         self.post_message(self.Swapped())
 
     def action_escape(self) -> None:

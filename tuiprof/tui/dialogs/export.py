@@ -251,7 +251,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.post_message(self.Done(path, problem, exists))
 
     def on_export_screen_done(self, message: Done) -> None:
-        """Say why nothing was written, or close and say where the file is."""
+        """Show why nothing was written, or close and show where the file is."""
         if message.problem:
             self._problem = message.problem
             self._confirmed = message.path if message.exists else None
@@ -261,7 +261,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.dismiss(message.path)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong in a worker."""
+        """Report what went wrong in a worker."""
         tell_worker_error(self, event)
 
     def action_close(self) -> None:

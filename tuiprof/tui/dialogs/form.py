@@ -49,7 +49,7 @@ class _Parses(Validator):
 
 
 class _Check(Checkbox):
-    """A box to tick: ``[x]`` or ``[ ]``, so that the sign says it without its colour."""
+    """A box to tick: ``[x]`` or ``[ ]``, readable without colour."""
 
     BUTTON_LEFT = BUTTON_RIGHT = ""
     BUTTON_INNER = "   "  # as wide as the sign that is drawn
@@ -77,10 +77,9 @@ class Text:
     """A line to type.
 
     Attributes:
-        name: Name of its value.
-        label: Said above it; empty = nothing.
+        label: Text above it; empty = none.
         value: What it holds at first.
-        placeholder: Said while it is empty.
+        placeholder: Shown while it is empty.
         parse: Makes its value of the text.
         suggester: Completes the input.
         replace: The first key typed replaces what it holds, instead of adding to its end.
@@ -107,7 +106,7 @@ class Text:
         )
 
     def read(self, form: Screen[Any]) -> Any:
-        """Return what the field says; only when nothing is wrong with it."""
+        """Return the value; only when nothing is wrong with it."""
         return self.parse(form.query_one(f"#{self.name}", Input).value.strip())
 
 
@@ -124,7 +123,7 @@ class Tick:
         return _Check(self.text, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> bool:
-        """Return what the field says."""
+        """Return the value."""
         return form.query_one(f"#{self.name}", _Check).value
 
 
@@ -142,7 +141,7 @@ class OneOf:
         return RadioSet(*buttons, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> str:
-        """Return what the field says."""
+        """Return the value."""
         return self.options[max(0, form.query_one(f"#{self.name}", RadioSet).pressed_index)]
 
 
@@ -152,7 +151,7 @@ PRESET_LABEL: Final = "preset — fit: as published on an accelerator, small on 
 
 
 def whole(problem: str, low: int, high: float = float("inf")) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``low`` to ``high`` that says ``problem`` of anything else."""
+    """Return a parser of whole numbers from ``low`` to ``high`` that fails with ``problem``."""
 
     def parse(text: str) -> int:
         if text.isdecimal() and low <= int(text) <= high:
@@ -189,11 +188,10 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
     """Returns the values of its fields, or None. A form consists of its keys, a list of fields and their result.
 
     Args:
-        title: Title.
         fields: From top to bottom.
         answer: Makes the answer of the fields' values, given by name; called only when nothing is wrong with them.
-        hint: Said below the fields while they are filled in; None = what is wrong with them. On enter that is said
-            in any case.
+        hint: Shown below the fields while they are filled in; None = what is wrong with them. On enter that is
+            shown in any case.
     """
 
     CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name would be resolved next to the subclass
@@ -262,12 +260,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 class TextForm(Form[str], inherit_bindings=False):
     """Answers what was typed in its one field, or None.
 
-    Args:
-        title: Title.
-        value: What the field holds at first.
-        placeholder: Said while nothing is typed.
-        hint: Said below the field.
-        problem: Returns the error in a text; empty = none.
+    ``hint`` stands below the field; ``problem`` returns the error in a text, empty = none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
@@ -318,11 +311,7 @@ class PathForm(Form[Path], inherit_bindings=False):
 
 
 def _existing(text: str) -> Path:
-    """Return the path of a file or session.
-
-    Raises:
-        ValueError: It cannot be opened; says why.
-    """
+    """Return the path of a file or session, or raise ValueError with the reason."""
     path = typed_path(text)
     if not text:
         raise ValueError("type a path; tab completes it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,8 +15,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
@@ -28,53 +28,37 @@ if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
     from tuiprof.tui.fleet.view import HeatMap
 
+_ranks = partial(key, group="Ranks")
+
 
 class RankMap(Lines, can_focus=True):
     """Ranks from top to bottom, steps from left to right."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "move(-1, 0)", "up", "Rank above", id="fleet.up", group="Ranks", show=False),
-        key("down,j", "move(1, 0)", "down", "Rank below", id="fleet.down", group="Ranks", show=False),
-        key("left,h", "move(0, -1)", "left", "Previous step", id="fleet.left", group="Ranks", show=False),
-        key("right,l", "move(0, 1)", "right", "Next step", id="fleet.right", group="Ranks", show=False),
-        key(
-            "pageup",
-            "page(-1)",
-            "page up",
-            "One page up",
-            id="fleet.page_up",
-            group="Ranks",
-            show=False,
-        ),
-        key(
-            "pagedown",
-            "page(1)",
-            "page down",
-            "One page down",
-            id="fleet.page_down",
-            group="Ranks",
-            show=False,
-        ),
-        key(
+        _ranks("up,k", "move(-1, 0)", "up", "Rank above", id="fleet.up", show=False),
+        _ranks("down,j", "move(1, 0)", "down", "Rank below", id="fleet.down", show=False),
+        _ranks("left,h", "move(0, -1)", "left", "Previous step", id="fleet.left", show=False),
+        _ranks("right,l", "move(0, 1)", "right", "Next step", id="fleet.right", show=False),
+        _ranks("pageup", "page(-1)", "page up", "One page up", id="fleet.page_up", show=False),
+        _ranks("pagedown", "page(1)", "page down", "One page down", id="fleet.page_down", show=False),
+        _ranks(
             "plus,equals_sign",
             "magnify(1)",
             "zoom in",
             "Zoom in: fewer ranks and steps per cell",
             id="fleet.closer",
-            group="Ranks",
             display="+",
         ),
-        key(
+        _ranks(
             "minus",
             "magnify(-1)",
             "zoom out",
             "Zoom out: more ranks and steps per cell",
             id="fleet.farther",
-            group="Ranks",
             display="-",
         ),
-        key("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort", group="Ranks"),
-        key("x", "latest", "latest", "Go to the latest rank and step", id="fleet.latest", group="Ranks"),
+        _ranks("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort"),
+        _ranks("x", "latest", "latest", "Go to the latest rank and step", id="fleet.latest"),
     ]
 
     def __init__(self, shown: HeatMap) -> None:
@@ -115,11 +99,7 @@ class RankMap(Lines, can_focus=True):
 
 
 class FleetScreen(Screen[None]):
-    """Shows the ranks of a job.
-
-    Args:
-        folder: The folder of their traces.
-    """
+    """Shows the ranks of a job, from the folder of their traces."""
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
@@ -131,15 +111,8 @@ class FleetScreen(Screen[None]):
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "enter",
-            "open",
-            "open",
-            "Open the trace of this rank at this step",
-            id="fleet.open",
-            group="Ranks",
-        ),
-        key("q,escape", "leave", "close", "Close the ranks", id="fleet.close", group="Ranks"),
+        _ranks("enter", "open", "open", "Open the trace of this rank at this step", id="fleet.open"),
+        _ranks("q,escape", "leave", "close", "Close the ranks", id="fleet.close"),
     ]
 
     class Read(Message):
@@ -179,9 +152,7 @@ class FleetScreen(Screen[None]):
         """In a thread: read all ranks in processes."""
         try:
             from tuiprof.fleet.fleet import Fleet
-            from tuiprof.fleet.gather import gather
-            from tuiprof.fleet.processes import Processes, affordable
-            from tuiprof.fleet.task import File
+            from tuiprof.fleet.gather import File, Processes, affordable, gather
             from tuiprof.formats import Cancelled, open_set
 
             found = open_set(self._place).files

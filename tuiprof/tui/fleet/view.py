@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.model.units import format_change, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, fit
+from tuiprof.tui.widgets.spans import Row, fit, merge
 
 if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
@@ -149,7 +149,7 @@ class HeatMap:
         for column, level in enumerate(levels.tolist()):
             role = next((role for share, role in _ROLES if level >= share * _LEVELS), "faint")
             spans.append((glyphs.EIGHTHS_UP[level] * self._wide, "cursor" if column == cursor else role))
-        return _joined(spans)
+        return merge(spans)
 
     def _levels(self, by_ranks: int, by_steps: int) -> Ints:
         """Return the level of each cell in sight, 0 to 8, shape ``(lines, columns)``."""
@@ -198,14 +198,3 @@ class HeatMap:
         cell = self._late[rows, column : column + by_steps]
         inner, step = np.unravel_index(int(cell.argmax()), cell.shape)
         return int(rows[inner]), column + int(step)
-
-
-def _joined(spans: Row) -> Row:
-    """Join neighbours of one role, so that a line is few spans."""
-    joined: Row = []
-    for text, role in spans:
-        if joined and joined[-1][1] == role:
-            joined[-1] = (joined[-1][0] + text, role)
-        else:
-            joined.append((text, role))
-    return joined

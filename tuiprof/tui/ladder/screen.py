@@ -114,7 +114,7 @@ class LadderShelf:
         Raises:
             TuiprofError: Its folder cannot be read.
         """
-        from tuiprof.ladder.process import last_words, runner_of
+        from tuiprof.ladder.runner import last_words, runner_of
         from tuiprof.ladder.state import LadderRun
 
         meta = LadderRun(folder).meta
@@ -143,7 +143,7 @@ class LadderShelf:
         from tuiprof.ladder.runner import plan
         from tuiprof.ladder.scenarios import find_ladder
         from tuiprof.session.run.interpreter import facts
-        from tuiprof.telemetry.hardware import find_hardware
+        from tuiprof.telemetry import find_hardware
 
         found = find_ladder(self._name, self._start.scenarios)
         known = facts(self._start.python)
@@ -166,12 +166,7 @@ class LadderShelf:
 
 
 class LadderScreen(Screen[None], inherit_bindings=False):
-    """One ladder.
-
-    Args:
-        name: Its name.
-        folder: One that was measured; None = the newest of that name, else what could be measured.
-    """
+    """One ladder: as measured in a folder, else the newest of its name, else what could be measured."""
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
@@ -331,7 +326,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     # -- what the keys do --------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now."""
+        """Return whether a key works now."""
         view = self._view
         running = view is not None and view.running
         if action in ("run", "new"):
@@ -350,7 +345,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         return True
 
     def action_run(self) -> None:
-        """Go on with what was stopped; else ask how to measure, and measure."""
+        """Resume what was stopped; else ask how to measure, and measure."""
         view = self._view
         if view is not None and view.folder is not None and view.done < view.total:
             self._resume(view.folder)
@@ -385,20 +380,20 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._resume(folder)
 
     def _resume(self, folder: Path) -> None:
-        from tuiprof.ladder.process import start
+        from tuiprof.ladder.runner import start_in_background
         from tuiprof.ladder.state import LadderRun
 
         with self.app.telling_errors():
-            self._child = start(LadderRun(folder))
+            self._child = start_in_background(LadderRun(folder))
             self._asked = 0
             self._look()
 
     def action_stop(self) -> None:
         """Stop after the current trial; the second time, immediately."""
-        from tuiprof.ladder.process import stop
+        from tuiprof.ladder.runner import stop_runner
 
         folder = self._folder
-        if folder is not None and stop(folder):
+        if folder is not None and stop_runner(folder):
             self._asked += 1
             text = "stops after this trial; press again to stop now" if self._asked == 1 else "stopping"
             self.app.notify(text, timeout=4)
@@ -438,7 +433,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.reading import SourceScreen
+        from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if self._view is not None:
             rung = self._rung
@@ -476,11 +471,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self.app.notify(f"written: {path.absolute()}", timeout=6)
 
     def action_measured(self, by: int) -> None:
-        """Show an older or a newer measurement.
-
-        Args:
-            by: 1 = older, −1 = newer.
-        """
+        """Show an older (1) or a newer (−1) measurement."""
         self._at += by
         self._view = None
         self.query_one("#rungs", Choices).show([])
@@ -490,6 +481,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         """Go back; the measurement continues."""
         if self._view is not None and self._view.running:
             self.app.notify(
-                f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last",
+                f"Measuring {self._ladder} continues. Come back here, or: tuiprof ladder --resume last"
             )
         self.app.go.back()

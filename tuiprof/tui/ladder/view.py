@@ -10,15 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tuiprof.ladder.kernels import kernel_words, range_words
-from tuiprof.ladder.report import between
+from tuiprof.ladder.report import between, kernel_words, range_words
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread, when, wrap
+from tuiprof.tui.widgets.spans import Choice, Row, fit, merge, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, Trial
@@ -35,12 +34,7 @@ Ratio = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A logarithmic scale.
-
-    Attributes:
-        low: The smallest ratio on it.
-        high: The largest.
-    """
+    """A logarithmic scale from the smallest to the largest ratio."""
 
     low: float
     high: float
@@ -54,11 +48,7 @@ class Scale:
 
 
 def scale_of(ratios: Iterable[Ratio]) -> Scale | None:
-    """Return a scale that holds all intervals and 1; None = there is nothing to show.
-
-    Args:
-        ratios: Value, lower and upper end of each.
-    """
+    """Return a scale that holds all intervals and 1; None = there is nothing to show."""
     ends = [end for _, low, high in ratios for end in (low, high) if end > 0]
     if not ends:
         return None
@@ -86,13 +76,7 @@ def forest_row(scale: Scale, ratio: Ratio | None, role: str, width: int) -> Row:
         for column in range(low, high + 1):
             cells[column] = (glyphs.RULE, role)
         cells[value] = (glyphs.OUTLIER, role)
-    row: Row = []
-    for text, kind in cells:
-        if row and row[-1][1] == kind:
-            row[-1] = (row[-1][0] + text, kind)
-        else:
-            row.append((text, kind))
-    return row
+    return merge(cells)
 
 
 _ROLES = {
@@ -129,9 +113,7 @@ class RungRow:
     """One rung.
 
     Attributes:
-        name: Its variant.
         against: The variant it builds on, else its baseline; empty = it is the first.
-        word: The verdict.
         published: The publication's figures.
         step_ns: Step time; None = not measured.
         step_interval: Its interval in words.
@@ -176,7 +158,6 @@ class LadderView:
     Attributes:
         meta: What is kept of it; of one that was not begun, the plan.
         folder: Its folder; None = it was not begun.
-        rows: The rungs.
         verdict: One sentence.
         level: Its level.
         done: Trials that are over.
@@ -369,7 +350,7 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
         ):
             continue
         cells = _interval_cells(view) if column[0] == "interval" else column[2]
-        # A drawn interval says more than the spread and the number of launches.
+        # A drawn interval is more telling than the spread and the number of launches.
         if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
             kept.append((column[0], column[1], cells))
             room -= cells

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, Summary
     from tuiprof.session.store.meta import Scenario
-    from tuiprof.session.store.summary import Summary
     from tuiprof.telemetry import Device
 
 #: So many of the newest sessions are listed; older ones open by their name.
@@ -63,7 +62,7 @@ class Library:
         return path if path.is_file() else None
 
     def read_example(self, cancelled: Callable[[], bool]) -> None:
-        """Read what the example says first; takes seconds unless it was read before."""
+        """Read the main finding of the example; takes seconds unless it was read before."""
         from tuiprof.comparison.headline import ask
 
         if self.example is not None and not self._example:
@@ -117,21 +116,21 @@ class Library:
         self._known = {session.id: session for session in sessions}
         labels = {session.id: read_labels(Path(session.path)) for session in sessions}
         self._measured.look(self.root)
-        scan = scenarios.scan(self._extra)
+        scan, facts = scenarios.scan(self._extra), self._facts
         return Shelf(
             ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
             problems=tuple(str(problem) for problem in scan.problems),
             sessions=tuple(sessions),
             traces=tuple(sample_traces()),
-            machine=self._machine(),
+            machine=facts.sentence if facts is not None else "",
             root=self.root,
             labels={id_: label for id_, label in labels.items() if label != Labels()},
             sizes={session.id: self._sizes[session.id] for session in sessions},
             total_bytes=sum(self._sizes[session.id] for session in sessions) + self._measured.ladder_bytes,
             commands=tuple(self._last_commands(sessions)),
             captured=captured(sessions[:_WITH_TRACES]),
-            python=self._facts.python if self._facts is not None else "",
-            prefix=self._facts.prefix if self._facts is not None else "",
+            python=facts.python if facts is not None else "",
+            prefix=facts.prefix if facts is not None else "",
             example=self._example,
         )
 
@@ -149,10 +148,7 @@ class Library:
                 return
 
     def run(self, argv: tuple[str, ...], cwd: Path, capture: str, *, stack: bool = False) -> Session:
-        """Start a command.
-
-        Returns:
-            The session, running.
+        """Start a command and return its session.
 
         Raises:
             TuiprofError: It cannot be started.
@@ -183,10 +179,7 @@ class Library:
     def launch(
         self, ladder: str, variant: str, preset: str, steps: int | None, capture: str, *, stack: bool = False
     ) -> Session:
-        """Start a variant.
-
-        Returns:
-            The session, running.
+        """Start a variant and return its session.
 
         Raises:
             TuiprofError: It cannot be started.
@@ -210,10 +203,7 @@ class Library:
         )
 
     def throw_away(self, path: Path) -> Path:
-        """Move a session to the trash folder.
-
-        Returns:
-            Where it is now.
+        """Move a session to the trash folder and return where it is now.
 
         Raises:
             SessionError: It cannot be moved.
@@ -246,11 +236,7 @@ class Library:
             raise SessionError(f"{thrown} cannot be moved back: {error.strerror}") from error
 
     def read_trace(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read one more trace of a ladder's variants, for the figures that come from traces; takes seconds.
-
-        Returns:
-            Whether there was one to read.
-        """
+        """Read one more trace of a ladder's variants (takes seconds); return whether there was one to read."""
         return self._measured.read_one(ladder, cancelled)
 
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
@@ -312,10 +298,6 @@ class Library:
         if isinstance(answer, Missing):
             return False, f"{answer.reason} — {answer.remedy}" if answer.remedy else answer.reason
         return True, ""
-
-    def _machine(self) -> str:
-        """Return what scenarios would run on, in words."""
-        return "" if self._facts is None else self._facts.sentence
 
 
 def _command(session: Summary) -> PastCommand | None:
@@ -429,11 +411,7 @@ class Measured:
         return headline.syncs_per_step if headline is not None else None
 
     def read_one(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read one trace of a ladder that was not read yet; takes seconds unless it was read before.
-
-        Returns:
-            Whether there was one.
-        """
+        """Read one trace of a ladder that was not read yet (takes seconds); return whether there was one."""
         from tuiprof.comparison.headline import ask
 
         for figure in list(self._found.get(ladder, {}).values()):

@@ -2,34 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
 from textual.getters import app as getters_app
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from tuiprof.errors import TuiprofError
+from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.tui.library import view
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.keys import library_keys
-from tuiprof.tui.library.panes import LibraryPanes
-from tuiprof.tui.library.session_actions import SessionActions
-from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, cannot_run
+from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, cannot_run, session_name
 from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
+from tuiprof.tui.widgets.lines import Heading, Painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.widgets import Input
 
-    from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.summary import Summary
-    from tuiprof.tui.library.launch_form import LaunchWish, RunWish
+    from tuiprof.session.store.folders import Session, Summary
+    from tuiprof.tui.library.launch import LaunchWish, RunWish
+
+
+class LibraryPanes(Vertical):
+    """Draws the list."""
+
+    def compose(self) -> ComposeResult:
+        """Two columns below the first line."""
+        head = Painted(id="head")
+        head.paint(lambda width, _: [view.head(Shelf(), width)])
+        yield head
+        yield Heading("")
+        with Horizontal(id="body"):
+            with Vertical(id="side"):
+                yield Choices(id="items", empty="looking …")
+            with Vertical(id="detail"):
+                yield Painted(id="about")
+                yield Choices(id="variants")
+                yield Painted(id="note")
+
+    @property
+    def items(self) -> Choices:
+        """The list."""
+        return self.query_one("#items", Choices)
+
+    @property
+    def variants(self) -> Choices:
+        """The table of the variants of a ladder."""
+        return self.query_one("#variants", Choices)
+
+    def show_list(self, shelf: Shelf, contains: str, marked: Sequence[str], *, all_sessions: bool) -> None:
+        """Show the items that contain a text."""
+        self.query_one("#head", Painted).paint(lambda width, _: [view.head(shelf, width)])
+        self.items.show(view.items(shelf, contains, marked, all_sessions=all_sessions))
+
+    def show_ladder(self, ladder: LadderItem, python: str) -> None:
+        """Show a ladder with its variants."""
+        self.query_one("#about", Painted).paint(lambda width, _: view.about_ladder(ladder, width))
+        self.variants.show(view.variants(ladder))
+        self.show_variant(ladder, python)
+        self._show_table(shown=True, beside_story=True)
+
+    def show_variant(self, ladder: LadderItem, python: str) -> None:
+        """Show below the table what the variant under the cursor changes, and what it lacks."""
+        variant = ladder.variant(self.variants.current)
+        self.query_one("#note", Painted).paint(
+            lambda width, _: view.about_variant(ladder, variant, width, python)
+        )
+
+    def show_other(self, shelf: Shelf, current: str, contains: str, errors: list[str]) -> None:
+        """Show what can be done, a session with the end of its standard error, a trace, or why nothing is listed."""
+        kind, _, name = current.partition(":")
+        about = self.query_one("#about", Painted)
+        if kind == "session" and (session := shelf.session(name)) is not None:
+            about.paint(lambda width, _: view.about_session(shelf, session, errors, width))
+        elif current == "do:run":
+            about.paint(lambda width, _: view.about_run(shelf, width))
+        elif current == "do:open":
+            about.paint(lambda width, _: view.about_open(width))
+        elif current == "do:example":
+            about.paint(lambda width, _: view.about_example(shelf, width))
+        elif kind == "trace":
+            about.paint(lambda width, _: view.about_trace(Path(name), width))
+        else:
+            about.paint(lambda width, _: view.about_nothing(shelf, contains, width))
+        self.query_one("#note", Painted).paint(lambda _width, _height: [])
+        commands = view.past_commands(shelf) if current == "do:run" else []
+        self.variants.show(commands)
+        self._show_table(shown=bool(commands))
+
+    def _show_table(self, *, shown: bool, beside_story: bool = False) -> None:
+        """Show the table or not; a long story gives way to it."""
+        self.variants.display = shown
+        self.query_one("#about", Painted).set_class(beside_story, "ladder")
+
+
+_library = partial(key, group="Library")
+_sessions = partial(key, group="Sessions")
 
 #: Seconds between two readings of the folder of sessions: runs come and go.
 _LOOK_S: Final = 2.0
@@ -44,12 +124,56 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     Attributes:
         library: Finds the items.
-        sessions: What can be done with recorded sessions.
         panes: Draw the items.
+        marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
+        deleted: Present and original folders of each deleted run, latest last.
     """
 
     app = getters_app(TerminalApp)
-    BINDINGS = library_keys()
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _library("r", "run", "run", "Run the variant under the cursor", id="library.run"),
+        _library(
+            "l", "ladder", "ladder", "Measure the whole ladder or show its results", id="library.ladder"
+        ),
+        _library("s", "source", "source", "Show the script", id="library.source"),
+        _sessions("R", "replay", "replay", "Replay the session from the start", id="library.replay"),
+        _sessions("space", "mark", "mark", "Mark the session for comparison", id="library.mark"),
+        _sessions("c", "compare", "compare", "Compare the two marked sessions", id="library.compare"),
+        _sessions("t", "tags", "tags", "Edit the session's tags", id="library.tags", show=False),
+        _sessions("m", "note", "note", "Write a note on the session", id="library.note", show=False),
+        _library("o", "open_file", "open a file", "Open a trace or session by path", id="library.open_file"),
+        _library("e", "example", "example", "Open the example trace", id="library.example"),
+        _library("P", "python", "Python", "Choose the Python that scripts run in", id="library.python"),
+        _library(
+            "slash",
+            "filter",
+            "filter",
+            "Filter the list by name, tag or note",
+            id="library.filter",
+            display="/",
+            priority=True,  # before the keys typed after it: else a list takes them, and one of them starts a run
+        ),
+        _sessions(
+            "delete",
+            "delete",
+            "delete",
+            "Move it to the trash (asks first)",
+            id="library.delete",
+            display="del",
+        ),
+        _sessions("u", "undo", "undo delete", "Restore the last deleted session", id="library.undo"),
+        _library(
+            "right,tab",
+            "into",
+            "detail",
+            "Go to the variants or the recent commands",
+            id="library.into",
+            show=False,
+        ),
+        _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
+        _library("escape", "clear", "clear filter", "Clear the filter", id="library.clear", show=False),
+        _library("q", "quit", "quit", "Quit tuiprof; runs continue", id="library.quit"),
+    ]
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
@@ -65,10 +189,9 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         start = self.app.start
         self.library = Library(start.sessions, start.scenarios, start.python)
-        self.sessions = SessionActions(
-            self.app, self.library, look_again=self.look_again, show_again=self.show_again
-        )
         self.panes = LibraryPanes()
+        self.marked: list[str] = []
+        self.deleted: list[list[tuple[Path, Path]]] = []
         self._shelf: Shelf | None = None  # None = not searched yet
         self._filter = ""
         self._all_sessions = False
@@ -128,7 +251,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="example")
     def _read_example(self) -> None:
-        """Read what the example says first; it takes seconds the first time."""
+        """Read the main finding of the example; it takes seconds the first time."""
         worker = get_current_worker()
         self.library.read_example(lambda: worker.is_cancelled)
         if not worker.is_cancelled:
@@ -180,7 +303,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def show_again(self) -> None:
         """Draw the list and the detail from the known items."""
-        self.panes.show_list(self.shelf, self._filter, self.sessions.marked, all_sessions=self._all_sessions)
+        self.panes.show_list(self.shelf, self._filter, self.marked, all_sessions=self._all_sessions)
         self._show_detail()
 
     @on(Choices.Moved, "#items")
@@ -203,7 +326,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.panes.show_variant(ladder, self.shelf.python)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work on what the cursor is on; a slash typed into a field is text."""
+        """Return whether a key works on the item under the cursor; a slash typed into a field is text."""
         if action == "filter":
             return self.focused is None or self.focused.id != "filter"
         kind = self.current.partition(":")[0] if self.is_mounted else ""
@@ -216,9 +339,9 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         if action in ("replay", "delete", "mark", "tags", "note"):
             return kind == "session"
         if action == "compare":
-            return len(self.sessions.marked) == 2
+            return len(self.marked) == 2
         if action == "undo":
-            return bool(self.sessions.deleted)
+            return bool(self.deleted)
         return True
 
     # -- ladders and their variants ----------------------------------------------------------------------
@@ -266,7 +389,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def run_variant(self, ladder_name: str, variant_name: str) -> None:
         """Ask how to run a variant, then start it."""
-        from tuiprof.tui.library.launch_form import LaunchForm
+        from tuiprof.tui.library.launch import LaunchForm
 
         if self._shelf is None:  # requested before the shelf was filled
             self._shelf = self.library.look()
@@ -309,7 +432,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def _ask_command(self, command: PastCommand | None) -> None:
         """Ask what to run, then start it and watch it."""
-        from tuiprof.tui.library.launch_form import RunForm
+        from tuiprof.tui.library.launch import RunForm
 
         def answered(wish: RunWish | None) -> None:
             if wish is not None:
@@ -325,7 +448,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_python(self) -> None:
         """Choose the Python that scripts run in, for the whole dashboard."""
-        from tuiprof.tui.library.python_dialog import PythonScreen
+        from tuiprof.tui.library.launch import PythonScreen
 
         def answered(path: Path | None) -> None:
             if path is not None:
@@ -344,7 +467,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.reading import SourceScreen
+        from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if (ladder := self.ladder) is not None:
             variants = self.panes.variants
@@ -358,32 +481,100 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.go.session(Path(session.path), replay_speed=1.0)
 
     def action_mark(self) -> None:
-        """Mark the session, to compare two."""
+        """Mark the session, or take its mark away; a third one replaces the first."""
         if (session := self.session) is not None:
-            self.sessions.mark(session)
+            if session.path in self.marked:
+                self.marked.remove(session.path)
+            else:
+                self.marked = [*self.marked[-1:], session.path]
+            self.show_again()
 
     def action_compare(self) -> None:
-        """Compare the two marked sessions."""
-        self.sessions.compare()
+        """Compare the two marked sessions: the one marked first is the one before."""
+        there = [path for path in self.marked if Path(path).exists()]
+        if there != self.marked:
+            self.marked = there
+            self.show_again()
+            return
+        before, after = self.marked
+        self.app.go.compare(before, after)
 
     def action_tags(self) -> None:
         """Change the tags of the session."""
-        if (session := self.session) is not None:
-            self.sessions.ask_for_tags(session)
+        from tuiprof.session.store.meta import parse_tags, read_labels, set_tags
+        from tuiprof.tui.dialogs.form import TextForm
+
+        if (session := self.session) is None:
+            return
+        path = Path(session.path)
+
+        def wrong(text: str) -> str:
+            try:
+                parse_tags(text)
+            except UsageProblem as problem:
+                return str(problem)
+            return ""
+
+        def answered(text: str | None) -> None:
+            if text is not None:
+                with self.app.telling_errors():
+                    set_tags(path, text)
+                    self.look_again()
+
+        now = " ".join(read_labels(path).tags)
+        hint = "words to find it by, separated by spaces"
+        form = TextForm(f"tags of {session_name(session)}", value=now, hint=hint, problem=wrong)
+        self.app.push_screen(form, answered)
 
     def action_note(self) -> None:
         """Write a note on the session."""
-        if (session := self.session) is not None:
-            self.sessions.ask_for_note(session)
+        from tuiprof.session.store.meta import add_note
+        from tuiprof.tui.dialogs.form import TextForm
+
+        if (session := self.session) is None:
+            return
+
+        def answered(text: str | None) -> None:
+            if text:
+                with self.app.telling_errors():
+                    add_note(Path(session.path), text)
+                    self.look_again()
+
+        self.app.push_screen(TextForm(f"a note on {session_name(session)}"), answered)
 
     def action_delete(self) -> None:
         """Move the session to the trash folder, once confirmed."""
-        if (session := self.session) is not None:
-            self.sessions.delete(session)
+        from tuiprof.tui.dialogs.dialog import ConfirmScreen
+
+        if (session := self.session) is None:
+            return
+        if session.state == "running":
+            self.app.notify("it is running: stop it first", severity="warning")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                with self.app.telling_errors():
+                    self.deleted.append(
+                        [(self.library.throw_away(path), path) for path in map(Path, session.folders)]
+                    )
+                    self.marked = [one for one in self.marked if one != session.path]
+                    self.look_again()
+
+        what = "It is moved" if len(session.folders) == 1 else "What its hosts recorded is moved"
+        lines = [f"{what} to {self.library.trash}; u restores it."]
+        question = f"Delete {session_name(session)}?"
+        self.app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
 
     def action_undo(self) -> None:
         """Bring back the session that was deleted last."""
-        self.sessions.undo_delete()
+        if self.deleted:
+            with self.app.telling_errors():
+                found = self.deleted.pop()
+                for now, path in found:
+                    self.library.bring_back(now, path)
+                self.app.notify(f"{found[0][1].name} is restored", timeout=3)
+                self.look_again()
 
     # -- the rest ----------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spr
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
+    from tuiprof.session.store.folders import Summary
     from tuiprof.session.store.meta import Labels
-    from tuiprof.session.store.summary import Summary
 
 #: Endings that all traces share, left out of their names.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
@@ -43,7 +43,6 @@ class VariantItem:
     """One variant of a ladder, as listed.
 
     Attributes:
-        name: Its name.
         note: What it changes.
         published: The publication's figure, as text; empty = none.
         here_ns: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
@@ -74,15 +73,12 @@ class LadderItem:
     """One ladder, as listed.
 
     Attributes:
-        name: Its name.
         title: What it is about, in a line.
         story: What it shows, in some sentences.
         baseline: Name of the variant the others are compared with.
         source: Hardware and software of the published figures.
         needs: Packages it needs.
         presets: Names of its presets.
-        variants: Its variants.
-        script: The file.
     """
 
     name: str
@@ -141,7 +137,7 @@ class Shelf:
         captured: Traces of sessions, the newest first, by the session's id.
         python: The interpreter that scripts run in; empty = not known yet.
         prefix: Its environment.
-        example: What the example trace says first; empty = not read yet.
+        example: Main finding of the example trace; empty = not read yet.
     """
 
     ladders: tuple[LadderItem, ...] = ()
@@ -402,9 +398,7 @@ def _variant_head(ladder: LadderItem, width: int) -> Row:
 
 def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
     name, published, here, change, syncs = _columns(ladder, width)
-    row: Row = [
-        (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
-    ]
+    row: Row = [(_cell(variant.name, name), "text" if variant.runnable is not False else "dim")]
     if published:
         row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
     if here:
@@ -419,7 +413,7 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
         row.append((f"  {glyphs.DONE}", "good"))
     else:
         row.append((f"  {glyphs.FAILED} ", "warn"))
-        # A word cut in two says nothing; the note below the table says it all.
+        # A truncated reason is useless here; the note below the table has all of it.
         if width - row_width(row) >= 16:
             row.append((sanitize(variant.why), "dim"))
     return row
@@ -538,7 +532,7 @@ def about_open(width: int) -> list[Row]:
 
 
 def about_example(shelf: Shelf, width: int) -> list[Row]:
-    """Return what the example is, and what it says first."""
+    """Return what the example is, and its main finding."""
     text = "Four steps of a ResNet-18 with five metrics, captured on an H200. No GPU is needed to look at it."
     rows: list[Row] = [[("Look at an example", "title")], *_wrapped(text, width, "text")]
     if shelf.example:

@@ -1,19 +1,34 @@
-"""The captures of a run: requested, armed, written and opened."""
+"""What to say of a run: its captures (requested, armed, written, opened), and the lines at the bottom of the screen."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
+from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.fold import CaptureState
 from tuiprof.session.live.hosts import common_step
+from tuiprof.session.live.replay import Live
+from tuiprof.session.live.step_source import refusal
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
-from tuiprof.tui.live.moment import Moment
-from tuiprof.tui.live.view import capture_words
+from tuiprof.session.store.output import lost_output
+from tuiprof.tui.live.moment import Figures, Moment, Overhead
+from tuiprof.tui.live.view import (
+    alert_row,
+    armed_row,
+    capture_row,
+    capture_words,
+    headline_row,
+    over_row,
+    step_row,
+)
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
 
 class RunCaptures:
@@ -145,3 +160,130 @@ class RunCaptures:
             control.disarm(self._session, trigger.id)
         for request in requests:
             control.arm(self._session, request)
+
+
+#: So long a failed capture is shown.
+_FAILURE_NS: Final = 30_000_000_000
+#: Timeout for an answer to a capture request.
+_ANSWER_S: Final = 10
+
+
+class Verdict:
+    """Selects the most important message about the shown moment.
+
+    Args:
+        read_headline: Starts to read a trace for its headline, which then goes to :meth:`set_headline`; takes seconds.
+        last_errors: Returns the last n lines of the script's standard error.
+    """
+
+    def __init__(
+        self,
+        moment: Moment,
+        captures: RunCaptures,
+        figures: Figures,
+        overhead: Overhead,
+        *,
+        read_headline: Callable[[Path], object],
+        last_errors: Callable[[int], list[str]],
+    ) -> None:
+        self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
+        self._read_headline, self._last_errors = read_headline, last_errors
+        self._headlines: dict[Path, Headline | None] = {}  # None = it is being read
+
+    def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
+        """Return what goes wrong and what there is to say; only one of them where the screen is not tall."""
+        sentence = self._sentence(width, tall)
+        if row_width(sentence) > width and not tiny:
+            return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall)
+        armed = armed_row(self._captures.armed)
+        right = [*armed, *self._overhead.row]
+        if row_width(sentence) + row_width(right) + 2 > width:
+            right = armed
+        if sentence and right:  # that something is armed must be seen
+            sentence = spread(fit(sentence, max(width // 3, width - row_width(right) - 2)), right, width)
+        return self._with_alert([sentence] if sentence else [], width, tall)
+
+    def _with_alert(self, sentence: list[Row], width: int, tall: bool) -> list[Row]:
+        found = self._figures.alerts
+        alert = [alert_row(found, width)] if found else []
+        if tall:
+            return [*alert, *sentence]
+        awaited = self._moment.selected is not None or self._captures.requested is not None
+        urgent = bool(alert) and not awaited and not self._captures.ready
+        return alert if urgent and (found[0].level == "bad" or not sentence) else sentence or [[]]
+
+    def _sentence(self, width: int, tall: bool) -> Row:
+        """Return the first that applies: the selected step, a capture, how it ended, its trace, a finding."""
+        moment, captures, stats = self._moment, self._captures, self._figures.stats
+        row = moment.selected_row()
+        if row is not None and moment.rank is not None:
+            covered = captures.trace_of_step() is not None
+            return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
+        headline = self._headline()
+        if capture := self._capture(headline):
+            return capture
+        if moment.status.over and moment.replay is None:
+            newest = captures.newest
+            short = newest.shortfall(over=True) if newest is not None else ""
+            missing = [said for said in (lost_output(moment.session), short) if said]
+            over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
+            return (
+                [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
+            )
+        if headline is not None:
+            return headline_row(headline, fresh=False)
+        if self._figures.alerts:
+            return [] if tall else alert_row(self._figures.alerts, width)
+        if stats.count:
+            more = "" if captures.traces else "; a capture shows more"
+            return [(f" {glyphs.FLAG} ", "good"), (f"nothing stands out{more}", "dim")]
+        return []
+
+    def _capture(self, headline: Headline | None) -> Row:
+        """Return the state of the newest or the requested capture; empty = nothing to report."""
+        moment, captures = self._moment, self._captures
+        newest = captures.newest
+        if newest is not None and isinstance(moment.run, Live):
+            if newest.state == "written" and newest.id not in captures.seen:
+                return headline_row(headline, fresh=True) if headline else capture_row(newest)
+            if newest.state in ("armed", "started") and moment.running:
+                return capture_row(newest)
+            if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:
+                return capture_row(newest)
+        if captures.requested is None or not moment.running:
+            return []
+        name, at_s = captures.requested
+        if newest is not None and newest.id == name:
+            captures.requested = None
+            return []
+        if time.monotonic() - at_s < _ANSWER_S:
+            return [(f" {glyphs.FLAG} ", "capture"), ("capture requested …", "text")]
+        text = "no answer to the capture yet: the script answers when its step ends"
+        return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
+
+    def _headline(self) -> Headline | None:
+        """Return the main finding of the newest trace; None = no trace, or still being read."""
+        captures, newest = self._captures, self._captures.newest
+        if newest is not None and newest.state == "written" and newest.paths:
+            path = Path(os.path.normpath(self._moment.session.path / newest.paths[0]))
+            if path not in captures.traces:
+                captures.find_traces()
+        elif captures.traces and isinstance(self._moment.run, Live):
+            path = captures.traces[-1]  # a replay does not know yet of what was not written by its moment
+        else:
+            return None
+        if (
+            newest is not None
+            and newest.state == "written"
+            and (why := refusal(newest, self._moment.feed.fold))
+        ):
+            return Headline(why, "warn")
+        if path not in self._headlines:
+            self._headlines[path] = None
+            self._read_headline(path)
+        found = self._headlines[path]
+        return found if found is not None and found.line else None
+
+    def set_headline(self, path: Path, headline: Headline) -> None:
+        """Use this headline of a trace from now on."""
+        self._headlines[path] = headline

@@ -117,11 +117,9 @@ def _requests(
 
 
 class StepsForm(Form[dict[str, str]], inherit_bindings=False):
-    """Asks what a step shall be, and answers the request.
+    """Asks what a step shall be.
 
-    Args:
-        now: What it is, in words.
-        parse: Makes a request of ``at``, ``function`` or ``by`` and its value, or raises ValueError.
+    ``parse`` makes a request of ``at``, ``function`` or ``by`` and its value, or raises ValueError.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(

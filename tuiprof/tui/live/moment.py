@@ -1,20 +1,42 @@
-"""The shown state of a run: the present, an earlier moment or the position of a replay; rank and step."""
+"""The shown state of a run: the present, an earlier moment or the position of a replay; rank and step.
+
+With it what is computed of that moment (figures, overhead), and what surrounds the run: other runs, stacks.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+from collections.abc import Set
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from tuiprof.errors import SessionError
+from tuiprof.errors import SessionError, TuiprofError
+from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.alerts import Alert, alerts
+from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, HostWatch
 from tuiprof.session.live.replay import Feed, Live, Replay
+from tuiprof.session.live.series import NO_STATS, StepStats
+from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, Summary, list_sessions
+from tuiprof.session.store.meta import store_viewing
+from tuiprof.session.store.output import trouble
 from tuiprof.system import process
-from tuiprof.tui.live.view import WINDOWS_S, View, first_step_ns
+from tuiprof.tui.live.view import (
+    WINDOWS_S,
+    View,
+    first_step_ns,
+    overhead_row,
+    phases,
+    stack_paragraphs,
+    stats_in_view,
+)
+from tuiprof.tui.widgets.spans import Row
 
 _SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 #: A key moves the moment by this part of the time axis.
@@ -57,10 +79,8 @@ class Moment:
     def take_up(self, session: Session, *, keep_rank: bool = False) -> None:
         """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
 
-        Args:
-            session: The run with all hosts known so far.
-            keep_rank: Show the same rank as before, though another host may come first now. A rank that was chosen is
-                kept anyway.
+        ``keep_rank`` shows the same rank as before, though another host may come first now. A rank that was chosen is
+        kept anyway.
         """
         shown = self.rank.name if self.rank is not None and (keep_rank or self.rank_name) else ""
         path = next((log.path for log in self.session.logs() if log.writer == shown), None)
@@ -85,7 +105,7 @@ class Moment:
                 with contextlib.suppress(SessionError):  # it was deleted
                     self.session.reload()
         if self.session.others:
-            self.hosts = self.watch.look(self.run.fold)
+            self.hosts = self.watch.update(self.run.fold)
 
     @property
     def feed(self) -> Feed:
@@ -234,8 +254,7 @@ class Moment:
     def select(self, by: int, *, outliers: bool = False) -> bool:
         """Select the step (or outlier) after or before the one selected, else before the right edge.
 
-        Returns:
-            False where steps are kept, but none (or no outlier) in that direction.
+        Returns False where steps are kept, but none (or no outlier) in that direction.
         """
         rank = self.rank
         if rank is None or not len(rank.steps.rows):
@@ -265,3 +284,170 @@ class Moment:
             newest_ns = self.replay.duration_ns if self.replay is not None else self.run.fold.now_ns
             self.go_to(min(t_ns + round(view.window_s * 1e9 / 2), newest_ns))
         return True
+
+
+class Figures:
+    """The figures of the moment that is shown.
+
+    Attributes:
+        stats: Statistics of the steps in view.
+        phases: Mean host time of each phase of the steps in view, or of the selected step, ns.
+        alerts: What goes wrong, the worst first.
+        others: Keys of the devices that the run does not use.
+    """
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self.stats: StepStats = NO_STATS
+        self.phases: dict[str, float] = {}
+        self.alerts: list[Alert] = []
+        self.others: Set[str] = frozenset()
+
+    def update(self, view: View) -> None:
+        """Compute the figures of the visible range."""
+        moment = self._moment
+        rank, fold, session = moment.rank, moment.feed.fold, moment.session
+        if rank is None or not len(rank.steps):
+            self.stats, self.phases = NO_STATS, {}
+        else:
+            self.stats = stats_in_view(rank.steps, view)
+            self.phases = phases(rank.steps, view, moment.selected_row())
+        self.others = of_others(fold, session)
+        if moment.status.over and moment.replay is None:
+            self.alerts = []
+        else:
+            unrecorded = trouble(session) if moment.running else ""
+            self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded, moment.hosts)
+
+    def slow_ns(self) -> float | None:
+        """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
+        moment, stats = self._moment, self.stats
+        row = moment.selected_row()
+        if row is not None and moment.rank is not None and stats.count:
+            dur_ns = float(moment.rank.steps.rows["dur_ns"][row])
+            if dur_ns > 1.05 * stats.median_ns:
+                return (stats.median_ns + dur_ns) / 2
+        above_ns = stats.outlier_above_ns
+        if moment.rank is not None and moment.rank.steps.slowdown is not None:
+            above_ns = moment.rank.steps.outliers_above_ns()
+        return above_ns if math.isfinite(above_ns) else None
+
+
+#: Seconds over which the CPU time of the screen is measured.
+_MEASURE_S: Final = 5.0
+
+
+class Overhead:
+    """The overhead of tuiprof on the run that is shown."""
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._watched = moment.running  # from its beginning here
+        self._began = self._measured = (time.monotonic(), time.process_time())
+        self.row: Row = []
+
+    def update(self) -> None:
+        """Measure again, every few seconds."""
+        rank, fold = self._moment.rank, self._moment.feed.fold
+        then_s, spent_s = self._measured
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        if now_s - then_s >= _MEASURE_S and self._moment.running:
+            self._measured = now_s, cpu_s
+            self.row = overhead_row(rank, fold, (cpu_s - spent_s) / (now_s - then_s))
+        elif not self.row or not self._moment.running:  # a replay advances
+            self.row = overhead_row(rank, fold, None)
+
+    def store(self) -> None:
+        """Record the cost of watching in the session, if the script ran for at least a few seconds meanwhile."""
+        began_s, spent_s = self._began
+        wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - spent_s
+        if self._watched and wall_s >= _MEASURE_S:
+            store_viewing(self._moment.session.path, wall_s, cpu_s)
+
+
+#: Number of newest sessions to search for runs.
+_NEWEST: Final = 40
+
+
+class OtherRuns:
+    """The runs that go on in the folder of a session.
+
+    Attributes:
+        shown: They and the session itself, the oldest first.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.shown: list[Summary] = []
+        self._session = session
+        self._known: dict[str, Summary] = {}
+
+    def find(self) -> list[Summary]:
+        """Return the runs that go on and the session itself; reads the folder, so it is called in a thread."""
+        try:
+            found = list_sessions(self._session.path.parent, limit=_NEWEST, known=self._known)
+        except SessionError:  # the folder was removed
+            return self.shown
+        self._known = {summary.id: summary for summary in found}
+        return [one for one in reversed(found) if one.state == "running" or one.id == self._session.id]
+
+    def neighbour(self, by: int) -> Path | None:
+        """Return the folder of the run ``by`` positions further; None = no other."""
+        positions = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
+        if not positions or len(self.shown) < 2:
+            return None
+        return Path(self.shown[(positions[0] + by) % len(self.shown)].path)
+
+
+def baseline_of(session: Session) -> tuple[str, float] | None:
+    """Return name and median step time (ns) of the baseline of a run: the newest finished one of its ladder and preset.
+
+    None = there is none, or this is one.
+    """
+    from tuiprof.ladder.scenarios import ladders
+    from tuiprof.session.store.folders import summary_of
+
+    scenario = session.meta.scenario
+    if scenario is None:
+        return None
+    ladder = next((found for found in ladders(()) if found.name == scenario.name), None)
+    if ladder is None or not ladder.baseline or ladder.baseline == scenario.variant:
+        return None
+    for other in newest_first(session.path.parent):
+        meta = other.meta
+        if (
+            meta.scenario is not None
+            and (meta.scenario.name, meta.scenario.variant, meta.scenario.preset)
+            == (scenario.name, ladder.baseline, scenario.preset)
+            and meta.host == session.meta.host
+            and other.status().state == "finished"
+        ):
+            median_ns = summary_of(other).median_ns
+            if median_ns:
+                return ladder.baseline, median_ns
+    return None
+
+
+def newest_first(root: Path) -> list[Session]:
+    """Return the readable sessions of a folder, the newest first."""
+    from tuiprof.session.store.folders import session_dirs
+
+    found = []
+    for path in session_dirs(root):
+        try:
+            found.append(Session(path))
+        except SessionError:  # the list shows it as unreadable; nothing can be learnt from it here
+            continue
+    return sorted(found, key=lambda session: -session.meta.unix_ns)
+
+
+def read_stacks(session: Session, fold: Fold, *, running: bool) -> tuple[str, list[tuple[str, str]]]:
+    """Return title and text of the window; asks the processes of a running session, which may take seconds."""
+    from tuiprof.blackbox.session import asked, kept
+
+    try:
+        report = asked(session) if running else kept(session, fold)
+    except TuiprofError as error:
+        return "stacks", [(sanitize(f"{error.message}: {error.remedy}"), "bad")]
+    if report is None:
+        return "stacks", [("no stacks were recorded for this run", "text")]
+    return sanitize(report.title), stack_paragraphs(report)

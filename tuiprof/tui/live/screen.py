@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
@@ -23,26 +24,26 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.system.memory import map_arrays, return_freed
+from tuiprof.system.own_process import map_arrays, return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
-from tuiprof.tui.live.captures import RunCaptures
-from tuiprof.tui.live.figures import Figures
-from tuiprof.tui.live.keys import live_keys
-from tuiprof.tui.live.moment import Moment
-from tuiprof.tui.live.other_runs import OtherRuns, baseline_of
-from tuiprof.tui.live.output_pane import OutputBox
-from tuiprof.tui.live.overhead import Overhead
-from tuiprof.tui.live.panes import RunPanes
-from tuiprof.tui.live.verdict import Verdict
+from tuiprof.tui.live.captures import RunCaptures, Verdict
+from tuiprof.tui.live.moment import Figures, Moment, OtherRuns, Overhead, baseline_of, read_stacks
+from tuiprof.tui.live.panes import OutputBox, RunPanes
 from tuiprof.tui.live.view import alert_paragraphs
 from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
-    from tuiprof.session.store.summary import Summary
+    from tuiprof.session.store.folders import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
+
+_run = partial(key, group="Run")
+_view = partial(key, group="View")
+_time = partial(key, group="Time")
+_steps = partial(key, group="Steps")
 
 T = TypeVar("T")
 
@@ -75,7 +76,93 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     """
 
     app = getters_app(TerminalApp)
-    BINDINGS: ClassVar[list[BindingType]] = live_keys(CAPTURE_STEPS)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _run(
+            "enter",
+            "open_ready",
+            "open it",
+            "Open the trace of the selected step, or the newest",
+            id="live.open_ready",
+        ),
+        _run(
+            "p",
+            "capture",
+            f"capture {CAPTURE_STEPS} steps",
+            "Capture the next steps with the profiler",
+            id="live.capture",
+        ),
+        _run("P", "capture_form", "capture …", "Choose what to capture", id="live.capture_form", show=False),
+        _run("o", "open_trace", "open trace", "Open a captured trace", id="live.open"),
+        _view("space", "pause", "pause", "Pause the display or the replay", id="live.pause"),
+        _time("end", "now", "now", "Go to the present, or to the end of the run", id="live.now"),
+        _time("left", "seek(-1)", "back", "Show an earlier moment", id="live.back", show=False),
+        _time("right", "seek(1)", "on", "Show a later moment", id="live.on", show=False),
+        _time("less_than_sign", "speed(-1)", "slower", "Replay slower", id="live.slower"),
+        _time("greater_than_sign", "speed(1)", "faster", "Replay faster", id="live.faster"),
+        _steps(
+            "N,shift+left",
+            "step(-1, True)",
+            "previous slow step",
+            "Select the previous slow step",
+            id="live.outlier_before",
+            show=False,
+        ),
+        _steps(
+            "n,shift+right",
+            "step(1, True)",
+            "next slow step",
+            "Select the next slow step",
+            id="live.outlier_next",
+            show=False,
+        ),
+        _steps(
+            "comma",
+            "step(-1)",
+            "previous step",
+            "Select the previous step",
+            id="live.step_before",
+            show=False,
+        ),
+        _steps("full_stop", "step(1)", "next step", "Select the next step", id="live.step_next", show=False),
+        _run("t", "arm", "arm", "Capture after the next slow step; press again to cancel", id="live.arm"),
+        _run(
+            "T", "arm_form", "arm …", "Choose when to capture automatically", id="live.arm_form", show=False
+        ),
+        _run(
+            "S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False
+        ),
+        _run("s", "stacks", "stacks", "Show the stack of every thread of every rank", id="live.stacks"),
+        _view("z", "window", "zoom", "Change the time range", id="live.window"),
+        _view("left_square_bracket", "rank(-1)", "rank −", "Show the previous rank", id="live.rank_before"),
+        _view("right_square_bracket", "rank(1)", "rank +", "Show the next rank", id="live.rank_next"),
+        _view("tab", "run(1)", "next run", "Show the next running run", id="live.run_next"),
+        _view(
+            "shift+tab", "run(-1)", "previous run", "Show the previous run", id="live.run_before", show=False
+        ),
+        _view("l", "log", "log", "Show the script's output full screen, or beside the charts", id="live.log"),
+        _view(
+            "slash",
+            "search",
+            "search",
+            "Search the output",
+            id="live.search",
+            show=False,
+            display="/",
+            priority=True,  # before the keys typed after it: they belong to the field
+        ),
+        _view("a", "alerts", "alerts", "Show alerts and notes", id="live.alerts"),
+        _run("m", "note", "note", "Write a note on this run", id="live.note", show=False),
+        _run("q", "leave", "leave", "Close this screen; the run continues", id="live.leave"),
+        _run(
+            "escape",
+            "escape",
+            "undo",
+            "Return to the present, or close this screen",
+            id="live.escape",
+            show=False,
+        ),
+        _run("Q", "stop", "stop", "Stop the script (asks first)", id="live.stop"),
+    ]
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]  # noqa: RUF012
@@ -107,7 +194,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
-        self._labels: dict[str, str] = {}  # of keys whose label says what they do now
+        self._labels: dict[str, str] = {}  # of keys whose label depends on the state
         self._hosts_at_s = 0.0  # monotonic s of the next search for hosts
 
     @property
@@ -214,7 +301,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now; the others are not shown."""
+        """Return whether a key works now; the others are not shown."""
         moment, captures = self.moment, self.captures
         match action:
             case "search":
@@ -375,7 +462,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self._read("captures", lambda _: captures_of(newest), self._choose_trace)
 
     def _choose_trace(self, found: Captures) -> None:
-        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+        from tuiprof.tui.opening.captures import CapturesScreen
 
         def chosen(path: Path | None) -> None:
             if path is not None:
@@ -391,7 +478,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.go.trace(path, step=step)
 
     def _read_headline(self, path: Path) -> None:
-        """Read a trace in another process, for what it says first."""
+        """Read the main finding of a trace in another process."""
         from tuiprof.comparison.headline import ask
 
         def show(headline: Headline) -> None:
@@ -402,21 +489,20 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_stacks(self) -> None:
         """Show the stacks of all threads; for a finished run, the last recorded ones."""
-        from tuiprof.tui.dialogs.reading import ReadingScreen
-        from tuiprof.tui.live.stacks import Paragraphs, read
+        from tuiprof.tui.dialogs.dialog import ReadingScreen
 
         running, fold = self.moment.running, self.moment.run.fold
         if running:
             self.app.notify("reading the stacks of all processes …", timeout=2)
 
-        def show(found: tuple[str, Paragraphs]) -> None:
+        def show(found: tuple[str, list[tuple[str, str]]]) -> None:
             if self.app.screen is self:
                 self.app.push_screen(ReadingScreen(*found, opened_by="stacks"))
 
-        self._read("stacks", lambda _: read(self.session, fold, running=running), show)
+        self._read("stacks", lambda _: read_stacks(self.session, fold, running=running), show)
 
     def action_steps_form(self) -> None:
-        """Ask what a step shall be, and ask the script to count these."""
+        """Ask what a step is, and request that the script counts these."""
         from tuiprof.session.asking import change_request, request_change
         from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm
@@ -488,7 +574,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
         from tuiprof.session.store.meta import read_labels
-        from tuiprof.tui.dialogs.reading import ReadingScreen
+        from tuiprof.tui.dialogs.dialog import ReadingScreen
 
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
         paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)

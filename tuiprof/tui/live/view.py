@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,40 +16,33 @@ from tuiprof.model.units import format_count, format_ns, format_share, format_sp
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
-from tuiprof.session.live.fold import CaptureState, DeviceHistory, Fold, NoteLine
+from tuiprof.session.live.fold import CaptureState, Fold, NoteLine
 from tuiprof.session.live.hosts import HostState, Lane
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.series import StepStats
-from tuiprof.session.live.sharing import device_of
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import Session
-from tuiprof.session.store.meta import DeviceMeta, Labels, SessionMeta, TriggerRequest
+from tuiprof.session.store.folders import Session, Summary
+from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
-from tuiprof.session.store.summary import Summary
-from tuiprof.telemetry.figures import figure, headline
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.braille import Floats
-from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import Row, fit, join, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
+    from tuiprof.model.report import Report
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
+PHASES_TITLE = "where a step goes"
+#: Beyond this many phases the smallest are added up as "… more".
+_MOST_PHASES = 7
 #: More ranks than this are summed up in a sentence.
 MOST_LANES = 8
 #: Width of a host's name on a separate line.
 _HOST_WIDTH = 16
-#: So many outliers get a label.
-_MOST_MARKS = 4
-#: Above this many steps in view the whole run is drawn from its overview instead of step by step.
-_MOST_STEPS = 50_000
-#: Readings handed to a panel: no terminal is wider.
-_HISTORY = 240
-#: Before this moment of a run most of what its recorder took is its start, which says nothing of the run.
+#: Before this moment of a run most of the recorder's cost is that of its start, not of the run.
 _SETTLED_NS = 10_000_000_000
-_EMPTY: Floats = np.empty(0)
 _STATES = {
     "running": (glyphs.RUNNING, "good"),
     "finished": (glyphs.DONE, "good"),
@@ -151,7 +144,7 @@ def batch_size(steps: StepSeries) -> float | None:
     """Return the samples of a step where the script logs them as a metric; None = it does not."""
     for name in ("samples", "batch_size", "batch"):
         if name in steps.metrics and len(values := steps.metric(name)[-20:]):
-            return _known(float(np.nanmedian(values))) if not np.isnan(values).all() else None
+            return None if np.isnan(values).all() else float(np.nanmedian(values))
     return None
 
 
@@ -235,140 +228,61 @@ def _indented(parts: list[Row], width: int) -> Row:
     return fit([(" " * 11, "text"), *_dotted(parts)], width)
 
 
-# -- the chart -------------------------------------------------------------------------------------------
+# -- the phases of a step -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A step worth pointing at.
+class Phase:
+    """One phase of a step.
 
     Attributes:
-        at_s: When it ended, on the clock of the chart.
-        dur_ms: What it took.
-        label: What to write beside it.
+        name: As the script or the probe calls it; untrusted.
+        dur_ns: Mean host time per step; means, because they add up.
+        role: Colour role; the name beside it carries the meaning.
     """
 
-    at_s: float
-    dur_ms: float
-    label: str
+    name: str
+    dur_ns: float
+    role: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChartData:
-    """Content of the chart.
-
-    Attributes:
-        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
-        ends_s: Its end, same shape, as are the next two.
-        low_ms: What it took; of a bucket of steps the shortest.
-        high_ms: The same; of a bucket of steps the longest.
-        now_s: The moment shown, on the same clock; nothing is known beyond it.
-        window_s: Width of the axis.
-        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
-        median_ms: Drawn as a dotted line; None = not yet known.
-        limit_ms: Steps above this are outliers, which the y axis does not follow.
-        marks: Outliers, the most telling first.
-        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
-        live: The moment shown is the present (it is then called "now").
-        selected: The selected step; None = none.
-    """
-
-    starts_s: Floats = field(default_factory=lambda: _EMPTY)
-    ends_s: Floats = field(default_factory=lambda: _EMPTY)
-    low_ms: Floats = field(default_factory=lambda: _EMPTY)
-    high_ms: Floats = field(default_factory=lambda: _EMPTY)
-    now_s: float = 0.0
-    window_s: float = 60.0
-    edge_s: float | None = None
-    median_ms: float | None = None
-    limit_ms: float = math.inf
-    marks: tuple[Mark, ...] = ()
-    captured_s: tuple[tuple[float, float], ...] = ()
-    live: bool = True
-    selected: Mark | None = None
+def phases_of(means: dict[str, float]) -> list[Phase]:
+    """Return the phases to show: beyond :data:`_MOST_PHASES` the last ones added up."""
+    named = [(name, dur) for name, dur in means.items() if name != "other"]
+    shown = named if len(named) <= _MOST_PHASES else named[: _MOST_PHASES - 1]
+    found = [Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)]
+    if len(shown) < len(named):
+        rest = sum(dur for _, dur in named[len(shown) :])
+        found.append(Phase(f"{len(named) - len(shown)} more", rest, "dim"))
+    if means.get("other", 0.0) > 0.005 * sum(means.values()):
+        found.append(Phase("rest of the step", means["other"], "dim"))
+    return found
 
 
-def chart_data(
-    steps: StepSeries,
-    stats: StepStats,
-    view: View,
-    selected: int | None = None,
-    edge_s: float | None = None,
-) -> ChartData:
-    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
-    if view.window_s is None and len(steps) > _MOST_STEPS:
-        overview = steps.overview
-        known = slice(
-            None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
+def phase_line(phases: list[Phase], width: int) -> Row:
+    """Return all in one line: bars take what the words leave; the smallest phases go before anything is cut."""
+    separator = (f" {glyphs.AXIS} ", "rule")
+    title: Row = [(f" {PHASES_TITLE}  ", "dim")]
+    parts: list[Row] = [[(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in phases]
+    room = width - row_width(title) - row_width(join(parts, separator)) - 1
+    if room < 0:
+        # One unit for all, named once, is shorter.
+        largest = max(phase.dur_ns for phase in phases)
+        unit_ns, unit = next(
+            ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
         )
-        ends = overview.t_end_ns[known] / 1e9
-        return ChartData(
-            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1])[: len(ends)],
-            ends_s=ends,
-            low_ms=overview.minimum[known] / 1e6,
-            high_ms=overview.maximum[known] / 1e6,
-            now_s=view.now_ns / 1e9,
-            window_s=view.span_s,
-            edge_s=edge_s,
-            median_ms=_known(stats.median_ns / 1e6),
-            limit_ms=stats.outlier_above_ns / 1e6,
-            marks=_longest(steps),
-            live=view.live,
-            selected=_selected(steps, selected),
-        )
-    rows = view.rows(steps)
-    ends = steps.rows["t_ns"][rows] / 1e9
-    dur_ms = steps.rows["dur_ns"][rows] / 1e6
-    captured = steps.rows["captured"][rows]
-    numbers = steps.rows["n"][rows]
-    slow = steps.outliers(rows) - (rows.start or 0)
-    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
-    marks = tuple(
-        Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
-        for i in slowest
-    )
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], captured.astype(np.int8), [0]))))
-    spans = tuple(
-        (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
-        for first, last in zip(edges[::2], edges[1::2], strict=True)
-    )
-    return ChartData(
-        starts_s=ends - dur_ms / 1e3,
-        ends_s=ends,
-        low_ms=dur_ms,
-        high_ms=dur_ms,
-        now_s=view.now_ns / 1e9,
-        window_s=view.span_s,
-        edge_s=edge_s,
-        median_ms=_known(stats.median_ns / 1e6),
-        limit_ms=steps.outliers_above_ns(rows) / 1e6,
-        marks=marks,
-        captured_s=spans,
-        live=view.live,
-        selected=_selected(steps, selected),
-    )
-
-
-def _selected(steps: StepSeries, number: int | None) -> Mark | None:
-    """Return the mark of the selected step; None = none selected, or no longer kept."""
-    rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
-    if not len(rows):
-        return None
-    t_ns, dur_ns = (int(steps.rows[name][int(rows[-1])]) for name in ("t_ns", "dur_ns"))
-    return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
-
-
-def _longest(steps: StepSeries) -> tuple[Mark, ...]:
-    """Return the mark of the longest step of the run."""
-    if steps.longest is None:
-        return ()
-    number, t_ns, dur_ns = steps.longest
-    return (Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}"),)
-
-
-def _known(value: float) -> float | None:
-    """Return None for NaN."""
-    return None if value != value else value
+        title = [(f" {unit} a step  ", "dim")]
+        parts = [[(f"{phase.name} ", "dim"), (f"{phase.dur_ns / unit_ns:.1f}", "strong")] for phase in phases]
+        order = sorted(range(len(parts)), key=lambda index: -phases[index].dur_ns)
+        while len(order) > 1 and row_width(title) + row_width(join(parts, separator)) > width:
+            parts[order.pop()] = []
+        return fit([*title, *join(parts, separator)], width)
+    if room >= len(parts) * 2:
+        total = sum(phase.dur_ns for phase in phases) or 1
+        for part, phase in zip(parts, phases, strict=True):
+            if size := int((room - len(parts)) * phase.dur_ns / total):
+                part.append((" " + glyphs.BAR * size, phase.role))
+    return [*title, *join(parts, separator)]
 
 
 # -- what runs, its state, captures, how it ended -------------------------------------------------------
@@ -488,7 +402,7 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     if row_width(left) + row_width(state) + 3 > width:
         left = [(" ", "text"), *name]
     while row_width(left) + row_width(state) + 3 > width and len(state) > 3:
-        # Words behind the clock first, then the word that the sign in front says already.
+        # Words behind the clock first, then the word that repeats the sign in front.
         state = state[:-1] if len(state) > 4 else [state[0], *state[2:]]
     room = width - row_width(left) - row_width(state)
     if room < 3:
@@ -550,14 +464,14 @@ def capture_row(capture: CaptureState) -> Row:
 
 
 def headline_row(headline: Headline, *, fresh: bool) -> Row:
-    """Return what the newest trace says first."""
+    """Return the main finding of the newest trace."""
     role = headline.level if headline.level in ("good", "warn", "bad") else "info"
     row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
     return [*row, (" — enter opens it", "dim")] if fresh else row
 
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
-    """Return how the run ended, with the last thing it said on standard error."""
+    """Return how the run ended, with the last line of standard error."""
     glyph, role = _STATES[status.state]
     said = {
         "finished": f"finished after {format_ns(now_ns)}",
@@ -761,164 +675,19 @@ def alert_paragraphs(
     return out
 
 
-# -- devices ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceView:
-    """One device, with its last readings.
-
-    Attributes:
-        key: Its key in samples.
-        kind: ``"host"``, ``"nvidia"``, …
-        name: Product name; untrusted.
-        memory_bytes: Total memory; None = unknown.
-        details: What is fixed (``cores``, ``power_limit_w``, …).
-        latest: The last figures.
-        words: The last readings that are words (``throttle``).
-        history: Past values of the figures that are drawn as history, oldest first.
-        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
-        foreign: The run does not use it: others may.
-    """
-
-    key: str
-    kind: str
-    name: str
-    memory_bytes: int | None = None
-    details: Mapping[str, str | float | int] = field(default_factory=dict)
-    latest: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
-    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    allocator: tuple[int, int, int] | None = None
-    foreign: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name of the block: ``GPU 0``, ``host``."""
-        key = self.key.partition("@")[0]
-        number = "".join(char for char in key if char.isdigit())
-        word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
-        return f"{word} {number}" if word else sanitize(key)
-
-    def limit(self, key: str) -> float | None:
-        """Return the value of a figure at which its bar is full."""
-        if key == "mem_used_bytes":
-            return self.memory_bytes
-        if key == "power_w" and (limit := self.details.get("power_limit_w")):
-            return float(limit)
-        if key == "tree_cpu":
-            return float(self.cores) if self.cores else None
-        if key == "tree_rss_bytes":
-            return self.memory_bytes
-        return figure(key).full
-
-    @property
-    def cores(self) -> int:
-        """Number of cores; 0 = unknown."""
-        return int(self.details.get("cores", 0)) or sum(
-            key.startswith("core") and key.endswith("_util") for key in self.latest
-        )
-
-
-def device_views(
-    fold: Fold,
-    devices: Sequence[DeviceMeta],
-    rank: WriterState | None,
-    others: Set[str] = frozenset(),
-    *,
-    over: bool = False,
-) -> list[DeviceView]:
-    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``).
-
-    Of a run of several hosts: those of the host of the rank that is shown.
-
-    Of a run that is over the figures are those of its last steps: the last readings are of a machine without it.
-    """
-    until_ns = max((writer.last_step_ns for writer in fold.ranks), default=0) if over else 0
-    known = {device.key: device for device in devices}
-    on_host = "".join(rank.name.partition("@")[1:]) if rank is not None else ""
-    here = (key for key in fold.devices if "".join(key.partition("@")[1:]) == on_host)
-    keys = list(dict.fromkeys((*known, *here)))
-    allocators = _allocators(devices, rank, others)
-    views = []
-    for key in keys:
-        device, history = known.get(key), fold.devices.get(key)
-        if history is None:
+def stack_paragraphs(report: Report) -> list[tuple[str, str]]:
+    """Return a report of stacks as paragraphs: an overview, then each stack."""
+    level = report.verdict.level
+    out: list[tuple[str, str]] = [
+        (f"{glyphs.FLAG} {sanitize(report.verdict.sentence)}", "text" if level == "info" else level)
+    ]
+    out += [(f"  {sanitize(note)}", "text") for note in report.notes]
+    for table in report.tables:
+        if not table.key.startswith("stack_"):
             continue
-        kind = device.kind if device else key.partition("@")[0].rstrip("0123456789")
-        memory = device.memory_bytes if device else None
-        views.append(
-            DeviceView(
-                key=key,
-                kind=kind,
-                name=device.name if device else "",
-                memory_bytes=memory or int(history.last.get("mem_total_bytes", 0)) or None,
-                details=device.details if device else {},
-                latest=_readings_at(history, until_ns) if until_ns > 0 else history.last,
-                words=history.text,
-                history=_histories(history, kind),
-                allocator=allocators.get(key),
-                foreign=key in others,
-            )
-        )
-    # Accelerators first.
-    return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
-
-
-def _readings_at(history: DeviceHistory, at_ns: int) -> Mapping[str, float]:
-    """Return the last value of each figure at a moment; the newest ones where none is kept from before it."""
-    count = int(np.searchsorted(history.t_ns, at_ns, side="right"))
-    found = dict(history.last)
-    for name in found:
-        values = history.figure(name)[:count]
-        known = np.flatnonzero(~np.isnan(values))
-        if len(known):
-            found[name] = float(values[known[-1]])
-    return found
-
-
-def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
-    """Return the last readings of the figures that are drawn as history."""
-    return {
-        name: history.figure(name)[-_HISTORY:].tolist()
-        for name in headline(kind, history.last)
-        if name not in ("loaders", "loaders_idle", "errors")
-    }
-
-
-def _allocators(
-    devices: Sequence[DeviceMeta], rank: WriterState | None, others: Set[str]
-) -> dict[str, tuple[int, int, int]]:
-    """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
-
-    A process that does not say which device an index means is taken to count the run's devices as the
-    monitor does, where that can be said: all are the run's, or one is.
-    """
-    own = [device for device in devices if device.kind != "host" and device.key not in others]
-    countable = len(own) == 1 or not others
-    found = {}
-    for index, series in rank.memory.items() if rank is not None else ():
-        if rank is not None and index in rank.uses:
-            device = device_of(rank.uses[index], devices)
-        else:
-            device = own[index] if countable and 0 <= index < len(own) else None
-        if device is not None and series.last is not None:
-            found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
-    return found
-
-
-def absent_word(backend: str) -> str:
-    """Return what people call the hardware that a telemetry backend looks for."""
-    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "Neuron", "tpu": "TPU"}
-    return words.get(backend, sanitize(backend))
-
-
-def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
-    """Return which hardware is missing, or why there is no reading yet."""
-    if not known:
-        return ["no readings" if over else "waiting for the first reading …"]
-    if any(device.kind != "host" for device in meta.devices):
-        missing = [absent_word(name) for name in meta.absent]
-        return [f"not found: {', '.join(missing)}"] if missing else []
-    names = ", ".join(absent_word(name) for name in meta.absent)
-    return [f"no {names} found: tuiprof doctor"] if names else []
+        out += [("", "text"), (sanitize(table.title), "title")]
+        lines = table.rows.select("line", "function").iter_rows()
+        out += [(f"    {sanitize(line)}  {sanitize(function)}", "text") for line, function in lines]
+        if table.note:
+            out.append((f"    {sanitize(table.note)}", "dim"))
+    return out

@@ -1,21 +1,29 @@
-"""Opening a trace away from the screen: progress and what was read so far out, cancellation in."""
+"""Opening a trace in a worker, with progress and cancellation, and the panel that shows it or why it failed."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuiprof.errors import TraceError
+from textual.message import Message
+
+from tuiprof.errors import TraceError, TuiprofError
+from tuiprof.model.units import format_bytes
+from tuiprof.report.sanitize import sanitize_lines
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.lines import Lines, Row
+from tuiprof.tui.widgets.spans import wrap
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
-
 #: From this size on disk on, parts of a file are shown while the rest is read, bytes.
 _WORTH_PARTS = 4 << 20
+_BAR = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,6 @@ class Opening:
     def run(self) -> Trace:
         """Open the trace.
 
-        Returns:
-            The trace.
-
         Raises:
             TuiprofError: It cannot be opened.
             tuiprof.formats.Cancelled: :meth:`cancel` was called.
@@ -83,7 +88,7 @@ class Opening:
         try:
             return formats.open_trace(
                 self.path,
-                progress=self._tell,
+                progress=self._advance,
                 cancelled=self._stop.is_set,
                 partial=self._hand_out if self._partial is not None else None,
             )
@@ -96,7 +101,7 @@ class Opening:
                 f"{self.path} does not fit in memory", "record fewer steps, or open it on a larger machine"
             ) from error
 
-    def _tell(self, done: int, total: int) -> None:
+    def _advance(self, done: int, total: int) -> None:
         self._reached = Progress(done, total)
         self._report(self._reached)
 
@@ -104,3 +109,71 @@ class Opening:
         # A small file is complete before a partial view would be useful.
         if self._partial is not None and len(trace) and self._reached.total >= _WORTH_PARTS:
             self._partial(trace, self._reached)
+
+
+class LoadingPanel(Lines, can_focus=True):
+    """A bar while opening; the error and its remedy where that failed.
+
+    Args:
+        name: Name of the file; safe for a terminal.
+    """
+
+    DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
+
+    @dataclass(eq=False)
+    class Moved(Message):
+        """Progress of opening, posted by a worker to the screen."""
+
+        progress: Progress
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the latest counts."""
+            return isinstance(message, LoadingPanel.Moved)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._file = name
+        self._progress = Progress(0, 0)
+        self._began = time.monotonic()
+        self._error: TuiprofError | None = None
+
+    @property
+    def error(self) -> TuiprofError | None:
+        """Why it cannot be opened; None = nothing is known to be wrong."""
+        return self._error
+
+    def on_mount(self) -> None:
+        """Count the seconds."""
+        self.focus()
+        self.set_interval(0.5, self.redraw)
+
+    def advance(self, progress: Progress) -> None:
+        """Show how far it is."""
+        self._progress = progress
+        self.redraw()
+
+    def fail(self, error: TuiprofError) -> None:
+        """Show why it cannot be opened, and what to do."""
+        self._error = error
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the bar, or the error."""
+        rows: list[Row] = [[(self._file, "title")], []]
+        if self._error is not None:
+            rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self._error.message), width)]
+            if self._error.remedy:
+                rows += [
+                    [],
+                    *([(line, "text")] for line in wrap("→ " + sanitize_lines(self._error.remedy), width)),
+                ]
+            return rows
+        share, seconds = self._progress.share, time.monotonic() - self._began
+        size = min(_BAR, max(width - 8, 4))
+        rows.append([(glyphs.bar(share, size), "line"), (f" {share * 100:3.0f} %", "strong")])
+        if self._progress.total > 1:
+            done = f"{format_bytes(self._progress.done)} of {format_bytes(self._progress.total)}"
+            rows.append([(f"reading · {done} · {seconds:.0f} s", "dim")])
+        else:
+            rows.append([(f"opening · {seconds:.0f} s", "dim")])
+        return rows

@@ -43,9 +43,7 @@ BRAILLE_BITS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 def sparkline(shares: list[float | None], width: int) -> str:
     """Return the last values as one line of bars, right-aligned; a blank edge stays between two lines.
 
-    Args:
-        shares: Values from 0 to 1, oldest first; None = not known then.
-        width: Cells; one value a cell.
+    Values are shares from 0 to 1, oldest first, one a cell; None = not known then.
     """
     bars = [
         " " if share is None else EIGHTHS_UP[max(1, min(7, round(share * 7)))] for share in shares[-width:]

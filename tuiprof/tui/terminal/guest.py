@@ -1,4 +1,4 @@
-"""An application as a guest of a terminal, which others write to as well, and which it gives back to the shell."""
+"""The application's use of the terminal: drivers, filters, signals, suspending; and what each screen may ask of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone
 
 
 class Navigation(Protocol):
-    """Ways to the screens. What cannot be shown is said in a notice."""
+    """Opens the screens. What cannot be shown is reported in a notice."""
 
     def session(self, path: Path, *, replay_speed: float | None = None) -> None:
         """Show a session: live or as it ended; with a speed, replayed from its beginning."""
@@ -97,7 +97,6 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     Attributes:
         terminal: What the terminal can show.
-        start: The initial request.
         go: The way to other screens.
         farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """
@@ -109,7 +108,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         super().__init__(*args, **options)
         self.farewell = ""
         self.terminal = this_terminal()
-        self._told_size: Size | None = None
+        self._drawn_size: Size | None = None
 
     def get_driver_class(self) -> type[Driver]:
         """Return the terminal driver, which minimizes output; a browser page has its own driver."""
@@ -147,15 +146,11 @@ class TerminalApp(App[int], inherit_bindings=False):
             self.notify(str(error), title="that failed", severity="error", timeout=10)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy text that has no effect where it is pasted.
-
-        Args:
-            text: One line; tabs part cells.
-        """
+        """Copy one line of text that has no effect where it is pasted; tabs part cells."""
         super().copy_to_clipboard("\t".join(map(sanitize, text.split("\t"))))
 
     def on_mount(self) -> None:
-        """Be whole again when the shell gives the terminal back, and give it back when ended from outside."""
+        """Redraw when the shell resumes the application, and restore the terminal when a signal ends it."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_draw_anew())
         if not self.is_headless:
             loop = asyncio.get_running_loop()
@@ -172,10 +167,10 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         """Draw everything again where the size is as it was: on the way it was another, and cut the picture."""
-        if event.size == self._told_size:
+        if event.size == self._drawn_size:
             self._on_driver("forget")
             self.refresh()
-        self._told_size = event.size
+        self._drawn_size = event.size
 
     def action_draw_anew(self) -> None:
         """Clear the terminal and redraw everything, for example after output of another program."""

@@ -64,11 +64,7 @@ class Settings:
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """Read the configuration; errors in it are reported, never fatal.
-
-    Args:
-        path: The file; None = the user's.
-    """
+    """Read the configuration, the user's unless a path is given; errors in it are reported, never fatal."""
     path = path or config_path()
     try:
         data = path.read_bytes()

@@ -180,8 +180,7 @@ class Shown:
     def unsent(self, data: str) -> str:
         """Return the output without the cells that the terminal already shows.
 
-        Args:
-            data: Text and escape sequences; each text begins and ends without colours and attributes.
+        Each text between its escape sequences begins and ends without colours and attributes.
         """
         if _UNKNOWN.search(data):  # erases, scrolls, or something else that may change any line
             self.forget()

@@ -10,6 +10,16 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from tuiprof.report import Colours, Terminal
 
+
+def _phases(*colours: str) -> dict[str, str]:
+    return {f"phase-{number}": colour for number, colour in enumerate(colours, 1)}
+
+
+def _heat(*colours: str) -> dict[str, str]:
+    """Return the backgrounds of the three levels of heat."""
+    return {f"heat-{level}": colour for level, colour in enumerate(colours, 1)}
+
+
 DARK: Final = Theme(
     name="tuiprof-dark",
     primary="#6ea8fe",
@@ -27,9 +37,7 @@ DARK: Final = Theme(
         "border": "#2f3844",
         "scrollbar": "#56708f",
         "primary-muted": "#1d3149",
-        "heat-1": "#e8b45a 10%",
-        "heat-2": "#e8b45a 22%",
-        "heat-3": "#e8b45a 34%",
+        **_heat("#e8b45a 10%", "#e8b45a 22%", "#e8b45a 34%"),
         "lane-idle": "#f0cd8e",
         "lane-counter": "#9fb2c9",
         "lane-outside": "#5c6979",
@@ -37,12 +45,7 @@ DARK: Final = Theme(
         "block-cursor-background": "#26415f",
         "block-cursor-foreground": "#f2f5f9",
         "block-cursor-text-style": "bold",
-        "phase-1": "#6ea8fe",
-        "phase-2": "#7cc4c4",
-        "phase-3": "#7cc48a",
-        "phase-4": "#b79ae8",
-        "phase-5": "#e0a37e",
-        "phase-6": "#d4c26a",
+        **_phases("#6ea8fe", "#7cc4c4", "#7cc48a", "#b79ae8", "#e0a37e", "#d4c26a"),
     },
 )
 
@@ -63,9 +66,7 @@ LIGHT: Final = Theme(
         "border": "#c3c6c0",
         "scrollbar": "#71879f",
         "primary-muted": "#e0eaf8",
-        "heat-1": "#8f5a00 7%",
-        "heat-2": "#8f5a00 15%",
-        "heat-3": "#8f5a00 24%",
+        **_heat("#8f5a00 7%", "#8f5a00 15%", "#8f5a00 24%"),
         "lane-idle": "#ad7200",
         "lane-counter": "#6f7f92",
         "lane-outside": "#8d928a",
@@ -73,12 +74,7 @@ LIGHT: Final = Theme(
         "block-cursor-background": "#cfe0f5",
         "block-cursor-foreground": "#10151b",
         "block-cursor-text-style": "bold",
-        "phase-1": "#1f5fae",
-        "phase-2": "#1c7a7a",
-        "phase-3": "#27713a",
-        "phase-4": "#6b4aa8",
-        "phase-5": "#a4552a",
-        "phase-6": "#7d6a00",
+        **_phases("#1f5fae", "#1c7a7a", "#27713a", "#6b4aa8", "#a4552a", "#7d6a00"),
     },
 )
 
@@ -99,9 +95,7 @@ CONTRAST: Final = Theme(
         "border": "#b0b0b0",
         "scrollbar": "#8c8c8c",
         "primary-muted": "#10344a",
-        "heat-1": "#ffd400 14%",
-        "heat-2": "#ffd400 26%",
-        "heat-3": "#ffd400 38%",
+        **_heat("#ffd400 14%", "#ffd400 26%", "#ffd400 38%"),
         "lane-idle": "#ffd400",
         "lane-counter": "#c8c8c8",
         "lane-outside": "#6e6e6e",
@@ -109,12 +103,7 @@ CONTRAST: Final = Theme(
         "block-cursor-background": "#ffd400",
         "block-cursor-foreground": "#000000",
         "block-cursor-text-style": "bold",
-        "phase-1": "#6cc6ff",
-        "phase-2": "#5ff0f0",
-        "phase-3": "#5bff7f",
-        "phase-4": "#d9a8ff",
-        "phase-5": "#ffb070",
-        "phase-6": "#fff27a",
+        **_phases("#6cc6ff", "#5ff0f0", "#5bff7f", "#d9a8ff", "#ffb070", "#fff27a"),
     },
 )
 
@@ -140,9 +129,7 @@ SIXTEEN: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_blue",
         "primary-muted": "ansi_blue",
-        "heat-1": "ansi_default",
-        "heat-2": "ansi_default",
-        "heat-3": "ansi_default",
+        **_heat("ansi_default", "ansi_default", "ansi_default"),
         "border": "ansi_bright_black",
         "block-cursor-background": "ansi_blue",
         "block-cursor-foreground": "ansi_bright_white",
@@ -153,12 +140,14 @@ SIXTEEN: Final = Theme(
         "lane-counter": "ansi_cyan",
         "lane-outside": "ansi_bright_black",
         "lane-outside-style": "none",
-        "phase-1": "ansi_bright_cyan",
-        "phase-2": "ansi_bright_magenta",
-        "phase-3": "ansi_green",
-        "phase-4": "ansi_cyan",
-        "phase-5": "ansi_bright_red",
-        "phase-6": "ansi_bright_yellow",
+        **_phases(
+            "ansi_bright_cyan",
+            "ansi_bright_magenta",
+            "ansi_green",
+            "ansi_cyan",
+            "ansi_bright_red",
+            "ansi_bright_yellow",
+        ),
     },
 )
 
@@ -175,9 +164,7 @@ MONO: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_white",
         "primary-muted": "ansi_white",
-        "heat-1": "ansi_default",
-        "heat-2": "ansi_default",
-        "heat-3": "ansi_default",
+        **_heat("ansi_default", "ansi_default", "ansi_default"),
         "border": "ansi_default",
         "block-cursor-background": "ansi_white",
         "block-cursor-foreground": "ansi_black",
@@ -185,10 +172,8 @@ MONO: Final = Theme(
         "scrollbar": "ansi_white",
         "scrollbar-background": "ansi_default",
         "lane-outside-style": "dim",
-        **dict.fromkeys(
-            ("lane-idle", "lane-counter", "lane-outside", *(f"phase-{number}" for number in range(1, 7))),
-            "ansi_default",
-        ),
+        **_phases(*["ansi_default"] * 6),
+        **dict.fromkeys(("lane-idle", "lane-counter", "lane-outside"), "ansi_default"),
     },
 )
 

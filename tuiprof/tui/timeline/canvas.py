@@ -17,11 +17,9 @@ from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.timeline.lane_cells import Cells, Kind, legend, link_cells, overview, paint
 from tuiprof.tui.timeline.lanes import Lane, Lanes
-from tuiprof.tui.timeline.readout import offset_text, readout
-from tuiprof.tui.timeline.state import TimelineState
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.state import TimelineState, Viewport
+from tuiprof.tui.timeline.view import Cells, Kind, legend, link_cells, offset_text, overview, paint, readout
 from tuiprof.tui.widgets.rows import fit_text
 
 _COMPONENTS = {kind: f"timeline--{kind.name.lower().replace('_', '-')}" for kind in Kind}
@@ -71,7 +69,7 @@ class Canvas:
     def line(self, y: int, width: int, background: Style, *, focused: bool) -> Strip:
         """Draw the map, a lane, the axis, or the last line; blank below them, and before there is a trace.
 
-        The last line is the readout where a person looks at something in the timeline, else the legend.
+        The last line is the readout while the timeline is focused or something in it is selected, else the legend.
         """
         state = self._state
         if state.lanes is None:
@@ -135,12 +133,12 @@ class Canvas:
         return cells
 
     def _step_marks(self, steps: Steps) -> list[tuple[int, str]]:
-        """Return where a lane says that a step starts: column, and ``▏2`` for step 2."""
+        """Return the labels of steps in a lane: column, and ``▏2`` for step 2."""
         view = self._state.view
         low, high = np.searchsorted(steps.starts, [view.low, view.high]).tolist()
         marks: list[tuple[int, str]] = []
         free_from = 0
-        # More marks than columns cannot show: look at a step a column at most.
+        # More marks than columns cannot show: at most one step a column is considered.
         for index in range(low, high, max(1, (high - low) // view.columns)):
             column = view.column_of(int(steps.starts[index]))
             label = f"▏{steps.numbers[index]} "
@@ -179,7 +177,7 @@ class Canvas:
             for (y, x), (sign, over) in link_cells((above, left), (below, at), columns).items():
                 if self._flags[y][x] & Overlay.EVENT:
                     continue
-                # What is drawn there stays as it is: in the colour of the link it would look like part of it.
+                # What is drawn there stays as it is: in the colour of the link it would seem part of it.
                 if over or self._cells[y].kinds[x] == Kind.BLANK:
                     self._flags[y][x] |= Overlay.LINK
                     self._signs[y][x] = sign
@@ -244,11 +242,11 @@ class Canvas:
         over: Flags,
     ) -> Strip:
         """Put a label and cells together; neighbours that look alike become one segment."""
-        looks = over * _KINDS + kinds
-        cuts = [0, *(np.flatnonzero(np.diff(looks)) + 1).tolist(), len(chars)]
+        styled = over * _KINDS + kinds
+        cuts = [0, *(np.flatnonzero(np.diff(styled)) + 1).tolist(), len(chars)]
         segments = list(head)
         for begin, end in pairwise(cuts):
-            flags, kind = divmod(int(looks[begin]), _KINDS)
+            flags, kind = divmod(int(styled[begin]), _KINDS)
             segments.append(Segment("".join(chars[begin:end]), self.style(kind, flags)))
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
 
@@ -263,7 +261,7 @@ class Canvas:
             drawn,
             replayed=lanes.replayed is not None,
             nested=state.nested,
-            closed=state.has_nested,
+            has_nested=state.has_nested,
         )
         segments = [Segment(" ", self._component_style(_READOUT))]
         left = width - 1

@@ -1,29 +1,45 @@
-"""The lanes of a timeline as sorted arrays, so that any zoom of any trace is drawn by a few binary searches."""
+"""The lanes of a timeline as sorted arrays, so that any zoom of any trace is drawn by a few binary searches.
+
+:func:`build` sorts a whole trace into lanes, :func:`sketch` a sample of a very large one, and :func:`build_replayed`
+draws a step as it is replayed without the profiler, and with a change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.model.intervals import Coverage, Ints, Window, union
+from tuiprof.analyses.shared.frames import is_user
+from tuiprof.model.intervals import Coverage, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
-from tuiprof.model.trace import Mask, Trace, Track
-from tuiprof.tui.timeline.lane_extras import (
-    Samples,
-    counter_samples,
-    memory_samples,
-    outermost,
-    python_levels,
-)
-from tuiprof.whatif.replay import Losses
+from tuiprof.model.trace import Trace, Track
+from tuiprof.model.units import format_bytes, format_count
+from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import Calibrated, Instants, Losses, instants
 
+Floats = npt.NDArray[np.float64]
 LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]
+
+#: From this many events on the exact lanes take long enough for a sketch to pay.
+SKETCH_FROM: Final = 1_000_000
+_SKETCHED_EVENTS = 50_000
+_NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _STEP_NAME = r"^ProfilerStep#\d+$"
+#: How many levels of Python calls get a lane.
+_LEVELS = 6
+#: A function that takes this many steps, or without steps this share of the trace, such as ``main``, does
+#: not help to locate anything in time.
+_MANY_STEPS, _WHOLE = 1.5, 0.9
+_MOST_COUNTERS = 4
+#: Priority of replayed lanes if there is no room: device before host before ranges.
+_DEVICE, _CALLS, _RANGES = 0, 2, 4
 
 
 class Bars:
@@ -51,11 +67,7 @@ class Bars:
         return Coverage(*union(self.starts, self.ends))
 
     def at(self, instants: Ints) -> Ints:
-        """Return which event runs at each instant: index into :attr:`rows`, -1 = none.
-
-        Args:
-            instants: Instants in ns, shape ``(n,)``.
-        """
+        """Return which event runs at each of ``n`` instants, ns: index into :attr:`rows`, -1 = none."""
         if not len(self.rows):
             return np.full(len(instants), -1, dtype=np.int64)
         latest = np.searchsorted(self.starts, instants, side="right") - 1
@@ -67,7 +79,7 @@ class Bars:
         return np.where(latest >= 0, found, -1).astype(np.int64)
 
     def _reaching(self, places: Ints) -> Ints:
-        """Return which event up to each place reaches furthest."""
+        """Return which event up to each index ends last."""
         return places if self._furthest is None else self._furthest[places]
 
     def within(self, edges: Ints) -> Ints:
@@ -90,21 +102,15 @@ class Bars:
         fallback = np.where(shows, safe, np.where(reaches, further, -1))
         return np.where(picked >= 0, picked, fallback).astype(np.int64)
 
-    def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def shares(self, edges: Ints) -> Floats:
         """Return the covered share of each column, 0 to 1."""
-        return coverage_shares(self.covered, edges)
+        return np.diff(self.covered.up_to(edges)) / np.maximum(np.diff(edges), 1)
 
     def next_start(self, instant: int, forward: bool) -> int | None:
-        """Return the first event that starts after an instant, or the last before it.
-
-        Returns:
-            Index into :attr:`rows`; None = there is none.
-        """
-        if forward:
-            index = int(np.searchsorted(self.starts, instant, side="right"))
-            return index if index < len(self.rows) else None
-        index = int(np.searchsorted(self.starts, instant, side="left")) - 1
-        return index if index >= 0 else None
+        """Return the first event that starts after an instant, or the last before it: index into :attr:`rows`."""
+        side: Literal["left", "right"] = "right" if forward else "left"
+        index = int(np.searchsorted(self.starts, instant, side=side)) - (not forward)
+        return index if 0 <= index < len(self.rows) else None
 
 
 class MovedBars(Bars):
@@ -115,10 +121,21 @@ class MovedBars(Bars):
         self._take(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
 
 
-def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the covered share of each column, 0 to 1."""
-    width = np.maximum(np.diff(edges), 1)
-    return np.diff(covered.up_to(edges)) / width
+class SampledBars(Bars):
+    """A sample of every n-th event of a lane; the covered part of a column is estimated."""
+
+    def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
+        super().__init__(trace, rows)
+        self._stride = stride
+
+    def shares(self, edges: Ints) -> Floats:
+        """Return the estimated share of each column that is covered, 0 to 1."""
+        middle = (self.starts + self.ends) // 2
+        column = np.searchsorted(edges, middle, side="right") - 1
+        inside = (column >= 0) & (column < len(edges) - 1)
+        lengths = (self.ends - self.starts)[inside] * float(self._stride)
+        covered = np.bincount(column[inside], lengths, minlength=len(edges) - 1)
+        return np.minimum(covered / np.maximum(np.diff(edges), 1), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,21 +144,21 @@ class Lost:
 
     Attributes:
         losses: Where the time goes that the change saves; a text = why that is unknown.
-        bad: Whether the finding is a bad one, or one to look at.
+        bad: Whether the finding is bad rather than a warning.
     """
 
     losses: Losses | str
     bad: bool
 
     @cached_property
-    def _knots(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    def _knots(self) -> tuple[Ints, Floats]:
         if isinstance(self.losses, str) or not len(self.losses.ns):
             return np.zeros(1, dtype=np.int64), np.zeros(1)
         at = np.stack((self.losses.starts, self.losses.ends), axis=1).ravel()
         up_to = np.cumsum(self.losses.ns)
         return at, np.stack((up_to - self.losses.ns, up_to), axis=1).ravel()
 
-    def up_to(self, instants: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def up_to(self, instants: Ints) -> Floats:
         """Return what is lost up to each instant, ns."""
         return np.interp(instants, *self._knots)
 
@@ -149,6 +166,47 @@ class Lost:
         """Return what is lost between two instants, ns."""
         before, after = self.up_to(np.array([low, high])).tolist()
         return float(after - before)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Values over time, each valid until the next.
+
+    Attributes:
+        at: Instants in ns, ascending.
+        values: What was measured then, same shape.
+        is_bytes: Whether they are sizes.
+    """
+
+    at: Ints
+    values: Floats
+    is_bytes: bool
+
+    @property
+    def peak(self) -> float:
+        """The largest of all; 0 without any."""
+        return float(self.values.max(initial=0.0))
+
+    def highest(self, edges: Ints) -> Floats:
+        """Return the largest value between each two of the ascending column edges, ns; before the first sample 0."""
+        begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
+        end = np.searchsorted(self.at, edges[1:], side="left")
+        padded = np.append(self.values, 0.0)
+        out = np.where(begin >= 0, padded[begin], 0.0)
+        inside = end > begin + 1
+        if inside.any():
+            pairs = np.stack((begin[inside] + 1, end[inside]), axis=1).ravel()
+            out[inside] = np.maximum(out[inside], np.maximum.reduceat(padded, pairs)[::2])
+        return out
+
+    def at_instant(self, instant: int) -> float | None:
+        """Return the value at an instant; None before the first sample."""
+        index = int(np.searchsorted(self.at, instant, side="right")) - 1
+        return float(self.values[index]) if index >= 0 else None
+
+    def format(self, value: float) -> str:
+        """Return a value as people read it."""
+        return format_bytes(value) if self.is_bytes else format_count(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,11 +292,7 @@ class Lanes:
         return next((lane.lost for lane in self.lanes if lane.lost is not None), None)
 
     def shown(self, *, nested: bool) -> list[Lane]:
-        """Return the lanes that there are to show, in order of display.
-
-        Args:
-            nested: With those that spell out what others enclose.
-        """
+        """Return the lanes in order of display; ``nested``: also those nested in what others draw."""
         return [lane for lane in self.lanes if nested or not lane.nested]
 
     def choose(self, count: int, *, nested: bool = True) -> list[Lane]:
@@ -252,7 +306,7 @@ class Lanes:
         lanes = [lane for lane in self.lanes if lane.style != "lost"]
         if lost is not None:
             styles = [lane.style for lane in lanes]
-            lane = Lane("lost", "lost", Bars(self.trace, _none()), 1, lost=lost)
+            lane = Lane("lost", "lost", Bars(self.trace, _NO_ROWS), 1, lost=lost)
             begin = styles.index("device") if "device" in styles else len(styles)
             end = next((row for row in range(begin, len(styles)) if styles[row] != "device"), len(styles))
             lanes.insert(end, lane)
@@ -262,21 +316,21 @@ class Lanes:
 def build(trace: Trace) -> Lanes:
     """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness."""
     tracks = trace.track_codes
-    # The profiler's own lanes say nothing about the program, unless a format knows no other.
+    # The profiler's own tracks are of no use, unless the format has no others.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
         track for track in trace.tracks if track.kind == "other"
     ]
     lanes: list[Lane] = []
     syncs = Bars(trace, sync_calls(trace))
     steps = trace.named(_STEP_NAME)
-    # Every host lane looks at its own track only; one pass groups the rows of all of them.
+    # Every host lane has the events of one track; one pass groups the rows of all of them.
     interesting = np.flatnonzero(
         trace.is_category("annotation", "cpu_op", "dataloader", "compile", "other") & ~steps
     ).astype(np.int64)
     by_track = _group(interesting, tracks[interesting])
     main = _main_track(trace, host, by_track, steps)
     if main is not None:
-        lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
+        lanes += _host_lanes(trace, main, by_track.get(main.index, _NO_ROWS))
         for level, rows in enumerate(python_levels(trace, main)):
             lanes.append(
                 Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level, nested=True)
@@ -288,13 +342,13 @@ def build(trace: Trace) -> Lanes:
         every = len(trace.links.launches) == len(calls)
         launches = bars if every else Bars(trace, trace.links.launches)
         lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
-    others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
+    others = [track for track in host if track is not main and len(by_track.get(track.index, _NO_ROWS))]
     for number, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
         label = "thread" if len(others) == 1 else f"thread {number + 2}"
         lanes += _nested(trace, by_track[track.index], label, (40 + number, 60 + number), outer=True)
     lanes += _device_lanes(trace)
     for number, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
-        lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * number, samples=samples))
+        lanes.append(Lane(label, "counter", Bars(trace, _NO_ROWS), 8 + 10 * number, samples=samples))
     # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
     for lane in lanes:
         _ = lane.bars.covered
@@ -306,10 +360,6 @@ def sync_calls(trace: Trace) -> Ints:
     """Return the rows of host calls that wait for the device, in order of start, without the profiler's own."""
     waits = _waits.find(trace, Window())
     return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
-
-
-def _none() -> Ints:
-    return np.empty(0, dtype=np.int64)
 
 
 def _group(rows: Ints, keys: Ints) -> dict[int, Ints]:
@@ -327,7 +377,7 @@ def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], 
         return None
     tracks = trace.track_codes
     marked = np.bincount(tracks[steps & ~trace.is_category("device_annotation")], minlength=len(trace.tracks))
-    best = max(host, key=lambda t: (marked[t.index], len(by_track.get(t.index, _none()))))
+    best = max(host, key=lambda t: (marked[t.index], len(by_track.get(t.index, _NO_ROWS))))
     return best if marked[best.index] or best.index in by_track else None
 
 
@@ -350,7 +400,7 @@ def _nested(
 ) -> list[Lane]:
     """Return a lane for each level of events that enclose one another, outermost first, as far as there are priorities.
 
-    ``outer`` says that the first level is not enclosed by what another lane draws.
+    ``outer``: the first level is not enclosed by what another lane draws.
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
@@ -387,14 +437,145 @@ def _device_lanes(trace: Trace) -> list[Lane]:
 
 
 def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
-    """Return the gap without work around an instant.
-
-    Returns:
-        Begin and end of the gap in ns; None = the device works then.
-    """
+    """Return begin and end of the gap without work around an instant, ns; None = the device works then."""
     starts, ends = bars.covered.starts, bars.covered.ends
     index = int(np.searchsorted(starts, instant, side="right")) - 1
     if not low <= instant < high or (index >= 0 and ends[index] > instant):
         return None
     begin = int(ends[index]) if index >= 0 else low
     return begin, int(starts[index + 1]) if index + 1 < len(starts) else high
+
+
+def python_levels(trace: Trace, track: Track) -> list[Ints]:
+    """Return the calls of Python functions on a thread, one array of rows a level, outermost first.
+
+    Frames of the framework and of the interpreter are omitted if there are others, and so are functions that fill the
+    whole trace.
+    """
+    here = trace.is_category("python_function") & (trace.track_codes == track.index)
+    rows: Ints = np.flatnonzero(here)
+    if not len(rows):
+        return []
+    user = np.fromiter((is_user(name) for name in trace.names), dtype=bool, count=len(trace.names))
+    mine = rows[user[trace.name_codes[rows]]]
+    rows = mine if len(mine) else rows
+    low, high = trace.span
+    steps = trace.steps
+    longest = _MANY_STEPS * int((steps.ends - steps.starts).max()) if len(steps) else _WHOLE * (high - low)
+    rows = rows[trace.ends[rows] - trace.starts[rows] < longest]
+    levels: list[Ints] = []
+    while len(rows) and len(levels) < _LEVELS:
+        outer, rows = outermost(trace, rows)
+        levels.append(outer)
+    return levels
+
+
+def outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """Split rows of one track into those that no earlier one covers, and the rest."""
+    if not len(rows):
+        return rows, rows
+    starts, ends = trace.starts[rows], trace.ends[rows]
+    reach = np.maximum.accumulate(ends)
+    outer = np.ones(len(rows), dtype=bool)
+    outer[1:] = (starts[1:] >= reach[:-1]) | (ends[1:] > reach[:-1])
+    return rows[outer], rows[~outer]
+
+
+def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
+    """Return what each allocator held over time: label and samples, devices before the host."""
+    instants = trace.instants
+    if instants is None or "total_allocated" not in instants.columns:
+        return []
+    device = pl.col("device") if "device" in instants.columns else pl.lit(-1, pl.Int64)
+    known = instants.filter(pl.col("total_allocated").is_not_null()).with_columns(
+        device.fill_null(-1).alias("device")
+    )
+    found = []
+    devices = sorted(known["device"].unique().to_list(), key=lambda d: (d < 0, d))
+    several = sum(device >= 0 for device in devices) > 1
+    for device in devices:
+        frame = known.filter(pl.col("device") == device).sort("ts", maintain_order=True)
+        label = "host mem" if device < 0 else f"{device}:memory" if several else "memory"
+        found.append((label, _samples(frame["ts"], frame["total_allocated"], is_bytes=True)))
+    return found
+
+
+def counter_samples(trace: Trace) -> list[tuple[str, Samples]]:
+    """Return the counters of a trace, those with the most samples first."""
+    if trace.counters is None or trace.counters.is_empty():
+        return []
+    found = []
+    for (name, series), frame in trace.counters.group_by("name", "series", maintain_order=True):
+        ordered = frame.sort("ts", maintain_order=True)
+        label = str(name) if str(series) in ("", "value", str(name)) else f"{name} {series}"
+        is_bytes = "bytes" in label.lower() or "memory" in label.lower()
+        found.append((label, _samples(ordered["ts"], ordered["value"], is_bytes=is_bytes)))
+    return sorted(found, key=lambda item: -len(item[1].at))[:_MOST_COUNTERS]
+
+
+def _samples(at: pl.Series, values: pl.Series, *, is_bytes: bool) -> Samples:
+    return Samples(at.to_numpy().astype(np.int64), values.cast(pl.Float64).to_numpy(), is_bytes)
+
+
+def sketch(trace: Trace) -> Lanes:
+    """Return lanes of a sample of the events; ``stride`` is how many events each of them represents."""
+    stride = max(1, len(trace) // _SKETCHED_EVENTS)
+    # One out of each stretch, and not always the same one: launches and kernels often take turns.
+    stretches = np.arange(0, len(trace) - stride + 1, stride)
+    rows = stretches + np.random.default_rng(0).integers(0, stride, len(stretches))
+    sample = Trace(trace.events[rows], trace.tracks, trace.info)
+    lanes = build(sample)
+    drawn = tuple(replace(lane, bars=SampledBars(sample, lane.bars.rows, stride)) for lane in lanes.lanes)
+    return replace(lanes, lanes=drawn, stride=stride, sketch_of=trace)
+
+
+def build_replayed(trace: Trace, step: Calibrated, edit: Edit) -> Lanes:
+    """Return the lanes of the captured stretch, replayed from rest as it is and with a change, on one axis."""
+    now, fixed = instants(step), instants(step, edit)
+    captured = build(trace)
+    lanes = [
+        *_replayed_lanes(trace, captured, step, now, "now", 0, Edit()),
+        *_replayed_lanes(trace, captured, step, fixed, "fix", 1, edit),
+    ]
+    end = max(now.end_ns, fixed.end_ns)
+    return Lanes(trace, tuple(lanes), Bars(trace, _NO_ROWS), replayed=(step.graph.low, end))
+
+
+def _replayed_lanes(
+    trace: Trace, captured: Lanes, step: Calibrated, at: Instants, label: str, second: int, edit: Edit
+) -> list[Lane]:
+    """Return what the main thread does, what it calls, and what the busiest stream works."""
+    graph = step.graph
+    found = []
+    steps = trace.steps
+    inside = (steps.starts >= graph.low) & (steps.ends <= graph.high)
+    moved_steps = replace(
+        steps,
+        numbers=steps.numbers[inside],
+        starts=at.of_host(steps.starts[inside]),
+        ends=at.of_host(steps.ends[inside]),
+    )
+    main = captured.lanes[0] if captured.lanes and captured.lanes[0].style == "ranges" else None
+    bars = _of_host(trace, main.bars.rows if main is not None else _NO_ROWS, at)
+    found.append(Lane(f"{label} main", "ranges", bars, _RANGES + second, steps=moved_steps))
+    calls = trace.host_calls[trace.track_codes[trace.host_calls] == graph.tracks[0]]
+    calls = calls[(trace.starts[calls] >= graph.low) & (trace.starts[calls] < graph.high)]
+    calls = calls[~np.isin(calls, edit.waits)]
+    if len(calls):
+        launches = calls[np.isin(calls, trace.links.launches)]
+        waits = calls[np.isin(calls, captured.syncs.rows)]
+        kinds = (_of_host(trace, waits, at), _of_host(trace, launches, at))
+        found.append(Lane(f"{label} calls", "calls", _of_host(trace, calls, at), _CALLS + second, *kinds))
+    if len(at.work):
+        tracks = trace.track_codes[at.work]
+        busiest = np.bincount(tracks, weights=(at.ends - at.starts).astype(np.float64)).argmax()
+        mine = tracks == busiest
+        bars = MovedBars(at.work[mine], at.starts[mine], at.ends[mine])
+        found.append(Lane(f"{label} GPU", "device", bars, _DEVICE + second))
+    return found
+
+
+def _of_host(trace: Trace, rows: Ints, at: Instants) -> MovedBars:
+    """Return events of the main thread that are replayed, when they happen."""
+    rows = rows[(trace.starts[rows] >= at.captured[0]) & (trace.starts[rows] < at.captured[-1])]
+    return MovedBars(rows, at.of_host(trace.starts[rows]), at.of_host(trace.ends[rows]))

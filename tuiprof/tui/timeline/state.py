@@ -1,21 +1,278 @@
-"""State of a timeline: range, cursor, selection, marks. Independent of widgets."""
+"""State of a timeline, without widgets: range in view, cursor, selected event and its links, marks, search.
+
+A :class:`Viewport` zooms and pans as arithmetic on nanoseconds; a :class:`Search` finds events by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from tuiprof.model.intervals import Window
-from tuiprof.tui.timeline.lanes import Lane, Lanes, Lost
-from tuiprof.tui.timeline.links import Link, links_of
-from tuiprof.tui.timeline.results import row_in
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.analyses.shared import wait_table as _wait_table
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.model.intervals import Ints, Mask, Window
+from tuiprof.model.trace import Trace
+from tuiprof.model.units import format_ns
+from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost
 
+Way = Literal["launches", "launched by", "waited for", "delayed", "waited for by", "delayed by"]
+
+#: Up to this many events the effect of syncs is computed at once; for larger traces after their analysis.
+_AT_ONCE = 300_000
 #: Lines that a timeline keeps for lanes before it gives one to the map of the whole.
 _LANES_BEFORE_MAP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Viewport:
+    """A range of time over a number of columns, kept within the trace.
+
+    Attributes:
+        low: First instant shown, ns.
+        high: First instant not shown, ns.
+        columns: Number of columns.
+        first: Begin of the trace, ns.
+        last: End of the trace, ns.
+    """
+
+    low: int
+    high: int
+    columns: int
+    first: int
+    last: int
+
+    @classmethod
+    def over(cls, first: int, last: int, columns: int) -> Viewport:
+        """Show all of a trace."""
+        columns = max(columns, 1)
+        last = max(last, first + columns)
+        return cls(first, last, columns, first, last)
+
+    @property
+    def span(self) -> int:
+        """Length of the range shown, ns."""
+        return self.high - self.low
+
+    @property
+    def edges(self) -> Ints:
+        """Edges of the columns, shape ``(columns + 1,)``, ns."""
+        steps = np.arange(self.columns + 1, dtype=np.int64)
+        # Split so that no product leaves 64 bits, however long the trace.
+        whole, rest = divmod(self.span, self.columns)
+        return self.low + steps * whole + (steps * rest) // self.columns
+
+    def resized(self, columns: int) -> Viewport:
+        """Return the same range over another number of columns."""
+        return replace(self, columns=max(columns, 1))._kept(self.low, self.span)
+
+    def column_of(self, instant: int) -> int:
+        """Return the column an instant falls into; outside the range, below 0 or beyond the columns."""
+        return int((instant - self.low) * self.columns // self.span)
+
+    def instant_of(self, column: int) -> int:
+        """Return the middle of a column, ns."""
+        return self.low + (2 * column + 1) * self.span // (2 * self.columns)
+
+    def zoomed(self, factor: float, around: int) -> Viewport:
+        """Return a range narrower by a factor above 1, or wider, in which the instant ``around`` keeps its column."""
+        span = max(round(self.span / factor), self.columns)
+        share = (around - self.low) / self.span
+        return self._kept(around - round(span * share), span)
+
+    def panned(self, share: float) -> Viewport:
+        """Return the range moved by a share of itself."""
+        return self._kept(self.low + round(self.span * share), self.span)
+
+    def fitted(self, low: int, high: int) -> Viewport:
+        """Return a range that shows two instants with a little room around them."""
+        margin = max((high - low) // 20, 1)
+        return self.over_range(low - margin, high + margin)
+
+    def over_range(self, low: int, high: int) -> Viewport:
+        """Return exactly a range, kept within the trace."""
+        return self._kept(low, high - low)
+
+    def showing(self, instant: int) -> Viewport:
+        """Return this range when it shows an instant, else one of the same length around it."""
+        return self if self.low <= instant < self.high else self._kept(instant - self.span // 2, self.span)
+
+    def _kept(self, low: int, span: int) -> Viewport:
+        """Return a range within the trace, never shorter than 1 ns a column."""
+        span = min(max(span, self.columns), max(self.last - self.first, self.columns))
+        low = max(self.first, min(low, self.last - span))
+        return replace(self, low=low, high=low + span)
+
+    def ticks(self, spacing: int = 14) -> list[tuple[int, str]]:
+        """Return column and text of round instants at least ``spacing`` columns apart, from the begin of the trace."""
+        least = self.span * spacing / self.columns
+        step = next(s for e in range(19) for s in (10**e, 2 * 10**e, 5 * 10**e) if s >= least)
+        begin = -(-(self.low - self.first) // step) * step
+        instants = range(begin, self.high - self.first, step)
+        return [(self.column_of(self.first + t), _tick_label(t, step)) for t in instants]
+
+
+def _tick_label(offset: int, step: int) -> str:
+    """Return an offset with as many digits as the tick step needs."""
+    if offset == 0:
+        return "0"
+    for scale, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")):
+        if offset >= scale:
+            digits = 0
+            while step % scale and digits < 9:
+                digits, step = digits + 1, step * 10
+            return f"{offset / scale:.{digits}f} {unit}"
+    return format_ns(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The row of an event that another is linked with, and what it is to the other."""
+
+    row: int
+    way: Way
+
+    def call_and_work(self, event: int) -> tuple[int, int]:
+        """Return the rows of the host's call and of the device's work that are linked."""
+        return (event, self.row) if self.way in ("launches", "waited for", "delayed") else (self.row, event)
+
+    def instants(self, trace: Trace, event: int) -> tuple[int, int]:
+        """Return between which instants the link is: in the call and in the work, ns.
+
+        A launch leads from its beginning to that of the work. A sync ends when the work that it waited for has
+        ended, and from its end on what it delayed may begin.
+        """
+        call, work = self.call_and_work(event)
+        if self.way in ("launches", "launched by"):
+            return int(trace.starts[call]), int(trace.starts[work])
+        ended = self.way in ("waited for", "waited for by")
+        return int(trace.ends[call]) - 1, int(trace.ends[work]) - 1 if ended else int(trace.starts[work])
+
+
+def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ...]:
+    """Return what an event is linked with: launch or work first, what it delayed last."""
+    launch = int(trace.links.launch_of[row])
+    found = [Link(launch, "launched by")] if launch >= 0 else []
+    if not found and (work := _first_work(trace, row)) is not None:
+        found.append(Link(work, "launches"))
+    if patient or len(trace) <= _AT_ONCE or _wait_table.costs.is_cached(trace):
+        known = {link.row for link in found}
+        found += [link for link in _of_syncs(trace, row) if link.row not in known]
+    return tuple(found)
+
+
+def _first_work(trace: Trace, row: int) -> int | None:
+    """Return the first work that a call launched; None = it launched nothing."""
+    launches = trace.links.launches
+    index = int(np.searchsorted(launches, row))
+    if index >= len(launches) or launches[index] != row:
+        return None
+    # The work of a launch is nearly always near: search what starts soon after it first.
+    work = trace.device_work
+    begin = int(np.searchsorted(work, row))
+    for part in (work[begin : begin + 100_000], work):
+        found = np.flatnonzero(trace.links.launch_of[part] == row)
+        if len(found):
+            return int(part[found[0]])
+    return None
+
+
+def _of_syncs(trace: Trace, row: int) -> list[Link]:
+    """Return the work that a sync waited for and delayed, or the sync that waited for work or delayed it."""
+    waits = _waits.find(trace, Window())
+    empty, _ = _wait_table.costs(trace)
+    mine = np.flatnonzero((waits.last == row) | (waits.first == row))
+    if len(mine):
+        ways: tuple[tuple[int, Way], ...] = (
+            (int(empty.waited_for[mine[0]]), "waited for"),
+            (int(empty.delayed[mine[0]]), "delayed"),
+        )
+        return [Link(work, way) for work, way in ways if work >= 0]
+    for work_rows, way in ((empty.delayed, "delayed by"), (empty.waited_for, "waited for by")):
+        found = np.flatnonzero(work_rows == row)
+        if len(found):
+            return [Link(int(waits.last[found[-1]]), way)]  # type: ignore[arg-type]
+    return []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Events whose name contains a text.
+
+    Attributes:
+        needle: The text.
+        hits: The events, in order of start.
+        by_lane: Those of each lane that draws events, by ``id`` of the lane.
+    """
+
+    needle: str
+    hits: Bars
+    by_lane: dict[int, Bars]
+
+    @classmethod
+    def of(cls, lanes: Lanes, needle: str) -> Search:
+        """Search all names of a trace, ignoring case."""
+        trace, folded = lanes.trace, needle.casefold()
+        words = np.fromiter((folded in name.casefold() for name in trace.names), bool, len(trace.names))
+        found: Mask = words[trace.name_codes] if words.any() else np.zeros(len(trace), dtype=bool)
+        by_lane = {
+            id(lane): Bars(trace, lane.bars.rows[found[lane.bars.rows]])
+            for lane in lanes.lanes
+            if lane.has_events
+        }
+        return cls(needle, Bars(trace, np.flatnonzero(found).astype(np.int64)), by_lane)
+
+    def step(self, cursor: int, event: int | None, forward: bool) -> int | None:
+        """Return the index of the next hit, from the selected event on where that is one, around the ends."""
+        count = len(self.hits)
+        if not count:
+            return None
+        here = self.position(event)
+        if here is not None:
+            return (here + (1 if forward else -1)) % count
+        position = int(np.searchsorted(self.hits.starts, cursor, side="left"))
+        return (position if forward else position - 1) % count
+
+    def position(self, event: int | None) -> int | None:
+        """Return which of the hits an event is; None = none of them."""
+        if event is None:
+            return None
+        position = int(np.searchsorted(self.hits.rows, event))
+        return position if position < len(self.hits) and int(self.hits.rows[position]) == event else None
+
+    def columns(self, lane: Lane, edges: Ints) -> Mask:
+        """Return in which columns of a lane a hit shows."""
+        bars = self.by_lane.get(id(lane))
+        if bars is None:
+            return np.zeros(len(edges) - 1, dtype=bool)
+        shown: Mask = bars.within(edges) >= 0
+        return shown
+
+
+def later_by(part: Trace, trace: Trace) -> int:
+    """Return by how many ns the events of a part of a file lie later in a longer part of the same file.
+
+    A trace counts time from its first event, which need not be in the part of the file that was read first.
+    """
+    row = row_in(part, trace, 0) if len(part) else None
+    return int(trace.starts[row] - part.starts[0]) if row is not None else 0
+
+
+def row_in(part: Trace, trace: Trace, row: int) -> int | None:
+    """Return which row an event of a part of a file is in more of the same file; None = it is not there."""
+    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == part.events["ordinal"][row])
+    return int(found[0]) if len(found) else None
+
+
+def moved(window: Window, by: int) -> Window:
+    """Return a window moved in time."""
+    return replace(
+        window,
+        start_ns=None if window.start_ns is None else window.start_ns + by,
+        end_ns=None if window.end_ns is None else window.end_ns + by,
+    )
 
 
 class TimelineState:
@@ -27,14 +284,14 @@ class TimelineState:
         cursor: Where the cursor is, ns.
         selection: Begin and end of what is selected, ns.
         anchor: Where extending the selection began, ns; None = it is not being extended.
-        window: The part that the analyses look at.
+        window: The part that is analysed.
         visible_lanes: The lanes there is room for.
         chosen: Which of them the keys act on.
         event: Row of the chosen event.
         links: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
         mark: Where measuring began, ns.
         measured: What was measured, from when to when in ns; None = nothing.
-        nested: Whether lanes are drawn that spell out what others enclose.
+        nested: Whether lanes are drawn that are nested in what others draw.
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
         caption: Written beside the axis; safe for a terminal.
@@ -126,7 +383,7 @@ class TimelineState:
         self._changed()
 
     def set_window(self, window: Window) -> None:
-        """Mark the part that the analyses look at."""
+        """Mark the part that is analysed."""
         self.window = window
         self._changed()
 
@@ -139,7 +396,7 @@ class TimelineState:
 
     @property
     def has_readout(self) -> bool:
-        """Whether there is something to say besides what is under the cursor."""
+        """Whether the readout describes more than what is under the cursor."""
         return (
             self.event is not None
             or self.search is not None
@@ -155,11 +412,11 @@ class TimelineState:
 
     @property
     def has_nested(self) -> bool:
-        """Whether there are lanes that spell out what others enclose."""
+        """Whether there are nested lanes."""
         return self.lanes is not None and any(lane.nested for lane in self.lanes.lanes)
 
     def show_nested(self, nested: bool) -> None:
-        """Draw lanes that spell out what others enclose, or leave them out."""
+        """Draw the nested lanes, or leave them out."""
         self.nested = nested
         self._changed()
 

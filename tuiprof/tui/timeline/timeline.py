@@ -11,6 +11,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Input
 from textual.worker import Worker
 
 from tuiprof.tui.terminal.guest import tell_worker_error
@@ -18,8 +19,7 @@ from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.timeline.canvas import STYLES, Canvas, label_cells
 from tuiprof.tui.timeline.lanes import Bars
 from tuiprof.tui.timeline.navigation import Navigation
-from tuiprof.tui.timeline.state import TimelineState
-from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.timeline.state import TimelineState, Viewport
 
 _WHEEL_ZOOM = 1.3
 
@@ -105,58 +105,40 @@ class Timeline(Widget, can_focus=True):
         _key("slash", "search", "search", "search the names of all events", show=True),
     ]
 
+    @dataclass(eq=False)
     class Moved(Message):
         """Range or cursor of a timeline changed."""
 
-        def __init__(self, timeline: Timeline) -> None:
-            super().__init__()
-            self.timeline = timeline
+        timeline: Timeline
 
         def can_replace(self, message: Message) -> bool:
             """Only the latest of one timeline counts."""
             return isinstance(message, Timeline.Moved) and message.timeline is self.timeline
 
+    @dataclass(eq=False)
     class Chose(Message):
-        """An event was chosen.
+        """An event, a row of the event table, was chosen; None = deselected."""
 
-        Attributes:
-            timeline: Where.
-            row: Its row in the event table; None = deselected.
-        """
+        timeline: Timeline
+        row: int | None
 
-        def __init__(self, timeline: Timeline, row: int | None) -> None:
-            super().__init__()
-            self.timeline = timeline
-            self.row = row
-
+    @dataclass(eq=False)
     class Opened(Message):
-        """An event was opened.
+        """An event, a row of the event table, was opened."""
 
-        Attributes:
-            row: Its row in the event table.
-        """
+        row: int
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
+    @dataclass(eq=False)
     class Followed(Message):
-        """The timeline went to the other end of a link.
+        """The timeline went to the other end of a link, a row of the event table."""
 
-        Attributes:
-            row: Row of the event there.
-        """
+        row: int
 
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
+    @dataclass(eq=False)
     class SearchWanted(Message):
         """A text to search for is to be asked for."""
 
-        def __init__(self, timeline: Timeline) -> None:
-            super().__init__()
-            self.timeline = timeline
+        timeline: Timeline
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -257,11 +239,11 @@ class Timeline(Widget, can_focus=True):
             self.post_message(self.Opened(row))
 
     def action_search(self) -> None:
-        """Ask for a text to search for."""
+        """Request a text to search for."""
         self.post_message(self.SearchWanted(self))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Say what went wrong in a search."""
+        """Report the error of a search."""
         tell_worker_error(self, event)
 
     # -- mouse ---------------------------------------------------------------------------------------------
@@ -342,3 +324,51 @@ class Timeline(Widget, can_focus=True):
             return
         view = self.state.view
         self.state.set_view(view.zoomed(factor, self._instant_at(event.x, view)))
+
+
+class SearchLine(Input):
+    """A line for a text, hidden until it is opened; the timeline that asked for it then searches."""
+
+    DEFAULT_CSS = """
+    SearchLine { height: 1; border: none; background: $surface; display: none; }
+    SearchLine, SearchLine.-textual-compact { padding: 0 1; }
+    SearchLine:focus { border: none; background-tint: transparent 0%; }
+    SearchLine.-open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("escape", "give_up", "cancel", "Cancel the search", id="prompt.give_up", group="Search"),
+    ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(placeholder="search the names of all events", compact=True, id=id)
+        self._timeline: Timeline | None = None
+
+    def ask(self, timeline: Timeline) -> None:
+        """Open, with what the timeline was searched for last."""
+        self._timeline = timeline
+        self.value = timeline.state.search.needle if timeline.state.search is not None else ""
+        self.add_class("-open")
+        self.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Search; without a text, end the search."""
+        event.stop()
+        self._done(event.value)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Keep what is being typed from the filters around."""
+        event.stop()
+
+    def action_give_up(self) -> None:
+        """End the search."""
+        self._done("")
+
+    def _done(self, text: str) -> None:
+        self.remove_class("-open")
+        if self._timeline is None:
+            return
+        self._timeline.focus()
+        if text:
+            self._timeline.navigation.search(text)
+        else:
+            self._timeline.navigation.end_search()

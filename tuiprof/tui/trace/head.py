@@ -1,4 +1,4 @@
-"""The head of a trace: what it is, how much of it was read, and how far it can be trusted."""
+"""The head of a trace: what it is, how much of it was read, how far it can be trusted, and what to change first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
-from tuiprof.tui.trace.view import reading_text, trace_facts
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
+from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
 
 class TraceHead(Lines):
@@ -27,7 +28,7 @@ class TraceHead(Lines):
         """The trust line was clicked."""
 
     class OthersWanted(Message):
-        """What it says of other ranks and captures was clicked."""
+        """The label of other ranks and captures was clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -39,9 +40,9 @@ class TraceHead(Lines):
         self._reached: Progress | None = None
         self._failed = False
         self._captures: Captures | None = None
-        self._place = ""
+        self._capture_label = ""
         self._step_ns: tuple[float | None, float | None] = None, None
-        self._trust_from = self._place_to = 0
+        self._trust_from = self._label_to = 0
 
     def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
         """Describe a trace."""
@@ -49,24 +50,24 @@ class TraceHead(Lines):
         self._update()
 
     def show_steps(self, uncaptured_ns: float | None, captured_ns: float | None) -> None:
-        """Say what a step takes without the profiler and while it is captured, once that is known."""
+        """Show what a step takes without the profiler and while it is captured, once that is known."""
         if (uncaptured_ns, captured_ns) != self._step_ns:
             self._step_ns = uncaptured_ns, captured_ns
             self._update()
 
     def list_captures(self, captures: Captures) -> None:
-        """Say which of the traces that belong together this one is."""
+        """Show which of the traces that belong together this one is."""
         self._captures = captures
         self._update()
 
     def advance(self, progress: Progress) -> None:
-        """Say how far the reading of the rest is."""
+        """Show how much of the rest is read."""
         if self._part is not None:
             self._reached = progress
             self._update()
 
     def fail(self, error: TuiprofError) -> None:
-        """Say that the rest cannot be read; what was read stays."""
+        """Show that the rest cannot be read; what was read stays."""
         self._failed = True
         self._update()
         self.notify(str(error), title="the rest cannot be read", severity="error", timeout=15)
@@ -77,9 +78,11 @@ class TraceHead(Lines):
             return
         path = trace.info.path
         self._file = sanitize(trace_title(path)) if path else f"{trace.info.format} trace"
-        self._place = self._captures.label(trace.info.world_size) if self._captures is not None else ""
+        self._capture_label = (
+            self._captures.label(trace.info.world_size) if self._captures is not None else ""
+        )
         self._facts = trace_facts(
-            trace, *self._step_ns, surveyed=self._trust is not None, rank=not self._place
+            trace, *self._step_ns, surveyed=self._trust is not None, rank=not self._capture_label
         )
         self.redraw()
 
@@ -105,8 +108,8 @@ class TraceHead(Lines):
         else:
             level, text, least = "info", "", 0
         right: Row = [(text, level), (" ", "text")] if text else []
-        if self._place:
-            others: Row = [(f"{self._place} — ", "text"), ("R", "key"), (": others", "dim")]
+        if self._capture_label:
+            others: Row = [(f"{self._capture_label} — ", "text"), ("R", "key"), (": others", "dim")]
             right = [*others, *([(" · ", "dim"), *right] if right else [(" ", "text")])]
             least += row_width(others)
         if not right:
@@ -125,7 +128,7 @@ class TraceHead(Lines):
         right = fit(right, max(room, 0))
         gap = width - row_width(left) - row_width(right)
         self._trust_from = width - row_width(right)
-        self._place_to = self._trust_from + (row_width(right[:3]) if self._place else 0)
+        self._label_to = self._trust_from + (row_width(right[:3]) if self._capture_label else 0)
         return [[*left, (" " * max(gap, 0), "text"), *right]]
 
     def _left(self, facts: list[str]) -> Row:
@@ -134,14 +137,14 @@ class TraceHead(Lines):
 
     def on_click(self, event: events.Click) -> None:
         """Expand the trust line, or list the traces that this one belongs with."""
-        if self._trust_from <= event.x < self._place_to:
+        if self._trust_from <= event.x < self._label_to:
             self.post_message(self.OthersWanted())
         elif self._trust is not None and event.x >= self._trust_from:
             self.post_message(self.TrustWanted())
 
 
 def _shorter(facts: list[str]) -> list[str]:
-    """Return facts without the number of events, else without what the last one says in brackets, or that one."""
+    """Return facts without the number of events, else without the brackets of the last one, or without the last one."""
     others = [fact for fact in facts if not fact.endswith(" events")]
     if 0 < len(others) < len(facts):
         return others
@@ -154,6 +157,53 @@ def _shorter_lines(line: str) -> list[str]:
     text, bracket, more = line.partition(" (+")
     head, colon, remark = text.partition(": ")
     first = remark.partition(": ")[0]
-    # What a profiler says comes behind its colon.
+    # A profiler's own message follows its colon.
     clause = head + colon + (remark if first.endswith(("says", "reports", "warns")) else first)
     return [line, clause + bracket + more, clause]
+
+
+class FindingHead(Flowing):
+    """The main finding in full; until it is known, the most important verdict."""
+
+    DEFAULT_CSS = "FindingHead { height: auto; max-height: 6; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._headline = Headline("")
+        self._finding: tuple[Finding, int, int] | None = None
+        self._lines = 6
+
+    def show_headline(self, headline: Headline) -> None:
+        """Show a verdict."""
+        self._headline, self._finding = headline, None
+        self._fit_height()
+
+    def show_finding(self, found: Finding, number: int, count: int) -> None:
+        """Show a finding, and which of how many it is."""
+        self._finding = (found, number, count)
+        self._fit_height()
+
+    def allow(self, lines: int) -> None:
+        """Set the maximum height."""
+        if lines != self._lines:
+            self._lines = lines
+            self._taken = -1  # the present height was computed for another number of lines
+            self._fit_height()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the finding, or the sentence."""
+        if self._finding is not None:
+            return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
+        head = self._headline
+        show: Row = [(head.pointer, "key"), (" show ", "dim")] if head.pointer else []
+        mark = MARKS[head.level] if head.level else "…"
+        lines = wrap(
+            sanitize(head.sentence),
+            max(width - 4 - (row_width(show) + 1 if show else 0), 8),
+            min(height or 2, 2),
+        )
+        rows: list[Row] = [
+            [(f"▌{' ' if i else mark} ", head.level or "dim"), (line, "strong" if head.level else "dim")]
+            for i, line in enumerate(lines)
+        ]
+        return [spread(row, [] if i else show, width) for i, row in enumerate(rows)]

@@ -1,10 +1,13 @@
 """The trace screen: opens a trace in a worker and shows it, its first part while the rest is read.
 
-What cannot be read is said, and what to do.
+If it cannot be read, the screen shows why, and a remedy.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -17,8 +20,7 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import Opening, Progress
-from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from tuiprof.tui.trace.widget import TraceView
     from tuiprof.tui.trace.work import Survey
 
+#: Number of files and of sessions that are offered for a comparison.
+_MOST_FILES, _MOST_SESSIONS = 12, 12
+
 
 class TraceScreen(Screen[None]):
     """Shows one trace. Nothing heavy is imported before the screen is shown.
@@ -37,7 +42,7 @@ class TraceScreen(Screen[None]):
     Args:
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
-        step: Number of the step to look at; None = the whole trace.
+        step: Number of the step to analyse; None = the whole trace.
         directory: The directory that the file was chosen from; None = it was named itself.
     """
 
@@ -80,6 +85,7 @@ class TraceScreen(Screen[None]):
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
     ]
 
+    @dataclass(eq=False)
     class Opened(Message):
         """A trace can be shown, and the modules that show it are imported.
 
@@ -91,35 +97,24 @@ class TraceScreen(Screen[None]):
             part: How far in the file that is; None = it is the whole trace.
         """
 
-        def __init__(
-            self,
-            path: Path | None,
-            trace: Trace,
-            view: type[TraceView],
-            found: Survey | None,
-            part: Progress | None = None,
-        ) -> None:
-            super().__init__()
-            self.path = path
-            self.trace = trace
-            self.view = view
-            self.found = found
-            self.part = part
+        path: Path | None
+        trace: Trace
+        view: type[TraceView]
+        found: Survey | None
+        part: Progress | None = None
 
+    @dataclass(eq=False)
     class Failed(Message):
         """The trace cannot be opened."""
 
-        def __init__(self, path: Path | None, error: TuiprofError) -> None:
-            super().__init__()
-            self.path = path
-            self.error = error
+        path: Path | None
+        error: TuiprofError
 
+    @dataclass(eq=False)
     class Gathered(Message):
         """It is known which traces belong together."""
 
-        def __init__(self, captures: Captures) -> None:
-            super().__init__()
-            self.captures = captures
+        captures: Captures
 
     def __init__(
         self,
@@ -137,13 +132,13 @@ class TraceScreen(Screen[None]):
         self._opening: Opening | None = None
         self._shown = False
         self._step = step
-        self._place = directory
+        self._directory = directory
         self._captures: Captures | None = None
         self._known: dict[Path, Figures | None] = {}
         self._tab = ""
 
     def compose(self) -> ComposeResult:
-        """The panel that loads; the trace takes its place."""
+        """The loading panel; the trace replaces it."""
         yield self._panel()
         yield KeyBar()
 
@@ -163,7 +158,7 @@ class TraceScreen(Screen[None]):
         self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def _moved(self, progress: Progress) -> None:
-        """In the worker's thread: tell the screen."""
+        """In the worker's thread: report progress to the screen."""
         self.post_message(LoadingPanel.Moved(progress))
 
     def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
@@ -201,10 +196,10 @@ class TraceScreen(Screen[None]):
             self.post_message(self.Opened(path, trace, TraceView, found))
 
     def _gather(self, path: Path) -> TraceSet | None:
-        """In a thread: look which traces belong with this one; return the ranks of its capture."""
+        """In a thread: find the traces that belong with this one; return the ranks of its capture."""
         from tuiprof.tui.opening.captures import captures_of
 
-        captures = captures_of(path, self._place)
+        captures = captures_of(path, self._directory)
         self.post_message(self.Gathered(captures))
         return captures.shown
 
@@ -223,7 +218,7 @@ class TraceScreen(Screen[None]):
             view.head.advance(message.progress)
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
-        """Show the trace, or put more of it in the place of its first part."""
+        """Show the trace, or more of it instead of its first part."""
         if message.path != self.path:  # another was selected in the meantime
             return
         if message.part is None:
@@ -269,14 +264,35 @@ class TraceScreen(Screen[None]):
 
     def on_trace_view_compare_wanted(self) -> None:
         """Ask what to compare the trace with."""
-        from tuiprof.tui.opening.compare_with import compare_with_another
+        from tuiprof.tui.dialogs.dialog import PickScreen
+        from tuiprof.tui.dialogs.form import TextForm
 
         view = self._view
-        if view is not None and view.trace.info.path is not None:
-            compare_with_another(self.app, view.trace.info.path)
+        path = view.trace.info.path if view is not None else None
+        if path is None:
+            return
+        files = beside(path)
+        sessions = _sessions_with_traces(self.app.start.sessions)
+        targets = [*files, *(session for _, session in sessions)]
+        names = [*(file.name for file in files), *(name for name, _ in sessions), "type another …"]
+
+        def compare(other: str | None) -> None:
+            if other:
+                self.app.go.compare(other, str(path))
+
+        def picked(index: int | None) -> None:
+            if index is None:
+                return
+            if index < len(targets):
+                compare(str(targets[index]))
+            else:
+                hint = "a trace file, a session (path, name or last) or LADDER:VARIANT"
+                self.app.push_screen(TextForm("compare with", placeholder=hint), compare)
+
+        self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
     def on_trace_screen_gathered(self, message: Gathered) -> None:
-        """Tell which other traces there are."""
+        """Show which other traces there are."""
         if message.captures.path == self.path:
             self._captures = message.captures
             if self._shown and (view := self._view) is not None:
@@ -288,8 +304,8 @@ class TraceScreen(Screen[None]):
         self.action_captures()
 
     def action_captures(self) -> None:
-        """List the traces that belong with this one, and show another in its place."""
-        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+        """List the traces that belong with this one, and show another instead."""
+        from tuiprof.tui.opening.captures import CapturesScreen
 
         if self._captures is not None:
             view = self._view
@@ -297,7 +313,7 @@ class TraceScreen(Screen[None]):
             self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
 
     async def _switch(self, path: Path | None) -> None:
-        """Show another trace in the place of this one, on the same tab."""
+        """Show another trace instead of this one, on the same tab."""
         if path is None or path == self.path:
             return
         if self._opening is not None:
@@ -325,3 +341,44 @@ def _import_view() -> None:
     from tuiprof import analyses
 
     analyses.available()
+
+
+def beside(path: Path) -> list[Path]:
+    """Return the trace files in the folder of a trace, without itself.
+
+    Those whose names begin with the same word come first, in each case the newest first.
+    """
+    from tuiprof.formats.directory import is_trace_name
+
+    try:
+        entries = [
+            entry
+            for entry in os.scandir(path.parent)
+            if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
+        ]
+        word = _first_word(path.name)
+        entries.sort(key=lambda entry: (_first_word(entry.name) != word, -entry.stat().st_mtime))
+    except OSError:  # the folder is gone or may not be read: nothing to offer
+        return []
+    return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_.]", name, maxsplit=1)[0]
+
+
+def _sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
+    """Return name and directory of the newest sessions that have a trace; ``root`` None = the default folder."""
+    from tuiprof.session.store.folders import Session, session_dirs, sessions_root
+
+    found: list[tuple[str, Path]] = []
+    for path in session_dirs(sessions_root(root)):
+        try:
+            session = Session(path)
+            if session.traces():
+                found.append((f"{session.title}  {path.name}", path))
+        except TuiprofError:  # one that cannot be read cannot be compared
+            continue
+        if len(found) == _MOST_SESSIONS:
+            break
+    return found

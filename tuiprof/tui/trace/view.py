@@ -1,30 +1,163 @@
-"""Texts of a trace view: the trace, its loading progress, the analyses. Pure: results in, texts and tabs out."""
+"""Content of the trace view: the trace, its findings and its analyses. Pure: results in, texts, rows and tabs out."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from tuiprof import advice, analyses
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import MARKS
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.readout import offset_text
-from tuiprof.tui.timeline.results import Results
-from tuiprof.tui.trace.findings import findings_of
+from tuiprof.tui.timeline.view import offset_text
+from tuiprof.tui.trace.work import Results
 from tuiprof.tui.widgets.bars import Tab
-from tuiprof.tui.widgets.lines import most_important
+from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
+from tuiprof.tui.widgets.spans import wrap
 
+#: From this share of a step on a finding is bad.
+_BAD_SHARE: Final = 0.05
 #: Fact of an analysis: which share of a step is saved by all that it finds, together.
 _SAVES_SHARE = "saves_share"
-#: From this share of a step on a tab says what can be saved there.
+#: From this share of a step on a tab shows what can be saved there.
 LEAST_SHARE = 0.005
+_BAR_CELLS: Final = 28
+#: Below this width there is no bar.
+_WITH_BAR: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding as the head shows it; texts are untrusted.
+
+    Attributes:
+        rule: Name of its rule.
+        what: What was seen.
+        where: The location; empty = the whole step.
+        fix: What to write instead.
+        prove: A command that shows it before and after; empty = none.
+        saves_ns: Time it saves per step; None = unknown.
+        low_ns: At least.
+        high_ns: At most.
+        share: ``saves_ns`` as a share of the step.
+        step_ns: A step without the profiler; None = unknown.
+        event: Row of the typical event; None = none.
+    """
+
+    rule: str
+    what: str
+    where: str
+    fix: str
+    prove: str
+    saves_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    share: float | None
+    step_ns: float | None
+    event: int | None
+
+
+def step_times_of(advice: object) -> tuple[float | None, float | None]:
+    """Return what a step takes without the profiler and while it is captured, ns, as the advice reckons with it."""
+    if not isinstance(advice, Report):
+        return None, None
+    facts = {fact.key: fact.value for fact in advice.facts}
+    step_ns, captured_ns = facts.get("step_ns"), facts.get("captured_step_ns")
+    return (
+        float(step_ns) if isinstance(step_ns, (int, float)) else None,
+        float(captured_ns) if isinstance(captured_ns, (int, float)) else None,
+    )
+
+
+def is_bad(found: Finding) -> bool:
+    """Return whether a finding is bad rather than a warning."""
+    return found.saves_ns is None or (found.share or 0.0) >= _BAD_SHARE
+
+
+def findings_of(advice: object) -> list[Finding]:
+    """Return the findings, largest saving first; nothing until they are computed."""
+    if not isinstance(advice, Report):
+        return []
+    table = next((table for table in advice.tables if table.key == "findings"), None)
+    if table is None:
+        return []
+    step_ns, _ = step_times_of(advice)
+    return [
+        Finding(
+            row["rule"],
+            row["what"],
+            row["where"],
+            row["instead"],
+            row["proof"],
+            row["wins_ns"],
+            row["wins_low_ns"],
+            row["wins_high_ns"],
+            row["share"],
+            step_ns,
+            row["event"],
+        )
+        for row in table.rows.iter_rows(named=True)
+    ]
+
+
+def finding_rows(found: Finding, number: int, count: int, width: int, height: int) -> list[Row]:
+    """Return the lines of a finding."""
+    level: Level = "bad" if is_bad(found) else "warn"
+    others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
+    first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
+    lines = [spread(first, others, width)]
+    room = max(width - 10, 8)
+
+    def line(text: str, label: str, keys: Row, most: int) -> None:
+        space = room - (row_width(keys) + 2 if keys else 0)
+        for i, part in enumerate(wrap(sanitize(text), space, most)):
+            row: Row = [
+                ("▌  ", level),
+                ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
+                (part, "text" if label else "strong"),
+            ]
+            lines.append(spread(row, keys if not i else [], width))
+
+    show: Row = [("o", "key"), (" show ", "dim")] if found.event is not None else []
+    copy: Row = [("C", "key"), (" copy ", "dim")]
+    prove: Row = [("P", "key"), (" prove ", "dim")] if found.prove else []
+    if height < 4:  # no room for labels: what, and what to write
+        texts = (found.what, f"fix: {found.fix}")[: height - 1]
+        return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
+    # What was found gets the spare line before the fix does.
+    spare = height - (4 if found.where else 3)
+    line(found.what, "", [], 2 if spare > 0 else 1)
+    spare -= len(lines) - 2
+    if found.where:
+        line(found.where, "where", show, 1)
+    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
+    return lines[:height]
+
+
+def _saves(found: Finding, level: str, width: int) -> Row:
+    if found.saves_ns is None:
+        return [("savings unknown", level)]
+    row: Row = [
+        (
+            f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
+            level,
+        )
+    ]
+    if width >= _WITH_BAR and found.share is not None:
+        filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)
+        row += [("  ", "text"), ("█" * filled, level), ("░" * (_BAR_CELLS - filled), "faint")]
+    whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
+    row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
+    if found.low_ns is not None and found.high_ns is not None:
+        row.append((f"  ({format_ns_span(found.low_ns, found.high_ns)})", "dim"))
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +220,7 @@ def question_of(name: str) -> str:
 
 
 def together_share(report: Report) -> float:
-    """Return which share of a step all that an analysis found saves together; 0 = it does not say."""
+    """Return which share of a step all that an analysis found saves together; 0 = unknown."""
     share = next((fact.value for fact in report.facts if fact.key == _SAVES_SHARE), None)
     return share if isinstance(share, float) else 0.0
 
@@ -116,7 +249,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-            # What all its rows save together has no place beside the finding that the head names first.
+            # The finding in the head has precedence over what all rows of the tab save together.
             saving.setdefault(name, together_share(answer))
         number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
@@ -141,7 +274,7 @@ def title_of(name: str) -> str:
 
 
 def window_text(trace: Trace, window: Window) -> str:
-    """Return what the line of tabs says of the window; empty = it is the whole trace."""
+    """Return how the line of tabs describes the window; empty = it is the whole trace."""
     if window.whole:
         return ""
     label = sanitize(window.label)
@@ -153,7 +286,7 @@ def window_text(trace: Trace, window: Window) -> str:
 
 
 def reading_text(part: float, reached: float, *, failed: bool) -> str:
-    """Return what the head says of a file of which only a part was read."""
+    """Return the head's text on a file of which only a part was read."""
     if failed:
         return f"{MARKS['bad']} figures of the first {part:.0%}: the rest cannot be read"
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
@@ -167,7 +300,7 @@ def trace_facts(
     surveyed: bool,
     rank: bool,
 ) -> list[str]:
-    """Return what the head says of a trace.
+    """Return the head's facts on a trace.
 
     Args:
         trace: The trace.

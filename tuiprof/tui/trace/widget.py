@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.getters import query_one
 from textual.message import Message
 from textual.worker import Worker
 
@@ -16,27 +17,31 @@ from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
-from tuiprof.tui.dialogs.dialog import ColumnsScreen, PickScreen
+from tuiprof.tui.answers.view import EVENTS
+from tuiprof.tui.dialogs.dialog import (
+    ColumnsScreen,
+    PickScreen,
+    ReadingScreen,
+    answer_paragraphs,
+    trust_paragraphs,
+)
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.reading import ReadingScreen, answer_paragraphs, trust_paragraphs
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.guest import tell_worker_error
-from tuiprof.tui.timeline.events_table import EVENTS
-from tuiprof.tui.timeline.keys import KEYS
 from tuiprof.tui.timeline.lanes import Lanes, Lost
-from tuiprof.tui.timeline.results import later_by, moved
-from tuiprof.tui.timeline.search import Search
-from tuiprof.tui.timeline.search_line import SearchLine
-from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.timeline.viewport import Viewport
-from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
-from tuiprof.tui.trace.head import TraceHead
+from tuiprof.tui.timeline.navigation import KEYS
+from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
+from tuiprof.tui.timeline.timeline import SearchLine, Timeline
+from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import (
     LEAST_SHARE,
+    Finding,
     Headline,
+    findings_of,
     headline,
+    is_bad,
     question_of,
+    step_times_of,
     tab_of_rule,
     tab_to_open,
     tabs_of,
@@ -52,18 +57,18 @@ from tuiprof.tui.widgets.bars import TabBar
 class TraceView(Vertical):
     """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
 
-    While the file is still being read, it shows the part read so far: only the analysis that is looked at is
-    worked out then, and everything on the screen is replaced together once more was read.
+    While the file is still being read, it shows the part read so far: only the analysis that is open runs
+    then, and everything on the screen is replaced together once more was read.
 
     Args:
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
-        step: Number of the step to look at first; None = the whole trace.
+        step: Number of the step to analyse first; None = the whole trace.
         found: Content of the first frame; None = computed once the view is mounted.
 
     Attributes:
         work: The results, and the workers that fill them.
-        window: The part that the analyses look at.
+        window: The part that is analysed.
         tabs: Names of the analyses in tab order, and of the table of events.
     """
 
@@ -74,6 +79,11 @@ class TraceView(Vertical):
 
     class CompareWanted(Message):
         """The trace is to be compared with another."""
+
+    head = query_one(TraceHead)
+    timeline = query_one(Timeline)
+    pane = query_one(AnswerPane)
+    evidence = query_one(Evidence)
 
     def __init__(
         self,
@@ -89,17 +99,12 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
-        self._located: tuple[
-            object, ...
-        ] = ()  # the finding of which it is, or was asked, where it costs what
-        self._listed, self._apart = (
-            list(self.tabs),
-            list[str](),
-        )  # tabs in the line of tabs, and behind "more"
-        self._captured_lanes: tuple[Lanes, Viewport] | None = (
-            None  # what the timeline shows beside a replayed step
-        )
-        self._tab_chosen = False  # a person is at work in the open tab, or chose it: it stays open
+        # The finding for which the lost time is located, or being located.
+        self._located: tuple[object, ...] = ()
+        self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
+        # The lanes that were captured and what was seen of them, while a replayed step shows.
+        self._captured_lanes: tuple[Lanes, Viewport] | None = None
+        self._tab_chosen = False  # the user works in the open tab, or chose it: it stays open
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
@@ -131,33 +136,11 @@ class TraceView(Vertical):
         """Name of the tab that is open."""
         return self.work.current
 
-    @property
-    def head(self) -> TraceHead:
-        """The head."""
-        return self.query_one(TraceHead)
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline."""
-        return self.query_one(Timeline)
-
-    @property
-    def pane(self) -> AnswerPane:
-        """The answer pane."""
-        return self.query_one(AnswerPane)
-
-    @property
-    def evidence(self) -> Evidence:
-        """Answer and detail."""
-        return self.query_one(Evidence)
-
     def on_key(self) -> None:
-        """Whoever works in a tab, keeps it."""
+        """Keep the tab in which the user works."""
         self._tab_chosen |= self.pane.has_focus_within
 
-    def on_mouse_down(self) -> None:
-        """Whoever works in a tab, keeps it."""
-        self._tab_chosen |= self.pane.has_focus_within
+    on_mouse_down = on_key
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the timeline the lanes that fit, and omit parts that are not worth their lines."""
@@ -183,7 +166,7 @@ class TraceView(Vertical):
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Say what went wrong in a worker."""
+        """Report the error of a worker."""
         tell_worker_error(self, event)
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
@@ -223,6 +206,11 @@ class TraceView(Vertical):
             else:
                 timeline.navigation.search(before.needle, go=False)
         self._size_timeline(self.size.height)
+
+    def on_trace_work_trusted(self, message: TraceWork.Trusted) -> None:
+        """Complete the trust line."""
+        self.work.trust = message.trust
+        self.head.show(self.trace, self.work.trust, self.work.part)
 
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
         """Show a report if its tab is open; the verdict on top may change with any report."""
@@ -267,18 +255,18 @@ class TraceView(Vertical):
         self.refresh_bindings()
 
     @property
-    def findings(self) -> list[Shown]:
+    def findings(self) -> list[Finding]:
         """Findings of the advice in this window, as far as computed."""
         return findings_of(self.work.results.get("advice", self.window))
 
     @property
-    def finding(self) -> Shown | None:
+    def finding(self) -> Finding | None:
         """The finding that the head shows; None = it shows a verdict."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None
 
     def _show_head(self, top: Headline) -> bool:
-        """Show the finding, else the verdict that matters most; say whether it is a finding."""
+        """Show the finding, else the verdict that matters most; return whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
         step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
         self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)
@@ -293,21 +281,21 @@ class TraceView(Vertical):
         return True
 
     def _locate(self) -> None:
-        """Ask where the finding that the head shows costs what it costs; the timeline draws it."""
+        """Request where the finding in the head loses time; the timeline draws it."""
         lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
         if lanes is not None and lanes.exact and self._located != asked:
             self._located = asked
             self.work.locate(self.window, self._finding)
 
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
-        """Draw where the finding costs what it costs."""
+        """Draw where the finding loses time."""
         found = self.finding
         if found is not None and (message.window, message.finding) == (self.window, self._finding):
             self._show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
 
     def _show_lost(self, lost: Lost | None) -> None:
-        """Draw what a finding costs among the lanes of the capture."""
+        """Draw the time lost to a finding below the lanes of the capture."""
         if self._captured_lanes is not None:
             lanes, view = self._captured_lanes
             self._captured_lanes = lanes.with_lost(lost), view
@@ -416,7 +404,7 @@ class TraceView(Vertical):
     # -- window --------------------------------------------------------------------------------------------
 
     def set_window(self, window: Window) -> None:
-        """Look at a part of the trace in all analyses."""
+        """Analyse a part of the trace."""
         self.window = window
         self.timeline.state.set_window(window)
         self.evidence.close_detail()
@@ -531,7 +519,7 @@ class TraceView(Vertical):
         self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work now; the others are not shown."""
+        """Return which keys work now; the others are not shown."""
         if not self.is_mounted:
             return True
         if action == "open":
@@ -576,7 +564,7 @@ class TraceView(Vertical):
             self.evidence.open_event(message.row)
 
     def on_timeline_followed(self, message: Timeline.Followed) -> None:
-        """Let open details follow."""
+        """Show the details of that event, if details are open."""
         if self.evidence.detail_open:
             self.evidence.open_event(message.row, focus=False)
 
@@ -587,7 +575,7 @@ class TraceView(Vertical):
                 self.open_tab(name)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
-        """Let the timeline show where that event is."""
+        """Show that event on the timeline."""
         state = self.timeline.state
         if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)

@@ -1,43 +1,138 @@
-"""Computes the content of a trace view in threads, visible parts first."""
+"""Computes the content of a trace view in threads, visible parts first, and keeps it for each window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+import numpy as np
+import polars as pl
 from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import replayed, trust
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
-from tuiprof.model.report import Unavailable
+from tuiprof.model.report import Column, Report, Table, Unavailable, Verdict
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
+from tuiprof.tui.answers.view import EVENTS, Answer
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.timeline import lane_sketch, replayed_lanes
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.results import Results, later_by, moved
-from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.state import Search, later_by, moved
 from tuiprof.whatif.replay import Losses
 
 #: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
 _AT_ONCE = 300_000
+_EVENT_COLUMNS: Final = (
+    Column("start_ns", "start", "ns", "Time since the start of the trace"),
+    Column("dur_ns", "duration", "ns", "Length of the event"),
+    Column("category", "category"),
+    Column("name", "name"),
+    Column("step", "step", "count", "Step of the host call that made it"),
+    Column("track", "track"),
+    Column("bytes", "bytes", "bytes", "Bytes moved or filled"),
+    Column("event", "event", "count", "Row in the table of events", hidden=True),
+)
+
+
+class Results:
+    """Reports of all analyses of one trace, kept for every requested window.
+
+    Written by one worker thread and read by the screen: a report is either complete or absent.
+
+    Args:
+        trace: The trace.
+        names: The analyses in tab order, by default all; the table of events comes after them.
+    """
+
+    def __init__(self, trace: Trace, names: Sequence[str] | None = None) -> None:
+        self.trace = trace
+        self.names: tuple[str, ...] = (*(analyses.available() if names is None else names), EVENTS)
+        self._answers: dict[tuple[str, Window], Answer] = {}
+
+    def get(self, name: str, window: Window) -> Answer | None:
+        """Return a report; None while it is not computed."""
+        return self._answers.get((name, window))
+
+    def reports(self, window: Window) -> list[Report]:
+        """Return the reports there are, in tab order."""
+        return [answer for answer in self.answers(window) if isinstance(answer, Report)]
+
+    def answers(self, window: Window) -> list[Answer]:
+        """Return every answer there is, in tab order; the table of events is none."""
+        found = (self.get(name, window) for name in self.names if name != EVENTS)
+        return [answer for answer in found if answer is not None]
+
+    def pending(self, window: Window) -> bool:
+        """Return whether an analysis has still to answer; the table of events is none."""
+        return len(self.answers(window)) < len(self.names) - 1
+
+    def straggler(self, window: Window) -> int | None:
+        """Return the rank that delays the others; None = none, or not computed yet."""
+        answer = self.get("ranks", window) or self.get("ranks", Window())
+        rank = answer.fact("straggler") if isinstance(answer, Report) else None
+        return rank if isinstance(rank, int) else None
+
+    def next_wanted(self, first: str, window: Window) -> str | None:
+        """Return which analysis to run next: the open one, the advice, then in order; None = all done."""
+        missing = [name for name in self.names if (name, window) not in self._answers]
+        return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
+
+    def compute(self, name: str, window: Window) -> Answer:
+        """Run an analysis, keep its answer and return it."""
+        answer: Answer
+        if name == EVENTS:
+            # As large as the trace itself: kept for one window only.
+            self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
+            answer = analyses.attempt(name, lambda: events_report(self.trace, window))
+        else:
+            answer = analyses.run(name, self.trace, window)
+        self._answers[name, window] = answer
+        return answer
+
+
+def events_report(trace: Trace, window: Window) -> Report:
+    """Return all events of a window as a table like any other: what every figure rests on."""
+    rows = np.flatnonzero(trace.in_window(window))
+    whole = len(rows) == len(trace)
+    events = trace.events if whole else trace.events[rows]
+    step_of = trace.steps.step_of[rows]
+    numbers = np.append(trace.steps.numbers, -1)[step_of]
+    names = pl.Series([track.name.strip() for track in trace.tracks], dtype=pl.String)
+    track = names.gather(events["track"]).cast(pl.Enum(names.unique(maintain_order=True)))
+    frame = pl.DataFrame(
+        {
+            "start_ns": trace.starts[rows] - trace.span[0],
+            "dur_ns": events["dur"],
+            "category": events["category"],
+            "name": events["name"],
+            "step": pl.Series(numbers).set(pl.Series(step_of < 0), None),
+            "track": track,
+            "bytes": events["bytes"],
+            "event": rows,
+        }
+    )
+    present = tuple(
+        c for c in _EVENT_COLUMNS if frame[c.key].null_count() < len(frame) or c.key in ("start_ns", "event")
+    )
+    return Report(
+        EVENTS,
+        "Events",
+        Verdict("", "info"),
+        tables=(Table("events", "Events", present, frame, empty="no event overlaps this window"),),
+        window=window,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """Data that the screen needs before it can show a trace.
-
-    Attributes:
-        results: Its reports, the first ones computed.
-        lanes: Its lanes.
-        trust: Its trust line.
-    """
+    """What the screen needs before it can show a trace: its reports, the first ones computed, lanes, trust line."""
 
     results: Results
     lanes: Lanes
@@ -45,26 +140,26 @@ class Survey:
 
 
 def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
-    """Work out what the first picture of a trace shows; takes a worker.
+    """Compute what the first frame of a trace shows; to be called in a worker.
 
     Args:
         trace: The trace.
         first: Name of the tab that is open; None = the first that is available.
-        window: The part that the analyses look at; None = all of it.
+        window: The part that is analysed; None = all of it.
     """
-    results = Results(trace, list(analyses.available()))
+    results = Results(trace)
     lanes = lane_builder.build(trace)
     step_period_ns(trace)  # remembered, for the head
     window = window or Window()
     for name in [first] if first else results.names:
-        if not isinstance(results.work_out(name, window), Unavailable):
+        if not isinstance(results.compute(name, window), Unavailable):
             break
     return Survey(results, lanes, trust(trace))
 
 
 def survey_if_small(trace: Trace) -> Survey | None:
-    """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails."""
-    if len(trace) > min(_AT_ONCE, lane_sketch.WORTH_IT - 1):
+    """Compute the first frame of a small trace; None = it is large, or that fails."""
+    if len(trace) > min(_AT_ONCE, lane_builder.SKETCH_FROM - 1):
         return None
     try:
         return survey(trace)
@@ -80,15 +175,16 @@ class TraceWork:
         current: Name of the tab that is open: its analysis comes first.
         part: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
         trust: Trust line of the trace; None = not computed.
+        trust_is_complete: Whether it says what replaying the steps has shown, which comes later in a large trace.
     """
 
+    @dataclass(eq=False)
     class Sketched(Message):
         """The timeline of a large trace can be sketched: lanes of a sample of its events."""
 
-        def __init__(self, lanes: Lanes) -> None:
-            super().__init__()
-            self.lanes = lanes
+        lanes: Lanes
 
+    @dataclass(eq=False)
     class Surveyed(Message):
         """A trace can be shown.
 
@@ -98,21 +194,25 @@ class TraceWork:
             search: The search of the previous trace, applied to this one.
         """
 
-        def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
-            super().__init__()
-            self.survey = survey
-            self.part = part
-            self.search = search
+        survey: Survey
+        part: Progress | None
+        search: Search | None = None
 
+    @dataclass(eq=False)
     class Answered(Message):
         """An analysis of a window is done; its answer is in the results."""
 
-        def __init__(self, window: Window) -> None:
-            super().__init__()
-            self.window = window
+        window: Window
 
+    @dataclass(eq=False)
+    class Trusted(Message):
+        """The steps of a large trace were replayed, so that its trust line is complete."""
+
+        trust: Trust
+
+    @dataclass(eq=False)
     class Located(Message):
-        """It is known where a finding loses what it saves.
+        """The time lost to a finding is located.
 
         Attributes:
             window: The part in which it was found.
@@ -120,12 +220,11 @@ class TraceWork:
             losses: Where; a text = why that is unknown.
         """
 
-        def __init__(self, window: Window, finding: int, losses: Losses | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.losses = losses
+        window: Window
+        finding: int
+        losses: Losses | str
 
+    @dataclass(eq=False)
     class Replayed(Message):
         """A step was replayed with the fix of a finding.
 
@@ -135,18 +234,17 @@ class TraceWork:
             lanes: The step as it is and with the fix; a text = why it cannot be replayed.
         """
 
-        def __init__(self, window: Window, finding: int, lanes: Lanes | str) -> None:
-            super().__init__()
-            self.window = window
-            self.finding = finding
-            self.lanes = lanes
+        window: Window
+        finding: int
+        lanes: Lanes | str
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
-        self.results = found.results if found is not None else Results(trace, list(analyses.available()))
+        self.results = found.results if found is not None else Results(trace)
         self.current = self.results.names[0]
         self.part = part
         self.trust = found.trust if found is not None else None
+        self.trust_is_complete = found is not None
         self._other: Results | None = None
 
     def _run(self, work: Callable[[], None], group: str) -> None:
@@ -162,27 +260,29 @@ class TraceWork:
 
     def replay(self, window: Window, finding: int) -> None:
         """Replay the step with the fix of a finding; post :class:`Replayed` then."""
-        self._run(partial(self._replay, self.results.trace, window, finding), "replay")
+        trace = self.results.trace
 
-    def _replay(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
-        if isinstance(step, str) or isinstance(edit, str):
-            found: Lanes | str = str(edit)
-        else:
-            found = replayed_lanes.build(trace, step, edit)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Replayed(window, finding, found))
+        def in_thread() -> None:
+            worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
+            if isinstance(step, str) or isinstance(edit, str):
+                found: Lanes | str = str(edit)
+            else:
+                found = lane_builder.build_replayed(trace, step, edit)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Replayed(window, finding, found))
+
+        self._run(in_thread, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
-        """Work out where a finding loses what it saves; post :class:`Located` then."""
-        self._run(partial(self._locate, self.results.trace, window, finding), "losses")
+        """Compute where a finding loses what it saves; post :class:`Located` then."""
+        trace = self.results.trace
 
-    def _locate(self, trace: Trace, window: Window, finding: int) -> None:
-        """In a thread."""
-        worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
-        if not worker.is_cancelled:
-            self._view.post_message(self.Located(window, finding, found))
+        def in_thread() -> None:
+            worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
+            if not worker.is_cancelled:
+                self._view.post_message(self.Located(window, finding, found))
+
+        self._run(in_thread, "losses")
 
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""
@@ -195,16 +295,16 @@ class TraceWork:
         return self.results.trace.as_captured
 
     def switch(self) -> None:
-        """Answer on the steps as captured instead of without the profiler, or the other way round."""
-        other = self._other or Results(self.results.trace.captured(), list(analyses.available()))
+        """Analyse the steps as captured instead of without the profiler, or the other way round."""
+        other = self._other or Results(self.results.trace.captured())
         self.results, self._other = other, self.results
 
     def _work(self, window: Window) -> None:
         """In a thread."""
         worker, results = get_current_worker(), self.results
         if self.trust is None:
-            if len(results.trace) >= lane_sketch.WORTH_IT:
-                self._view.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
+            if len(results.trace) >= lane_builder.SKETCH_FROM:
+                self._view.post_message(self.Sketched(lane_builder.sketch(results.trace)))
             found_trust = results.trace.trust
             step_period_ns(results.trace)  # remembered, for the head
             found = Survey(results, lane_builder.build(results.trace), found_trust)
@@ -213,8 +313,11 @@ class TraceWork:
             name = results.next_wanted(self.current, window)
             if name is None or (self.part is not None and name != self.current):
                 return
-            results.work_out(name, window)
+            results.compute(name, window)
             self._view.post_message(self.Answered(window))
+            if not self.trust_is_complete:
+                self.trust_is_complete = True
+                self._view.post_message(self.Trusted(trust(results.trace)))
 
     def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
         """In a thread."""

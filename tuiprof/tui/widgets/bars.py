@@ -57,7 +57,7 @@ class KeyBar(Lines):
         self._bindings_changed(self.screen)
 
     def _bindings_changed(self, _screen: Screen[Any]) -> None:
-        """Take up the keys that work now."""
+        """Read the keys that work now."""
         if self.is_attached and self.screen.is_active:
             self._keys = [
                 _Key(
@@ -129,7 +129,7 @@ class Tab:
 
     Attributes:
         name: What it is called in code.
-        title: What it says; safe for a terminal.
+        title: Its text; safe for a terminal.
         mark: One sign after the title; may be empty.
         role: Role of the sign.
         number: The figure that ranks it, such as ``5 %``; empty = none.
@@ -174,13 +174,9 @@ class TabBar(Lines):
         self._places: list[tuple[int, int, str]] = []
 
     def show(self, tabs: list[Tab], current: str, remark: str, more: tuple[str, int] | None = None) -> None:
-        """Show tabs.
+        """Show tabs in order, with text at the right end that is safe for a terminal.
 
-        Args:
-            tabs: The tabs in order.
-            current: Name of the one that is open.
-            remark: Text at the right end; safe for a terminal.
-            more: The key that lists other tabs, and how many those are; None = there are none.
+        ``more`` is the key that lists other tabs, and how many those are; None = there are none.
         """
         self._tabs, self._current, self._remark = tabs, current, remark
         self._more = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from textual import events
@@ -12,6 +13,8 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.lines import Lines
 from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width
+
+_list = partial(key, group="List")
 
 __all__ = ["Choice", "Choices"]
 
@@ -24,28 +27,19 @@ class Choices(Lines, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("up,k", "move(-1)", "up", "One entry up", id="list.up", group="List", show=False),
-        key("down,j", "move(1)", "down", "One entry down", id="list.down", group="List", show=False),
-        key("pageup", "move(-10)", "page up", "Ten entries up", id="list.page_up", group="List", show=False),
-        key(
-            "pagedown",
-            "move(10)",
-            "page down",
-            "Ten entries down",
-            id="list.page_down",
-            group="List",
-            show=False,
-        ),
-        key("home,g", "edge(0)", "first", "Go to the first entry", id="list.first", group="List", show=False),
-        key("end,G", "edge(1)", "last", "Go to the last entry", id="list.last", group="List", show=False),
-        key("enter", "choose", "open", "Open the selected entry", id="list.open", group="List"),
+        _list("up,k", "move(-1)", "up", "One entry up", id="list.up", show=False),
+        _list("down,j", "move(1)", "down", "One entry down", id="list.down", show=False),
+        _list("pageup", "move(-10)", "page up", "Ten entries up", id="list.page_up", show=False),
+        _list("pagedown", "move(10)", "page down", "Ten entries down", id="list.page_down", show=False),
+        _list("home,g", "edge(0)", "first", "Go to the first entry", id="list.first", show=False),
+        _list("end,G", "edge(1)", "last", "Go to the last entry", id="list.last", show=False),
+        _list("enter", "choose", "open", "Open the selected entry", id="list.open"),
     ]
 
     class Moved(Message):
         """The cursor is on another choice.
 
         Attributes:
-            choices: The list.
             key: What the cursor is on; empty = nothing.
         """
 
@@ -137,22 +131,14 @@ class Choices(Lines, can_focus=True):
             self.post_message(self.Moved(self, self.current))
 
     def action_move(self, by: int) -> None:
-        """Move the cursor over items, passing over headings.
-
-        Args:
-            by: Items; negative = up.
-        """
+        """Move the cursor over items, passing over headings."""
         items = [index for index, choice in enumerate(self._choices) if choice.key]
         if items:
             here = items.index(self._cursor) if self._cursor in items else 0
             self._set(items[min(max(here + by, 0), len(items) - 1)])
 
     def action_edge(self, last: int) -> None:
-        """Move the cursor to the first or the last item.
-
-        Args:
-            last: 1 = the last.
-        """
+        """Move the cursor to the first item, or with 1 to the last."""
         self.action_move(len(self._choices) if last else -len(self._choices))
 
     def action_choose(self) -> None:

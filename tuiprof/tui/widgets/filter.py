@@ -91,7 +91,6 @@ class Comparison:
     """A column against a value.
 
     Attributes:
-        column: The column.
         operator: How they are compared; never ``!=`` or ``!~``, which are :class:`Not`.
         value: A figure in the unit of the column, or a text.
         regex: Whether the text is a regular expression.
@@ -122,10 +121,7 @@ Node = Contains | Comparison | Not | Both
 
 
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
-    """Read a filter.
-
-    Returns:
-        What it means; None = all rows.
+    """Return what a filter means; None = all rows.
 
     Raises:
         FilterError: It is not a valid filter.
@@ -375,7 +371,7 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[Column]) -> None:
-        """Ask for a filter of rows with these columns."""
+        """Open the input for rows with these columns."""
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
@@ -385,15 +381,11 @@ class FilterBar(Vertical):
         self.explain(None)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the input."""
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:
-        """Show the error below its character; without an error, suggestions.
-
-        Args:
-            error: What is wrong; None = nothing.
-        """
+        """Show the error below its character; without an error, suggestions."""
         if error is None:
             names = " · ".join(self._columns)
             row: Row = [(f" > < = != ~ and or not ( )   columns: {names}", "dim")]

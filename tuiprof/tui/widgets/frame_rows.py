@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.report import Column
-from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.filter import Both, Contains, Node, Not, parse
@@ -37,7 +36,6 @@ class FrameRows:
     """Rows of a data frame; the source of a row is its index in the frame.
 
     Args:
-        frame: The data.
         columns: All its columns; hidden ones are left out, unless they are chosen.
         chosen: Keys of the columns to show, in order; None = those that are not hidden.
         faint: Key of a column of Booleans: rows that are grey; empty = none is.
@@ -89,7 +87,7 @@ class FrameRows:
         return sanitize(self.columns[column].text(value))
 
     def faint(self, position: int) -> bool:
-        """Say whether a row is grey."""
+        """Return whether a row is grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
 
     @cached_property
@@ -148,10 +146,7 @@ class FrameRows:
         self._sorted(column)
 
     def filter(self, text: str) -> None:
-        """Keep the rows that a filter describes.
-
-        Args:
-            text: A text to look for, or an expression; empty = all.
+        """Keep the rows that a filter describes: a text to look for, or an expression; empty = all.
 
         Raises:
             FilterError: It is not a valid filter; the rows are unchanged.

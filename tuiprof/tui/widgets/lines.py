@@ -39,7 +39,6 @@ class Look:
     Attributes:
         variable: Theme variable that gives the colour.
         strength: 1 = the colour itself, less = mixed with the background.
-        bold: Whether it is bold.
         background: Theme variable that gives the background; empty = the widget's.
     """
 
@@ -103,11 +102,11 @@ class Lines(Widget):
         return len(self.draw(width, 0))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Answer the layout."""
+        """Return the height for the layout."""
         return self.height_for(width)
 
     def lay_out_anew(self) -> None:
-        """Have the layout ask for the height again, also while a layout is under way.
+        """Request a layout that asks for the height again, also while a layout is under way.
 
         Textual keeps the answer until the widget's styles or its count of requests change, and a request made during
         a layout is not counted: the answer of that layout would stay.
@@ -116,11 +115,7 @@ class Lines(Widget):
         self.refresh(layout=True)
 
     def style_of(self, role: str) -> Style:
-        """Return the style of a role in the current theme.
-
-        Args:
-            role: One of :data:`ROLES`, or two joined by ``+`` (the second paints over the first).
-        """
+        """Return the style of a role of :data:`ROLES`; of two joined by ``+``, the second paints over the first."""
         style = self._role_styles.get(role)
         if style is None:
             first, _, second = role.partition("+")
@@ -218,11 +213,7 @@ class Painted(Lines):
         self._height = 0
 
     def paint(self, painter: Painter) -> None:
-        """Draw with this function from now on.
-
-        Args:
-            painter: Gets width and height (0 = as high as it likes) and returns rows.
-        """
+        """Draw with a function of width and height (0 = as high as it likes) from now on."""
         self._painter = painter
         wanted = self.height_for(self.size.width) if self.size.width else 0
         if wanted != self._height:
@@ -300,12 +291,7 @@ class VerdictLine(Flowing):
         self._mark = ""
 
     def show(self, sentence: str, level: Level | None = None) -> None:
-        """Show a sentence.
-
-        Args:
-            sentence: Untrusted text.
-            level: Its weight; None = not a verdict yet.
-        """
+        """Show a sentence, which may be untrusted; without a level it is not a verdict yet."""
         self._sentence = sanitize(sentence)
         self._role = level or "dim"
         self._mark = glyphs.MARKS[level] if level else "…"

@@ -27,7 +27,6 @@ class Heading:
     """The head of one column.
 
     Attributes:
-        label: Its heading.
         right: Whether its values are right-aligned, as numbers are.
         help: Its definition in one sentence.
         elide: Where a text that is too long is cut.
@@ -61,7 +60,7 @@ class Rows(Protocol):
         """Return what a cell shows: one line, safe for a terminal."""
 
     def faint(self, position: int) -> bool:
-        """Say whether a row matters little, and is grey."""
+        """Return whether a row matters little, and is grey."""
 
     @property
     def ranked(self) -> tuple[int, bool] | None:
@@ -111,7 +110,6 @@ class ListRows:
     """Rows of a short list: texts, and what to sort them by.
 
     Args:
-        headings: The columns.
         texts: One sequence of cell texts a row; untrusted, they are made safe here.
         keys: One sequence of sort keys a row (numbers sort as numbers); None = sort by the texts.
     """
@@ -181,11 +179,7 @@ class ListRows:
         self.filter(self._needle)
 
     def filter(self, text: str) -> None:
-        """Keep the rows in which any cell contains a text.
-
-        Args:
-            text: What to look for, ignoring case; empty = all rows.
-        """
+        """Keep the rows in which any cell contains a text, ignoring case; empty = all rows."""
         self._needle = text
         needle = text.casefold()
         self._view = [

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.tui.terminal import glyphs
 
-#: Text and its role, which says what colour of the theme it takes.
+#: Text and its role, which selects its colour of the theme.
 Span = tuple[str, str]
 Row = list[Span]
 #: Draws a line for a width in cells.
@@ -59,6 +60,13 @@ def join(parts: list[Row], separator: Span) -> Row:
     return out
 
 
+def merge(row: Row) -> Row:
+    """Return a row with neighbours of one role joined, so that a line is few spans."""
+    return [
+        ("".join(text for text, _ in spans), role) for role, spans in groupby(row, key=lambda span: span[1])
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One line of a list to choose from.
@@ -81,17 +89,8 @@ class Choice:
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
     """Break a text at line breaks and blanks, and inside a word only if it is longer than a line.
 
-    Such a word is broken behind a part of its name or path where it can be.
-
-    A number is not parted from its unit.
-
-    Args:
-        text: One line or more, safe for a terminal.
-        width: Cells.
-        most: Largest number of lines, the last then ends in an ellipsis; 0 = all.
-
-    Returns:
-        At least one line.
+    Such a word is broken behind a part of its name or path where it can be. A number is not parted from its unit. Of
+    more than ``most`` lines the last ends in an ellipsis; 0 = all. There is at least one line.
     """
     width = max(width, 1)
     lines = [part for line in bind_units(text).split("\n") for part in _wrap_line(line, width)]
@@ -148,7 +147,7 @@ def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
 
 
 def when(unix_ns: int, now: datetime | None = None) -> str:
-    """Return a time as a person says it: today's clock, else the day."""
+    """Return a short date: the time of day if it is today, else the day."""
     if not unix_ns:
         return glyphs.NONE
     then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()

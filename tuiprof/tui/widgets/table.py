@@ -108,7 +108,6 @@ class VirtualTable(ScrollView, can_focus=True):
         """The cursor came to another row.
 
         Attributes:
-            table: The table.
             source: The row, as its rows name it.
         """
 
@@ -204,11 +203,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def refilter(self, text: str) -> None:
-        """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
-
-        Args:
-            text: What to look for; empty = all rows.
-        """
+        """Keep only rows that contain a text (empty = all); the cursor stays on its row where that is still in view."""
         source = self.current
         self.rows.filter(text)
         self._return_to(source)
@@ -414,7 +409,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.post_message(self.Ordered(rows, column, descending))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tell what went wrong while sorting."""
+        """Report what went wrong while sorting."""
         tell_worker_error(self, event)
 
     def on_virtual_table_ordered(self, message: Ordered) -> None:
@@ -426,11 +421,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- moving --------------------------------------------------------------------------------------------
 
     def move_to(self, position: int) -> None:
-        """Put the cursor on a row and bring it into view.
-
-        Args:
-            position: Position in view; beyond the ends = the end.
-        """
+        """Put the cursor on a row and bring it into view; beyond the ends means the end."""
         position = max(0, min(position, len(self.rows) - 1))
         if position != self.cursor and len(self.rows):
             self.cursor = position

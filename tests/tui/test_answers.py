@@ -1,0 +1,167 @@
+"""What is shown around a table: its row in full, the next tables, and the tab that explains a figure."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+import pytest
+from on_screen import until_shown
+from trace_app import app_of, only, settle
+
+from tuiprof.model import Column, Report, Table, Verdict
+from tuiprof.resources import shipped
+from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.rows import Heading, ListRows
+
+STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
+
+
+def places(where: str = "metric.py:93") -> Table:
+    rows = pl.DataFrame(
+        {
+            "cost_ns": [2_000_000, 1000],
+            "where": [where, "other.py:1"],
+            "through": ["is_nonzero → item", ""],
+            "stack": [STACK, ""],
+            "bytes": [2048, None],
+            "event": [5, 6],
+        }
+    )
+    columns = (
+        Column("cost_ns", "cost", "ns"),
+        Column("where", "where"),
+        Column("through", "through"),
+        Column("stack", "stack", help="Python frames.", hidden=True),
+        Column("bytes", "bytes", "bytes", help="Moved.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
+    return Table("places", "Syncs by location", columns, rows)
+
+
+def advice(where: str, event: int) -> Report:
+    rows = pl.DataFrame(
+        {"where": [where], "instead": ["drop the check"], "because": ["it waits"], "event": [event]}
+    )
+    columns = (Column("where", "where"), Column("instead", "instead"), Column("because", "because"))
+    return Report(
+        "advice", "Advice", Verdict("one finding"), tables=(Table("findings", "What", columns, rows),)
+    )
+
+
+def said(table: Table, source: int, whole: set[str], found: Report | None) -> dict[str, tuple[str, ...]]:
+    return {field.label: field.lines for field in fields_of(table, source, whole, found)}
+
+
+def test_a_row_is_spelled_out_with_what_the_table_has_no_room_for() -> None:
+    fields = said(places(), 0, {"where"}, None)
+    assert fields["also"] == ("cost 2.00 ms",)
+    assert fields["stack"] == ("/site/metric.py:93 check", "/home/me/train.py:7 main")
+    assert fields["bytes"] == ("2.00 KiB",)
+    assert "event" not in fields
+    assert "also" not in said(places(), 0, {"cost_ns"}, None)
+    assert "stack" not in said(places(), 1, set(), None)
+
+
+@pytest.mark.parametrize(
+    ("where", "event", "matches"),
+    [
+        ("elsewhere", 5, True),
+        ("check, metric.py:93", 99, True),
+        ("check, metric.py:9", 99, False),
+        ("check, metric.py:931", 99, False),
+    ],
+)
+def test_advice_is_on_the_same_event_or_the_same_line(where: str, event: int, matches: bool) -> None:
+    fields = said(places(), 0, set(), advice(where, event))
+    assert fields.get("instead") == (("drop the check",) if matches else None)
+
+
+def test_where_lines_are_few_what_to_do_comes_first_and_the_cut_is_marked() -> None:
+    fields = fields_of(places(), 0, {"where"}, advice("", 5))
+    lines = ["".join(text for text, _ in row) for row in field_rows(fields, 80, 2)]
+    assert lines[0].split() == ["instead", "drop", "the", "check"]
+    assert lines[1].endswith("enter shows all")
+    whole = ["".join(text for text, _ in row) for row in field_rows(fields, 80, 0)]
+    assert len(whole) == 8
+    wide = ["".join(text for text, _ in row) for row in field_rows(fields, 160, 0)]
+    assert "metric.py:93" in wide[1]
+    assert wide[1].split()[2:] == ["because", "it", "waits"]
+
+
+def waiting(title: str, count: int) -> NextTable:
+    return NextTable(
+        title, ListRows((Heading("n", right=True),), [[str(n)] for n in range(count)]), "nothing"
+    )
+
+
+def test_as_many_tables_follow_as_fit() -> None:
+    tables = [waiting("one", 9), waiting("two", 2), waiting("three", 4)]
+    for room in range(40):
+        lines = ["".join(text for text, _ in row) for row in next_tables(tables, 60, room)]
+        assert len(lines) <= room
+    lines = ["".join(text for text, _ in row).strip() for row in next_tables(tables, 60, 13)]
+    assert lines[1] == "one  9 rows  t goes there"
+    assert lines[2:8] == ["n", "0", "1", "2", "3", "… and 5 more"]
+    assert "two  2 rows" in lines
+    assert not any("three" in line for line in lines)
+
+
+async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = Table("calls", "By call", (Column("call", "call"),), pl.DataFrame({"call": ["cudaSync"]}))
+    long = "torchmetrics/" * 7 + "metric.py:93"
+    only(Report("places", "Places", Verdict("two places"), tables=(places(long), second)), monkeypatch)
+    app = app_of()
+    async with app.run_test(size=(120, 48)) as pilot:
+        await settle(pilot)
+        below = app.text("#answer-prose")
+        assert long in below
+        assert "/home/me/train.py:7 main" in below
+        assert "By call  1 row  t goes there" in below
+        await pilot.press("down")
+        await settle(pilot)
+        assert "/home/me/train.py:7 main" not in app.text("#answer-prose")
+        await pilot.press("t")
+        await settle(pilot)
+        assert "By call" in app.text("#answer-title")
+        assert "Syncs by location" in app.text("#answer-prose")
+
+
+async def test_a_table_that_needs_the_room_keeps_it() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        app.view.open_tab("events")
+        await settle(pilot)
+        assert len(app.table.rows) == 16
+        assert app.table.size.height >= 10
+        assert not app.screen.query_one("#answer-prose").display
+
+
+async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "saves about")
+        await pilot.press("3")
+        await until_shown(pilot, "Idle time by cause")
+        await pilot.press("/", *"sync", "enter")
+        await until_shown(pilot, "more in", "Syncs: enter goes there")
+        await pilot.press("enter")
+        await until_shown(pilot, "Syncs by location")
+
+
+async def test_a_tab_carries_what_its_analysis_saves() -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "saves about")
+        await pilot.press("1")
+        text = await until_shown(pilot, "removing them saves", "Syncs by location")
+        said = re.search(r"removing them saves about [^(]+\(([\d.]+) %\)", text)
+        tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
+        assert said is not None, text
+        assert tab is not None, text
+        assert round(float(said[1])) == int(tab[1])

@@ -1,0 +1,165 @@
+"""Forms say what is wrong with what was typed; a report is written as a file once, and replaced only when asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from on_screen import screen_text, until
+from textual.widgets import Input
+from trace_app import app_of, settle
+
+from tuiprof.session.run.control import trigger_requests
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.dialogs.export import ExportScreen, write
+from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
+from tuiprof.tui.ladder.screen import LadderForm, LadderWish
+from tuiprof.tui.library.launch import LaunchForm, LaunchWish
+from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureWish
+from tuiprof.tui.start import Start
+
+LADDER: Any = SimpleNamespace(name="tiny", presets=["smoke", "fit"])
+VARIANT: Any = SimpleNamespace(name="fast")
+
+
+def no_x(text: str) -> str:
+    return "no x, please" if "x" in text else ""
+
+
+@pytest.mark.parametrize(
+    ("form", "wrong", "said", "right", "answer"),
+    [
+        (
+            lambda: CaptureForm(5),
+            ["0", "0", "0"],
+            "steps must be a whole number from 1 to 1000",
+            ["backspace", "backspace", "backspace", "7", "tab", "space"],
+            CaptureWish(7, stack=True),
+        ),
+        (
+            lambda: ArmForm("35 ms", "", 10**9),
+            ["tab", "0"],
+            "every: a whole number of steps above 0",
+            ["backspace", "9"],
+            trigger_requests(above_ns=35_000_000, every=9, budget_bytes=10**9),
+        ),
+        (
+            lambda: ArmForm("fast", "", 10**9),
+            [],
+            "slower than: a time such as 35 ms, or a multiple above 1 such as 1.5x",
+            ["backspace"],
+            trigger_requests(budget_bytes=10**9),
+        ),
+        (
+            lambda: LadderForm("tiny", ["fit", "smoke"]),
+            ["right", "space", "tab", "tab", "1"],
+            "steps must be a whole number above 1",
+            ["2"],
+            LadderWish("smoke", 5, 12),
+        ),
+        (
+            lambda: LaunchForm(LADDER, VARIANT),
+            ["tab", "tab", "@"],
+            "capture must be N or N@STEP, for example 5@20",
+            ["backspace"],
+            LaunchWish("fit", None, ""),
+        ),
+        (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
+        (PathForm, [*"/no-such-place"], "there is no /no-such-place", [], None),
+    ],
+)
+async def test_a_form_answers_only_what_it_understands(
+    form: Any, wrong: list[str], said: str, right: list[str], answer: object, tmp_path: Path
+) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    async with app.run_test(size=(100, 40)) as pilot:
+        answers: list[object] = []
+        asked: Form[Any] = form()
+        await app.push_screen(asked, answers.append)
+        await pilot.press(*wrong, "enter")
+        await until(pilot, lambda: said in screen_text(app))
+        assert app.screen is asked
+        if answer is None:
+            await pilot.press("escape")
+        else:
+            await pilot.press(*right, "enter")
+        await until(pilot, lambda: bool(answers))
+        assert answers == [answer]
+
+
+async def test_a_path_is_completed_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").touch()
+    monkeypatch.chdir(tmp_path)
+    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    async with app.run_test(size=(100, 40)) as pilot:
+        answers: list[object] = []
+        await app.push_screen(PathForm(), answers.append)
+        await pilot.press("enter")
+        await until(pilot, lambda: "type a path; tab completes it" in screen_text(app))
+        await pilot.press("r", "u")
+        await until(pilot, lambda: "run.json" in screen_text(app))
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: bool(answers))
+        assert answers == [tmp_path / "run.json"]
+
+
+pytestmark = pytest.mark.usefixtures("made_analyses")
+
+
+@pytest.mark.parametrize(("fmt", "presses"), [("txt", 0), ("json", 1), ("csv", 2), ("md", 3), ("html", 4)])
+async def test_export_writes_what_the_renderers_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: str, presses: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("2", "e", *["tab"] * presses, "enter")
+        await settle(pilot)
+        assert not isinstance(app.screen, ExportScreen)
+    text = (tmp_path / f"trace.waits.{fmt}").read_text()
+    assert "train.py:7 update" in text
+    if fmt == "json":
+        assert [report["analysis"] for report in json.loads(text)["reports"]] == ["waits"]
+
+
+async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "trace.report.txt"
+    there.write_text("precious")
+    app = app_of()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("e", "up", "enter")  # all analyses
+        await settle(pilot)
+        assert "exists; enter again replaces it" in app.text()
+        assert there.read_text() == "precious"
+        field = app.screen.query_one(Input)
+        await pilot.press("backspace", "t", "enter")  # another edit, the same name: asked again
+        await settle(pilot)
+        assert there.read_text() == "precious"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert "all names are fine" in there.read_text()
+        assert "no memory events" in there.read_text()
+        await pilot.press("e")
+        field = app.screen.query_one(Input)
+        field.value = str(tmp_path / "no" / "folder.txt")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No such file or directory" in app.words())
+        await pilot.press("escape")
+        assert sorted(os.listdir(tmp_path)) == ["trace.report.txt"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write(target, "one", replace=False)
+    with pytest.raises(FileExistsError):
+        write(target, "two", replace=False)
+    write(target, "three", replace=True)
+    assert target.read_text() == "three"
+    assert os.listdir(tmp_path) == ["a.txt"]

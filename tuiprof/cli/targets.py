@@ -1,0 +1,216 @@
+"""Targets of verbs: sessions, ladders and traces, found and opened; what is said meanwhile goes to stderr."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuiprof.cli.options import Invocation
+
+if TYPE_CHECKING:
+    from tuiprof.model import Trace, Window
+    from tuiprof.model.traceset import TraceSet
+    from tuiprof.session.store.folders import Session
+    from tuiprof.tui.start import Start
+
+
+def say(text: str) -> None:
+    """Write narration to standard error: text of others in it is shown, never obeyed."""
+    from tuiprof.report.sanitize import for_log, sanitize_lines
+
+    click.echo(for_log(sanitize_lines(text)), err=True)
+
+
+def open_screen(start: Start) -> int:
+    """Open the dashboard; without a terminal say what to use instead. Returns the exit status."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(
+            "the dashboard needs a terminal on stdin and stdout. "
+            "Without one: tuiprof record …, tuiprof report …, tuiprof list."
+        )
+    from tuiprof.tui.app.app import run_app
+
+    return run_app(start)
+
+
+def session_of(invocation: Invocation, text: str) -> Session:
+    """Return a session by its name, path, prefix, or ``last``.
+
+    Raises:
+        UsageProblem: There is none.
+    """
+    from tuiprof.session.store.folders import find_session, sessions_root
+
+    return find_session(sessions_root(invocation.sessions), text)
+
+
+def session_or_none(invocation: Invocation, text: str) -> Session | None:
+    """Return the session a user means, or None when the text names a file that is no session.
+
+    Raises:
+        UsageProblem: It is neither a file nor a session.
+    """
+    from tuiprof.errors import UsageProblem
+    from tuiprof.formats.remote import is_url
+    from tuiprof.session.store.folders import find_session, sessions_root
+
+    if is_url(text):
+        return None
+    path = Path(text)
+    if os.path.exists(path) and not (path / "session.json").exists():
+        return None
+    try:
+        return find_session(sessions_root(invocation.sessions), text)
+    except UsageProblem:
+        if os.path.exists(path) or not ("/" in text or path.suffix):
+            raise
+        raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
+
+
+def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
+    """Return the folder of the measured ladder a user means; None if it is not a ladder, or a session is meant."""
+    from tuiprof.errors import UsageProblem
+    from tuiprof.formats.remote import is_url
+    from tuiprof.ladder.state import find_ladder
+    from tuiprof.session.store.folders import LADDER_FILE, find_session, sessions_root
+
+    path = Path(text)
+    if is_url(text) or (os.path.exists(path) and not (path / LADDER_FILE).exists()):
+        return None
+    root = sessions_root(invocation.sessions)
+    try:
+        find_session(root, text)
+    except UsageProblem:
+        try:
+            return find_ladder(root, text).path
+        except UsageProblem:
+            return None
+    return None
+
+
+def traces_at(
+    target: str | Path,
+    run: str | None = None,
+    rank: int | None = None,
+    convert: bool | None = None,
+    several: bool = False,
+) -> TraceSet:
+    """Return the traces that a target names, and say on stderr which one is taken of several.
+
+    ``convert`` as in :func:`converted`; ``several``: all ranks are taken.
+
+    Raises:
+        TraceError: There is no trace.
+        UsageProblem: There is no such run or rank.
+    """
+    from tuiprof.formats import open_set
+    from tuiprof.formats.remote import fetch, is_url
+
+    if is_url(target):
+        with progress_bar(f"copying {target}") as progress:
+            path = fetch(str(target), progress=progress)
+    else:
+        path = Path(target)
+    path = converted(path, convert)
+    found = open_set(path, run=run, opener=open_with_progress)
+    found.file(rank)  # reports a missing rank before anything else
+    if several:
+        said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
+        if line := " · ".join((*said, *found.notes)):
+            say(f"tuiprof: {line}")
+    elif line := found.line(rank):
+        say(f"tuiprof: {line}")
+    return found
+
+
+def converted(path: Path, wanted: bool | None) -> Path:
+    """Return what to open for a path: of a raw capture the converted one, where the program for that is installed.
+
+    ``wanted`` None asks, where there is somebody to ask.
+
+    Raises:
+        TraceError: Converting failed.
+    """
+    import shlex
+
+    from tuiprof.formats.neuron import captures
+
+    found = captures.possible(path) if wanted is not False else None
+    if found is None:
+        return path
+    if captures.done_before(found):
+        say(f"tuiprof: {path} was converted before; opening {found.out}")
+        return found.out
+    command = shlex.join(found.command)
+    if wanted is None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return path  # reading it says what to run
+        say(f"{path} is {found.what}. To convert it:\n  {command}")
+        if not click.confirm("Run this now?", default=False, err=True):
+            return path
+    else:
+        say(f"tuiprof: running {command}")
+    return captures.convert(found, lambda line: say(f"  {line}"))
+
+
+def open_with_progress(path: Path) -> Trace:
+    """Open a trace; what takes long shows its progress on a terminal's stderr."""
+    from tuiprof.formats import open_trace
+
+    with progress_bar(f"reading {path.name}") as progress:
+        return open_trace(path, progress=progress)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on stderr; yields what to call with (bytes done, bytes in all), None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _similar(path: Path) -> str:
+    """Return a suggestion for a file that does not exist."""
+    if not os.path.isdir(path.parent):
+        return f"the folder {path.parent} does not exist either"
+    near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
+    return (
+        f"did you mean {str(path.with_name(near[0]))!r}?"
+        if near
+        else "`tuiprof list` shows recorded sessions"
+    )
+
+
+def open_rank(found: TraceSet, rank: int | None) -> Trace:
+    """Open one rank of a set; the trace knows the others, for what compares ranks."""
+    trace = found.open(rank)
+    if len(found) > 1:
+        trace.siblings = found
+    return trace
+
+
+def step_window(trace: Trace, number: int) -> Window:
+    """Return the window of one step by its number."""
+    from tuiprof.errors import UsageProblem
+
+    numbers = trace.steps.numbers.tolist()
+    if number not in numbers:
+        known = (
+            f"this trace has steps {numbers[0]} to {numbers[-1]}" if numbers else "this trace marks no steps"
+        )
+        raise UsageProblem(f"no step {number}", known)
+    return trace.steps.window(numbers.index(number))

@@ -1,0 +1,282 @@
+"""How to run a variant or a script: the command, preset, steps, what to capture, and in which Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.worker import get_current_worker
+
+from tuiprof.errors import LaunchError, TuiprofError, UsageProblem
+from tuiprof.report.sanitize import sanitize
+from tuiprof.system.files import typed_path
+from tuiprof.tui.dialogs.dialog import dialog
+from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, Tick, form_keys, optional, whole
+from tuiprof.tui.library.view import LadderItem, PastCommand, VariantItem, python_line
+from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.choices import Choice, Choices
+from tuiprof.tui.widgets.lines import Painted
+
+if TYPE_CHECKING:
+    from tuiprof.session.run.interpreter import Facts, Interpreter
+
+FIT = "fit"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWish:
+    """The user's options.
+
+    Attributes:
+        preset: Name of a preset, or ``fit``.
+        steps: Number of steps; None = the preset's.
+        capture: ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing.
+        stack: Record Python stacks while capturing.
+    """
+
+    preset: str = FIT
+    steps: int | None = None
+    capture: str = ""
+    stack: bool = False
+
+
+class LaunchForm(Form[LaunchWish], inherit_bindings=False):
+    """Asks how to run a variant of a ladder."""
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run", "Cancel")
+
+    def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
+        steps = optional(whole("steps must be a whole number above 0", 1))
+        fields = (
+            OneOf("preset", PRESET_LABEL, [FIT, *(name for name in ladder.presets if name != FIT)]),
+            Text("steps", "steps", placeholder="from the preset", parse=steps),
+            *_capture_fields(),
+        )
+        super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchWish)
+
+
+@dataclass(frozen=True, slots=True)
+class RunWish:
+    """The user's choice of what to run.
+
+    Attributes:
+        cwd: Where to run it.
+        capture: As of :class:`LaunchWish`.
+        stack: Record Python stacks while capturing.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    capture: str = ""
+    stack: bool = False
+
+
+class RunForm(Form[RunWish], inherit_bindings=False):
+    """Asks for the command of a script.
+
+    Args:
+        command: What the fields hold at first; None = nothing was run yet.
+        python: The interpreter that it will run in; empty = not known yet.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run", "Cancel")
+
+    def __init__(self, command: PastCommand | None, python: str) -> None:
+        where = f" — python is {python}" if python else ""
+        typed = shlex.join(command.argv) if command is not None else ""
+        fields = (
+            Text("argv", f"command{where}", typed, "python train.py --epochs 1", _argv, replace=False),
+            Text(
+                "cwd", "directory", command.cwd if command is not None else str(Path.cwd()), parse=_directory
+            ),
+            *_capture_fields(),
+        )
+        super().__init__("run my script", fields, RunWish)
+
+
+def _capture_fields() -> tuple[Text, Tick]:
+    label = "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none"
+    stack = "with Python stacks (names source lines; slows the captured steps)"
+    return Text("capture", label, "3", parse=_capture), Tick("stack", stack)
+
+
+def _argv(text: str) -> tuple[str, ...]:
+    """Return a command line in parts, as a shell splits it, or raise ValueError."""
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"the command cannot be read: {error}") from None
+    if not argv:
+        raise ValueError("type a command, for example python train.py")
+    return argv
+
+
+def _directory(text: str) -> Path:
+    """Return a directory that exists, or raise ValueError."""
+    path = typed_path(text or ".")
+    if not path.is_dir():
+        raise ValueError(f"there is no directory {path}")
+    return path.absolute()
+
+
+def _capture(text: str) -> str:
+    """Return ``N``, ``N@STEP`` or nothing, or raise ValueError."""
+    from tuiprof.session.run.launch import parse_capture
+
+    try:
+        if text:
+            parse_capture(text)
+    except UsageProblem:
+        raise ValueError("capture must be N or N@STEP, for example 5@20") from None
+    return text
+
+
+#: The oldest Python that the probe runs in.
+_OLDEST: Final = "3.9"
+#: Number of interpreters queried at a time.
+_AT_ONCE: Final = 2
+
+
+class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
+    """Answers the interpreter that was chosen, or None."""
+
+    class Answered(Message):
+        """An interpreter answered: its version and packages, or why it cannot be used."""
+
+        def __init__(self, path: Path, answer: Facts | str) -> None:
+            super().__init__()
+            self.path, self.answer = path, answer
+
+    app = getters_app(TerminalApp)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
+        key(
+            "escape,q",
+            "cancel",
+            "cancel",
+            "Close without changing anything",
+            id="python.cancel",
+            group="Python",
+            display="esc",
+        ),
+    ]
+
+    def __init__(self, chosen: Path) -> None:
+        super().__init__()
+        self._chosen = chosen
+        self._found: list[Interpreter] = []
+        self._answers: dict[Path, Facts | str] = {}
+
+    def compose(self) -> ComposeResult:
+        """One box with the list."""
+        with dialog("Python that scripts run in", "dialog python"):
+            yield Choices(id="pythons", empty="looking …")
+            yield Painted(id="python-path")
+            yield KeyBar({"list.open": "use it"})
+
+    def on_mount(self) -> None:
+        """List the interpreters found, then query each."""
+        from tuiprof.session.run.interpreter import Interpreter, find_interpreters
+
+        self._found = find_interpreters()
+        if self._chosen not in [one.path for one in self._found]:
+            self._found.insert(0, Interpreter(self._chosen, "chosen"))
+        choices = self.query_one(Choices)
+        choices.styles.height = min(len(self._found), max(self.app.size.height - 10, 3))
+        self._draw()
+        choices.move_to(str(self._chosen))
+        choices.focus()
+        self._ask()
+
+    @work(thread=True, exclusive=True, exit_on_error=False)
+    def _ask(self) -> None:
+        from tuiprof.ladder.availability import satisfies
+        from tuiprof.session.run.interpreter import facts
+
+        worker = get_current_worker()
+
+        def ask(one: Interpreter) -> None:
+            answer: Facts | str = ""
+            if not worker.is_cancelled:
+                try:
+                    answer = facts(one.path)
+                    if not satisfies(answer.version, f">={_OLDEST}"):
+                        answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
+                except TuiprofError as error:
+                    answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
+            if not worker.is_cancelled:
+                self.post_message(self.Answered(one.path, answer))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(ask, self._found))
+
+    def on_python_screen_answered(self, message: Answered) -> None:
+        """Show what one of them has."""
+        self._answers[message.path] = message.answer
+        self._draw()
+
+    def _draw(self) -> None:
+        self.query_one(Choices).show(
+            [
+                Choice(
+                    str(one.path),
+                    python_line(one.origin, self._answers.get(one.path), chosen=one.path == self._chosen),
+                )
+                for one in self._found
+            ]
+        )
+
+    def on_choices_moved(self, event: Choices.Moved) -> None:
+        """Show the path of the one under the cursor."""
+        path = event.key
+        self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
+
+    def on_choices_chosen(self, event: Choices.Chosen) -> None:
+        """Answer with it, unless it cannot be used."""
+        answer = self._answers.get(Path(event.key))
+        if isinstance(answer, str):
+            self.app.notify(answer, title="it cannot be used", severity="warning")
+        else:
+            self.dismiss(Path(event.key))
+
+    def action_other(self) -> None:
+        """Type the path of another interpreter, or the directory of an environment."""
+        from tuiprof.tui.dialogs.form import TextForm
+
+        def answered(text: str | None) -> None:
+            if text:
+                from tuiprof.session.run.interpreter import choose_python
+
+                self.dismiss(choose_python(text))
+
+        hint = "an interpreter, or the directory of a virtual environment"
+        self.app.push_screen(TextForm("another Python", hint=hint, problem=_wrong_python), answered)
+
+    def action_cancel(self) -> None:
+        """Change nothing."""
+        self.dismiss(None)
+
+
+def _wrong_python(text: str) -> str:
+    """Return the error in a typed interpreter; empty = none."""
+    from tuiprof.session.run.interpreter import choose_python
+
+    if not text:
+        return "type a path"
+    try:
+        choose_python(os.path.expanduser(text))
+    except LaunchError as error:
+        return error.message
+    return ""

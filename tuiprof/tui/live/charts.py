@@ -1,0 +1,541 @@
+"""The chart of step times against time: its content from the fold, and the widget that draws it in braille dots."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model.units import format_ns
+from tuiprof.session.live.series import StepStats
+from tuiprof.session.live.writer_state import StepSeries
+from tuiprof.tui.live.view import View, clock
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
+from tuiprof.tui.widgets.lines import Lines, Row, Span
+
+#: So many outliers get a label.
+_MOST_MARKS = 4
+#: Above this many steps in view the whole run is drawn from its overview instead of step by step.
+_MOST_STEPS = 50_000
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint32]
+_WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
+_EMPTY: Floats = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step worth pointing at.
+
+    Attributes:
+        at_s: When it ended, on the clock of the chart.
+        dur_ms: What it took.
+        label: What to write beside it.
+    """
+
+    at_s: float
+    dur_ms: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChartData:
+    """Content of the chart.
+
+    Attributes:
+        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
+        ends_s: Its end, same shape, as are the next two.
+        low_ms: What it took; of a bucket of steps the shortest.
+        high_ms: The same; of a bucket of steps the longest.
+        now_s: The moment shown, on the same clock; nothing is known beyond it.
+        window_s: Width of the axis.
+        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
+        median_ms: Drawn as a dotted line; None = not yet known.
+        limit_ms: Steps above this are outliers, which the y axis does not follow.
+        marks: Outliers, the most telling first.
+        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
+        live: The moment shown is the present (it is then called "now").
+        selected: The selected step; None = none.
+    """
+
+    starts_s: Floats = field(default_factory=lambda: _EMPTY)
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)
+    now_s: float = 0.0
+    window_s: float = 60.0
+    edge_s: float | None = None
+    median_ms: float | None = None
+    limit_ms: float = math.inf
+    marks: tuple[Mark, ...] = ()
+    captured_s: tuple[tuple[float, float], ...] = ()
+    live: bool = True
+    selected: Mark | None = None
+
+
+def chart_data(
+    steps: StepSeries, stats: StepStats, view: View, selected: int | None = None, edge_s: float | None = None
+) -> ChartData:
+    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
+    chart = partial(
+        ChartData,
+        now_s=view.now_ns / 1e9,
+        window_s=view.span_s,
+        edge_s=edge_s,
+        median_ms=None if math.isnan(stats.median_ns) else stats.median_ns / 1e6,
+        live=view.live,
+        selected=_selected(steps, selected),
+    )
+    if view.window_s is None and len(steps) > _MOST_STEPS:
+        overview = steps.overview
+        known = slice(
+            None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
+        )
+        ends = overview.t_end_ns[known] / 1e9
+        return chart(
+            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1])[: len(ends)],
+            ends_s=ends,
+            low_ms=overview.minimum[known] / 1e6,
+            high_ms=overview.maximum[known] / 1e6,
+            limit_ms=stats.outlier_above_ns / 1e6,
+            marks=_longest(steps),
+        )
+    rows = view.rows(steps)
+    ends = steps.rows["t_ns"][rows] / 1e9
+    dur_ms = steps.rows["dur_ns"][rows] / 1e6
+    captured = steps.rows["captured"][rows]
+    numbers = steps.rows["n"][rows]
+    slow = steps.outliers(rows) - (rows.start or 0)
+    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
+    marks = tuple(
+        Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
+        for i in slowest
+    )
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], captured.astype(np.int8), [0]))))
+    spans = tuple(
+        (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
+        for first, last in zip(edges[::2], edges[1::2], strict=True)
+    )
+    return chart(
+        starts_s=ends - dur_ms / 1e3,
+        ends_s=ends,
+        low_ms=dur_ms,
+        high_ms=dur_ms,
+        limit_ms=steps.outliers_above_ns(rows) / 1e6,
+        marks=marks,
+        captured_s=spans,
+    )
+
+
+def _selected(steps: StepSeries, number: int | None) -> Mark | None:
+    """Return the mark of the selected step; None = none selected, or no longer kept."""
+    rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
+    if not len(rows):
+        return None
+    t_ns, dur_ns = (int(steps.rows[name][int(rows[-1])]) for name in ("t_ns", "dur_ns"))
+    return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
+
+
+def _longest(steps: StepSeries) -> tuple[Mark, ...]:
+    """Return the mark of the longest step of the run."""
+    if steps.longest is None:
+        return ()
+    number, t_ns, dur_ns = steps.longest
+    return (Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}"),)
+
+
+# -- a canvas of braille dots --------------------------------------------------------------------------
+
+
+def column_ranges(
+    starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the least, mean and greatest value in force within each column of a time axis.
+
+    Every value holds from its start to its end, so a step that lasts longer than a column is seen in all the
+    columns it covers, and of many short ones in a column none is lost.
+
+    Args:
+        starts: Start of each value, ascending, shape ``(n,)``.
+        ends: Its end, ascending, same shape.
+        lows: The values, or their lower ends where each represents several.
+        highs: The values, or their upper ends.
+        edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
+
+    Returns:
+        Three arrays of shape ``(columns,)``; NaN where no value is in force.
+    """
+    least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
+    first = np.searchsorted(ends, edges[:-1], side="right")
+    last = np.searchsorted(starts, edges[1:], side="left")
+    filled = np.flatnonzero(last > first)
+    if len(filled):
+        # reduceat reduces between consecutive bounds: every second result is the range asked for.
+        bounds = np.column_stack((first[filled], last[filled])).ravel()
+        least[filled] = np.fmin.reduceat(np.append(lows, np.inf), bounds)[::2]
+        greatest[filled] = np.fmax.reduceat(np.append(highs, -np.inf), bounds)[::2]
+        sums = np.concatenate(([0.0], np.cumsum((lows + highs) / 2)))
+        mean[filled] = (sums[last[filled]] - sums[first[filled]]) / (last - first)[filled]
+    return least, mean, greatest
+
+
+def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
+    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1."""
+    shown = ~np.isnan(values)
+    at = np.clip((high - np.where(shown, values, low)) / max(high - low, 1e-12) * dots, 0, dots - 1)
+    return np.where(shown, at.astype(np.int64), -1)
+
+
+def joined(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the dots from top to bottom that a line needs in each column to be joined to the one before.
+
+    ``rows`` is the row of the line in each column, -1 where there is none. Both rows returned are included; where
+    there is no line the top lies below the bottom.
+    """
+    top, bottom = rows.copy(), rows.copy()
+    both = (rows[1:] >= 0) & (rows[:-1] >= 0)
+    top[1:] = np.where(both & (rows[:-1] < rows[1:]), rows[:-1] + 1, rows[1:])
+    bottom[1:] = np.where(both & (rows[:-1] > rows[1:]), rows[:-1] - 1, rows[1:])
+    return np.where(rows < 0, 1, top), np.where(rows < 0, 0, bottom)
+
+
+def cells(top: Ints, bottom: Ints, height: int) -> Codes:
+    """Return the braille bits of columns of dots.
+
+    Args:
+        top: Topmost dot of each dot column, shape ``(2 × width,)``.
+        bottom: Lowest one; a column whose top lies below its bottom is empty.
+        height: Lines of text; there are four dots to a line.
+
+    Returns:
+        Bits of each cell, 0 = blank, shape ``(height, width)``.
+    """
+    rows = np.arange(height * 4)[:, None]
+    on = (rows >= top) & (rows <= bottom)
+    dots = on.reshape(height, 4, len(top) // 2, 2).transpose(0, 2, 1, 3)
+    bits: Codes = (dots * _WEIGHTS).sum(axis=(2, 3), dtype=np.uint32)
+    return bits
+
+
+def text_of(bits: Codes) -> str:
+    """Return one line of cells, given by their bits, as text; blanks as blanks."""
+    return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
+
+
+def nice_step(span: float, most: int) -> float:
+    """Return a round step (1, 2 or 5 times a power of ten) that divides a span above 0 into at most ``most`` parts."""
+    raw = span / max(1, most)
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)
+
+
+# -- the widget ----------------------------------------------------------------------------------------
+
+#: Share of its width by which a full axis moves on.
+_MOVE_PARTS = 8
+#: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
+_SLACK = 0.2
+#: They fill at least this share of it, less until the time axis moves: a slow start is no scale for what follows.
+_LEAST_MOVED, _LEAST = 0.35, 0.15
+#: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
+#: be seen between its dots only, and every change of colour is 40 bytes on the wire.
+_BUSY = 0.2
+#: Minimum distance between time labels below the plot, cells.
+_TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+_TICK_CELLS = 16
+#: Minimum gap through which the median is drawn, cells.
+_GAP = 4
+
+
+class StripChart(Lines):
+    """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
+
+    The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
+    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile, outliers left out)
+    and changes only when they leave it, so that it stays fixed; values beyond it are drawn at the edge.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self._data = ChartData()
+        self._empty: list[str] = []
+        self._range: tuple[float, float] | None = None
+        self._right = math.nan  # for which it was chosen
+
+    def edge(self, now_s: float, window_s: float, begin_s: float = 0.0) -> float:
+        """Return the right edge of an axis that stays fixed while time passes.
+
+        Steps fill it from the left, where the first one began, to the right; at its end it moves on by a part of
+        its width, in whole cells. In between only the newest cells change: that keeps a chart cheap over a slow
+        link and easy to look at.
+        """
+        width = max(1, self.size.width - self._margin(self.size.width) - 2)
+        move_s = window_s / width * max(1, width // _MOVE_PARTS)
+        end_s = begin_s + window_s
+        return end_s + max(0, math.ceil((now_s - end_s) / move_s)) * move_s
+
+    @staticmethod
+    def _margin(width: int) -> int:
+        """Return the cells that the numbers of the y axis take."""
+        return 10 if width >= 50 else 8
+
+    def show(self, data: ChartData) -> None:
+        """Show new data."""
+        self._data, self._empty = data, []
+        self.redraw()
+
+    def explain(self, lines: list[str]) -> None:
+        """Show why there is nothing to draw, and what to do."""
+        self._empty = lines
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the plot and the time axis below it."""
+        if self._empty or not len(self._data.ends_s):
+            return self._draw_empty(height)
+        margin = self._margin(width)
+        plot_width, plot_height = width - margin - 2, height - 1
+        if plot_width < 10 or plot_height < 2:
+            return []
+        data = self._data
+        cell_s = data.window_s / plot_width
+        right = data.now_s if data.edge_s is None else data.edge_s
+        left = right - data.window_s
+        least, mean, greatest = column_ranges(
+            data.starts_s,
+            data.ends_s,
+            data.low_ms,
+            data.high_ms,
+            np.linspace(left, right, 2 * plot_width + 1),
+        )
+        low, high = self._axis(left, right)
+        dots = 4 * plot_height
+        line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
+        tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
+        spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
+        rows = [_layers(a, b) for a, b in zip(line, spread, strict=True)]
+        self._draw_median(rows, low, high, math.ceil((data.now_s - left) / cell_s))
+        for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
+            rows[row_index] = _overlay(rows[row_index], column, spans)
+        self._draw_selected(rows, left, cell_s, low, high)
+        out = [
+            [*label, *row]
+            for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
+        ]
+        begin = (
+            f"from {_milliseconds(low, nice_step(high - low, max(2, plot_height // 2))).strip()}"
+            if low
+            else ""
+        )
+        text = begin if len(begin) <= margin else begin.removeprefix("from ")
+        out.append([(text.rjust(margin)[:margin] + " ", "dim"), *self._time_axis(left, right, plot_width)])
+        return out
+
+    def _axis(self, left: float, right: float) -> tuple[float, float]:
+        """Return the range of the y axis; it stays as it was while the bulk of the steps fits it well."""
+        data = self._data
+        lows, highs = (
+            values[(data.ends_s > left) & (data.starts_s < right) & (data.high_ms <= data.limit_ms)]
+            for values in (data.low_ms, data.high_ms)
+        )
+        if not len(highs):
+            lows, highs = data.low_ms[-1:], data.high_ms[-1:]
+        bulk_low, bulk_high = float(np.nanpercentile(lows, 2)), float(np.nanpercentile(highs, 98))
+        middle = data.median_ms if data.median_ms is not None else (bulk_low + bulk_high) / 2
+        # A steady run must look steady: the axis never spans less than 12 % of the median.
+        bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
+        moved, self._right = right != self._right, right
+        if self._range is not None:
+            low, high = self._range
+            slack = 0.0 if moved else _SLACK * (high - low)
+            inside = low - slack <= bulk_low and high + slack >= bulk_high
+            if inside and (bulk_high - bulk_low) > (_LEAST_MOVED if moved else _LEAST) * (high - low):
+                return low, high
+        pad = (bulk_high - bulk_low) * 0.08
+        step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
+        low = max(0.0, np.floor((bulk_low - pad) / step) * step)
+        self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
+        return self._range
+
+    def _draw_median(self, rows: list[Row], low: float, high: float, known: int) -> None:
+        """Draw the median as a dotted line where the line of the chart leaves room for it, in the known columns."""
+        median = self._data.median_ms
+        if median is None or not low <= median <= high:
+            return
+        index = min(len(rows) - 1, int((high - median) / (high - low) * len(rows)))
+        out: Row = []
+        at = 0
+        for text, role in rows[index]:
+            for run in filter(None, re.split("( +)", text)):
+                dotted = min(len(run), max(0, known - at))
+                at += len(run)
+                if run.isspace() and dotted >= _GAP:
+                    out += [(glyphs.MEDIAN * dotted, "median"), (run[dotted:], role)]
+                else:
+                    out.append((run, role))
+        rows[index] = [span for span in out if span[0]]
+
+    def _place_marks(
+        self, left: float, cell_s: float, low: float, high: float, width: int, height: int
+    ) -> list[tuple[int, int, Row]]:
+        """Return where each mark goes: line, column, and what to write; labels never overlap."""
+        placed: list[tuple[int, int, Row]] = []
+        taken: dict[int, list[tuple[int, int]]] = {}
+        for mark in self._data.marks:
+            column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+            if not 0 <= column < width:
+                continue
+            line = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+            label = f" {mark.label}"
+            begin = column
+            row: Row = [(glyphs.OUTLIER, "mark"), (label, "dim")]
+            if column + 1 + len(label) > width:
+                begin = column - len(label)
+                row = [(f"{mark.label} ", "dim"), (glyphs.OUTLIER, "mark")]
+            end = begin + 1 + len(label)
+            others = taken.setdefault(line, [])
+            if begin < 0 or any(begin < b + 1 and a - 1 < end for a, b in others):
+                if any(a <= column < b for a, b in others):
+                    continue
+                begin, end, row = column, column + 1, [(glyphs.OUTLIER, "mark")]
+            others.append((begin, end))
+            placed.append((line, begin, row))
+        return placed
+
+    def _draw_selected(self, rows: list[Row], left: float, cell_s: float, low: float, high: float) -> None:
+        """Draw a line through the selected step, with its name at the top and its place on it."""
+        mark = self._data.selected
+        if mark is None:
+            return
+        width, height = sum(len(text) for text, _ in rows[0]), len(rows)
+        column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+        if not 0 <= column < width:
+            return
+        level = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+        for line in range(height):
+            sign = glyphs.OUTLIER if line == level else glyphs.AXIS
+            rows[line] = _overlay(rows[line], column, [(sign, "accent")])
+        label = f" {mark.label} "
+        line = 0 if level else height - 1
+        begin = column + 1 if column + 1 + len(label) <= width else column - len(label)
+        if begin >= 0:
+            rows[line] = _overlay(rows[line], begin, [(label, "accent")])
+
+    def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
+        """Return the y axis: round numbers at their lines; a lower end other than 0 is named below it."""
+        step = nice_step(high - low, max(2, height // 2))
+        texts = [""] * height
+        value = np.floor(high / step + 1e-6) * step
+        while value >= low - step * 1e-6:
+            line = int((high - value) / (high - low) * height)
+            if line < height:
+                texts[line] = _milliseconds(float(value), step)
+            elif (
+                not low and not texts[height - 2]
+            ):  # on the lower edge, where two numbers could come to touch
+                texts[height - 1] = _milliseconds(float(value), step)
+            value -= step
+        return [
+            [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts
+        ]
+
+    def _time_axis(self, left: float, right: float, width: int) -> Row:
+        """Return the line below the plot: times, and which of them ran under the profiler."""
+        cells, cell_s = [" "] * width, (right - left) / width
+        here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
+        last = "now" if self._data.live else clock(self._data.now_s)
+        marks = [
+            (max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1))
+            for start, end in self._data.captured_s
+        ]
+        marks = sorted((first, stop) for first, stop in marks if stop > first)
+        begin = max(0, here - len(last))
+        if any(first < begin + len(last) and stop > begin for first, stop in marks):
+            begin = max(stop for _, stop in marks) + 1  # beyond what was captured just now
+            last = last if begin + len(last) <= width else ""
+        captured: list[tuple[int, str]] = []
+        for i, (first, stop) in enumerate(marks):
+            text, word = glyphs.CAPTURED * (stop - first), "captured"
+            behind = min([begin if begin > stop else width, *(later for later, _ in marks[i + 1 :])])
+            before = max([0, *(at + len(said) for at, said in captured)])
+            if stop + 1 + len(word) < behind:
+                text = f"{text} {word} "
+            elif first - len(word) - 1 >= before and not begin < first < begin + len(last) + len(word) + 1:
+                text, first = f"{word} {text}", first - len(word) - 1
+            captured.append((first, text))
+        taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
+        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
+        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
+            text = clock(number * step_s)
+            at = round((number * step_s - left) / cell_s) - len(text) // 2
+            at = max(at, 0) if number == 0 else at
+            apart = all(at + len(text) < start or at > stop for start, stop in taken)
+            # Within a second of it a tick reads like the last label.
+            if at >= 0 and at + len(text) <= width and apart and text != last:
+                cells[at : at + len(text)] = list(text)
+        cells[begin : begin + len(last)] = list(last)
+        row: Row = [("".join(cells), "dim")]
+        for first, text in captured:
+            row = _overlay(row, first, [(text, "capture")])
+        return row
+
+    def _draw_empty(self, height: int) -> list[Row]:
+        """Centre the explanation."""
+        above = max(0, (height - len(self._empty)) // 2)
+        return [
+            *([[]] * above),
+            *([("   " + line, "dim" if index else "text")] for index, line in enumerate(self._empty)),
+        ]
+
+
+def _layers(front: Codes, back: Codes) -> Row:
+    """Return a line of cells in front of another, in as few spans as possible; blanks join either."""
+    if np.count_nonzero(front) > _BUSY * len(front):
+        back = np.zeros_like(back)
+    role = np.where(front > 0, 2, np.where(back > 0, 1, 0))
+    filled = np.flatnonzero(role)
+    if not len(filled):
+        return [(" " * len(front), "spread")]
+    text = text_of(np.where(front > 0, front, back))
+    turns = filled[np.flatnonzero(np.diff(role[filled])) + 1].tolist()
+    roles = role[filled[:1]].tolist() + role[turns].tolist()
+    edges = [0, *turns, len(text)]
+    return [
+        (text[start:end], "line" if kind == 2 else "spread")
+        for start, end, kind in zip(edges, edges[1:], roles, strict=False)
+    ]
+
+
+def _overlay(row: Row, column: int, spans: Row) -> Row:
+    """Return a row with spans painted over it from a column on; all are one-cell characters."""
+    width = sum(len(text) for text, _ in spans)
+    out: list[Span] = []
+    at = 0
+    for text, role in row:
+        end = at + len(text)
+        if at < column:
+            out.append((text[: max(0, column - at)], role))
+        if at <= column < end:
+            out.extend(spans)
+        if end > column + width:
+            out.append((text[max(0, column + width - at) :], role))
+        at = end
+    return out
+
+
+def _milliseconds(value: float, step: float) -> str:
+    """Return a tick's number with as many decimals as the step between ticks needs, in ms or s."""
+    if step >= 1000:
+        value, step, unit = value / 1000, step / 1000, "s"
+    elif step < 0.01:
+        value, step, unit = value * 1000, step * 1000, "µs"
+    else:
+        unit = "ms"
+    decimals = max(0, -int(np.floor(np.log10(step) + 1e-9)))
+    return f"{value:.{decimals}f} {unit} "

@@ -1,0 +1,461 @@
+"""What a timeline shows, without colours or widgets.
+
+Lanes, the map of the whole trace and links become characters and kinds of cells; the readout describes an instant, an
+event with its links, or a range.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from rich.cells import cell_len
+
+from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.trace import CATEGORIES, Trace
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
+from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
+from tuiprof.tui.widgets.rows import fit_text
+
+_FEWEST_FOR_LABEL = 3
+#: Minimum width of a truncated label, cells.
+_FEWEST_OF_CUT = 6
+#: From this share of a column on, waits are marked in the overview.
+_LEAST_WAIT = 0.05
+#: Minimum lost share of a column to show, and minimum width of a step to label its loss.
+_LEAST_LOST = 0.004
+_FEWEST_FOR_COST = 12
+_NOT_REPLAYED = "later steps are not simulated"
+
+
+class Kind(IntEnum):
+    """Content of a cell; each has a style, and its own letter or fill, so that color is never needed."""
+
+    BLANK = 0
+    KERNEL = 1
+    COPY = 2
+    FILL = 3
+    COLLECTIVE = 4
+    LAUNCH = 5
+    SYNC = 6
+    CALL = 7
+    IDLE = 8
+    RANGE_A = 9
+    RANGE_B = 10
+    RANGE_C = 11
+    RANGE_D = 12
+    RANGE_E = 13
+    RANGE_F = 14
+    STEP = 15
+    COUNTER = 16
+    LOST_BAD = 17
+    LOST_WARN = 18
+    NOTE = 19
+
+
+_KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
+for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collective", Kind.COLLECTIVE)):
+    _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
+_FRAME = re.compile(r"[^()]+\(\d+\): ")
+_LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
+_SIGNS: Final = (
+    ("L", Kind.LAUNCH, "launch"),
+    ("S", Kind.SYNC, "host waits"),
+    ("▇", Kind.KERNEL, "busy"),
+)
+_LETTERS: Final = (
+    ("c", Kind.COPY, "copy"),
+    ("f", Kind.FILL, "fill"),
+    ("C", Kind.COLLECTIVE, "collective"),
+)
+_RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
+
+
+@dataclass(slots=True)
+class Cells:
+    """The cells of one lane.
+
+    Attributes:
+        chars: One character a column, each one cell wide.
+        kinds: What each shows, :class:`Kind` as uint8, same length.
+    """
+
+    chars: list[str]
+    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
+    """Draw one lane."""
+    if lane.style == "idle":
+        return _idle(trace, lane.bars, edges)
+    if lane.lost is not None:
+        return _lost(trace, lane.lost, edges)
+    if lane.samples is not None:
+        return _counter(lane.samples, edges)
+    if lane.style == "calls":
+        return _calls(trace, lane, edges)
+    if lane.style == "device":
+        return _device(trace, lane.bars, edges)
+    return _ranges(trace, lane.bars, edges, taken)
+
+
+def _ranges(trace: Trace, bars: Bars, edges: Ints, taken: Mask | None) -> Cells:
+    """Named ranges: label, then fill; neighbours of different names differ in shade."""
+    picked, shares = bars.within(edges), bars.shares(edges)
+    chars = np.where(picked < 0, " ", np.where(shares < 0.5, "░", "▒")).tolist()
+    codes = trace.name_codes[bars.rows[np.maximum(picked, 0)]] if len(bars) else np.zeros_like(picked)
+    kinds = np.where(picked < 0, Kind.BLANK, np.asarray(_RANGES)[codes % len(_RANGES)]).astype(np.uint8)
+    _label_runs(trace, bars, picked if taken is None else np.where(taken, -1, picked), chars)
+    return Cells(chars, kinds)
+
+
+def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
+    """Work of one stream: the height of a cell is the busy share of its column."""
+    picked, shares = bars.within(edges), bars.shares(edges)
+    # A sliver of work still shows; only a full column is drawn full.
+    height = np.where(picked >= 0, np.clip(np.floor(shares * 8.08), 1, 8), 0).astype(np.int64)
+    chars = [glyphs.EIGHTHS_UP[level] for level in height.tolist()]
+    if not len(bars):
+        return Cells(chars, np.zeros(len(chars), dtype=np.uint8))
+    kinds = _KIND_OF_CATEGORY[trace.category_codes[bars.rows[np.maximum(picked, 0)]]]
+    kinds = np.where(picked < 0, np.uint8(Kind.BLANK), kinds).astype(np.uint8)
+    for kind, letter in _LETTER.items():
+        for column in np.flatnonzero(kinds == kind).tolist():
+            chars[column] = letter
+    _label_runs(trace, bars, picked, chars, shortest=6)
+    return Cells(chars, kinds)
+
+
+def _calls(trace: Trace, lane: Lane, edges: Ints) -> Cells:
+    """Calls of the device's API: S where the host waits, L where it launches, a dot for the rest."""
+    picked = lane.bars.within(edges)
+    chars = np.where(picked >= 0, "·", " ").tolist()
+    kinds = np.where(picked >= 0, Kind.CALL, Kind.BLANK).astype(np.uint8)
+    for marked, kind, letter in ((lane.launches, Kind.LAUNCH, "L"), (lane.syncs, Kind.SYNC, "S")):
+        if marked is None or not len(marked):
+            continue
+        here = marked.within(edges)
+        for column in np.flatnonzero(here >= 0).tolist():
+            chars[column] = letter
+        kinds[here >= 0] = kind
+        _label_runs(trace, marked, here, chars, shortest=8, lead=f"{letter} ")
+    return Cells(chars, kinds)
+
+
+def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
+    """Absence of work over all streams of a device, by its share of the column."""
+    low, high = trace.span
+    inside = (edges[1:] > low) & (edges[:-1] < high)
+    idle = np.where(inside, 1 - bars.shares(edges), 0.0)
+    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
+    chars = [" ·░▒▓"[level] for level in shade.tolist()]
+    return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
+
+
+def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
+    """Cost of a finding: the height of a cell is the lost share of its column; each step shows its sum."""
+    columns = len(edges) - 1
+    if isinstance(lost.losses, str):
+        text = fit_text(f"unknown: {sanitize(lost.losses)}", columns)
+        return Cells(list(text), np.full(columns, Kind.NOTE, dtype=np.uint8))
+    ns = np.diff(lost.up_to(edges))
+    share = ns / np.maximum(np.diff(edges), 1)
+    level = np.where(share > _LEAST_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
+    chars = [glyphs.EIGHTHS_UP[height] for height in level.tolist()]
+    kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
+    for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
+        label = f" {format_ns(cost_ns)} "
+        column = _blank(level[begin:end], len(label)) if cost_ns >= 1 else None
+        if column is not None:
+            chars[begin + column : begin + column + len(label)] = label
+            kinds[begin + column : begin + column + len(label)] = Kind.NOTE
+    # Only the first steps of a long trace are replayed: blank cells after them do not mean no loss.
+    later = trace.steps.ends > lost.losses.high
+    begin = int(np.searchsorted(edges, lost.losses.high)) + 1
+    if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
+        chars[begin : begin + len(_NOT_REPLAYED)] = _NOT_REPLAYED
+        kinds[begin : begin + len(_NOT_REPLAYED)] = Kind.NOTE
+    return Cells(chars, kinds)
+
+
+def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int, float]]:
+    """Return from which column to which each step is in view whole, and what it loses, ns."""
+    steps = trace.steps
+    first, last = np.searchsorted(edges, steps.starts), np.searchsorted(edges, steps.ends)
+    whole = (steps.starts >= edges[0]) & (steps.ends <= edges[-1]) & (last - first >= _FEWEST_FOR_COST)
+    return [
+        (
+            int(first[i]),
+            min(int(last[i]), len(edges) - 1),
+            lost.between(int(steps.starts[i]), int(steps.ends[i])),
+        )
+        for i in np.flatnonzero(whole)[: len(edges)].tolist()
+    ]
+
+
+def _blank(level: Ints, cells: int) -> int | None:
+    """Return the position of a text of a given width in the longest stretch without loss; None = it does not fit."""
+    found, begin = None, 0
+    for index, height in enumerate([*level.tolist(), 1]):
+        if height:
+            if index - begin >= cells and (found is None or index - begin > found[1]):
+                found = begin, index - begin
+            begin = index + 1
+    return None if found is None else found[0] + (found[1] - cells) // 2
+
+
+def _counter(samples: Samples, edges: Ints) -> Cells:
+    """A value over time: the height of a cell is the column's largest as a share of the peak."""
+    values = samples.highest(edges)
+    level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
+    return Cells(
+        [glyphs.EIGHTHS_UP[height] for height in level.tolist()],
+        np.where(level > 0, Kind.COUNTER, Kind.BLANK).astype(np.uint8),
+    )
+
+
+def _label_runs(
+    trace: Trace,
+    bars: Bars,
+    picked: Ints,
+    chars: list[str],
+    shortest: int = _FEWEST_FOR_LABEL,
+    lead: str = "",
+) -> None:
+    """Write the name of an event over its columns, if there is room for a part of it."""
+    cuts = np.flatnonzero(np.diff(picked)) + 1
+    begins = np.concatenate(([0], cuts)).tolist()
+    ends = np.concatenate((cuts, [len(picked)])).tolist()
+    for begin, end in zip(begins, ends, strict=True):
+        index = int(picked[begin])
+        room = end - begin - 1  # one fill stays, so that neighbours do not run together
+        if index < 0 or room < shortest - 1:
+            continue
+        label = lead + short_name(trace.name(int(bars.rows[index])))
+        if room < min(len(label), _FEWEST_OF_CUT):
+            continue  # the rest would be meaningless
+        label = label if len(label) <= room else label[: room - 1] + "…"
+        chars[begin : begin + len(label)] = label
+        if len(label) < room:
+            chars[begin + len(label)] = " "
+
+
+def legend(
+    lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
+) -> list[tuple[str, Kind, str]]:
+    """Return the signs that visible lanes are drawn with: sign, style, meaning.
+
+    Args:
+        lanes: The visible lanes.
+        drawn: Each :class:`Kind` that is on the screen now.
+        replayed: Whether they show a replayed step.
+        nested: Whether the nested lanes are drawn.
+        has_nested: Whether there are such lanes.
+    """
+    styles = {lane.style for lane in lanes}
+    found: list[tuple[str, Kind, str]] = []
+    if replayed:
+        found += [("now", Kind.STEP, "without the fix"), ("fix", Kind.STEP, "with this finding's fix")]
+        found.append(("p", Kind.STEP, "back to the capture"))
+    found += [sign for sign in _SIGNS if sign[1] in drawn]
+    for lane in lanes:
+        if lane.lost is not None and not isinstance(lane.lost.losses, str):
+            found.append(("▇", Kind.LOST_BAD if lane.lost.bad else Kind.LOST_WARN, "lost to this finding"))
+    if "idle" in styles:
+        found.append(("░▓", Kind.IDLE, "idle"))
+    if has_nested:
+        found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
+    return [*found, *(sign for sign in _LETTERS if sign[1] in drawn)]
+
+
+def overview(lanes: Lanes, whole: Viewport) -> Cells:
+    """Draw a whole trace in one line: ``S`` where the host waits for longer than the devices idle, else idle shades."""
+    edges, columns = whole.edges, whole.columns
+    low, high = lanes.trace.span
+    inside = (edges[1:] > low) & (edges[:-1] < high)
+    idle_lanes = [lane for lane in lanes.lanes if lane.style == "idle"]
+    idle = (
+        inside * np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)
+        if idle_lanes
+        else np.zeros(columns)
+    )
+    waits = lanes.syncs.shares(edges) if len(lanes.syncs) else np.zeros(columns)
+    waiting = (waits >= _LEAST_WAIT) & (waits > idle)
+    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
+    chars = [
+        "S" if wait else " ·░▒▓"[level] for wait, level in zip(waiting.tolist(), shade.tolist(), strict=True)
+    ]
+    kinds = np.where(waiting, Kind.SYNC, np.where(shade > 0, Kind.IDLE, Kind.BLANK))
+    return Cells(chars, kinds.astype(np.uint8))
+
+
+def link_cells(
+    source: tuple[int, int], target: tuple[int, int], columns: int
+) -> dict[tuple[int, int], tuple[str, bool]]:
+    """Draw the connection from a call to work over the cells of a timeline.
+
+    Returns:
+        By line and column: the sign, and whether it may replace what is drawn there.
+    """
+    (y1, x1), (y2, x2) = source, target
+    down = 1 if y2 > y1 else -1
+    cells: dict[tuple[int, int], tuple[str, bool]] = {}
+    for y in range(y1 + down, y2, down):
+        cells[y, x1] = ("│", True)
+    if x1 == x2:
+        return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
+    on = 1 if x2 > x1 else -1
+    for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
+        cells[y2, x] = ("─", False)
+    corner = {(1, 1): "╰", (1, -1): "╯", (-1, 1): "╭", (-1, -1): "╮"}[down, on]
+    cells[y2, x1] = (corner, True)
+    head = min(max(x2 - on, 0), columns - 1)
+    if head != x1:
+        cells[y2, head] = ("▸" if on > 0 else "◂", True)
+    return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
+
+
+@lru_cache(maxsize=4096)
+def short_name(name: str) -> str:
+    """Return the distinctive part of an untrusted name, one cell per character.
+
+    Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
+    """
+    _, frame, function = name.partition("): ")
+    if frame and _FRAME.match(name):
+        name = function
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "").strip()
+    if "::" in text or "<" in text:
+        head = text.partition("<")[0].partition("(")[0]
+        text = head.split("::")[-1] or head or text
+    safe = sanitize(text)
+    return "".join(c if cell_len(c) == 1 else "·" for c in safe)
+
+
+def offset_text(offset_ns: int, precision_ns: int) -> str:
+    """Return an instant counted from the begin of the trace, with the digits that ``precision_ns``, a column, needs."""
+    scale, unit = next(
+        ((s, u) for s, u in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")) if abs(offset_ns) >= s),
+        (1, "ns"),
+    )
+    digits = max(0, min(9, len(str(scale // max(precision_ns, 1))) - 1)) if scale > precision_ns else 0
+    return f"{offset_ns / scale:.{digits}f} {unit}"
+
+
+def readout(state: TimelineState, lanes: Lanes) -> str:
+    """Return the line below the axis: the measurement, else the selected event, else the item under the cursor."""
+    if lanes.stride > 1:
+        every = format_count(lanes.stride)
+        return f" a sketch from one of {every} events: the exact picture is being worked out"
+    trace, found = lanes.trace, ""
+    if state.search is not None:
+        position = state.search.position(state.event)
+        of = f"{position + 1} of " if position is not None else ""
+        found = f" /{sanitize(state.search.needle)} {of}{format_count(len(state.search.hits))} ·"
+    if (chosen := state.chosen_range) is not None:
+        return found + range_words(lanes, *chosen)
+    if state.event is not None and trace.starts[state.event] <= state.cursor <= trace.ends[state.event]:
+        return found + event_words(trace, state.event, state.links)
+    return found + instant_words(lanes, state.visible_lanes, state.cursor)
+
+
+def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
+    """Return which step and which events are at an instant; one line, safe for a terminal."""
+    trace = lanes.trace
+    parts = []
+    steps = lanes.steps
+    if len(steps):
+        index = int(np.searchsorted(steps.starts, instant, side="right")) - 1
+        inside = index >= 0 and instant < steps.ends[index]
+        parts.append(f"step {steps.numbers[index]}" if inside else "outside of steps")
+    at = np.array([instant], dtype=np.int64)
+    for lane in visible:
+        if lane.samples is not None:
+            value = lane.samples.at_instant(instant)
+            if value is not None:
+                parts.append(f"{sanitize(lane.label.strip())} {lane.samples.format(value)}")
+            continue
+        if lane.style == "idle":
+            gap = idle_gap(lane.bars, instant, *trace.span)
+            if gap:
+                parts.append(f"{lane.label.strip()} {format_ns(gap[1] - gap[0])}")
+            continue
+        if lane.lost is not None:
+            continue
+        index = int(lane.bars.at(at)[0])
+        if index >= 0:
+            row = int(lane.bars.rows[index])
+            parts.append(
+                f"{_short(trace, row)} {format_ns(int(lane.bars.ends[index] - lane.bars.starts[index]))}"
+            )
+    return " " + " · ".join(parts) if parts else " nothing recorded here"
+
+
+def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
+    """Return what an event is, and what it is linked with; one line, safe for a terminal."""
+    parts = [f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"]
+    for position, link in enumerate(links):
+        key = "f: " if not position else "F: " if link is links[-1] else ""
+        parts.append(key + link_words(trace, row, link))
+    return " · ".join(parts)
+
+
+def link_words(trace: Trace, row: int, link: Link) -> str:
+    """Return what an event is linked with, and how much time is between; safe for a terminal."""
+    call, work = link.call_and_work(row)
+    other = _short(trace, link.row, 24)
+    if link.way in ("launches", "launched by"):
+        several = ""
+        if link.way == "launches":
+            count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
+            several = f" and {format_count(count - 1)} more" if count > 1 else ""
+        latency = format_ns(int(trace.starts[work] - trace.ends[call]))
+        return f"{link.way} {other}{several}, {latency} between"
+    if link.way in ("waited for", "waited for by"):
+        return (
+            f"{link.way} {other}, done {format_ns(int(trace.ends[call] - trace.ends[work]))} before its end"
+        )
+    return f"{link.way} {other}, {format_ns(int(trace.starts[work] - trace.ends[call]))} after it"
+
+
+def range_words(lanes: Lanes, low: int, high: int) -> str:
+    """Return how long a range is and what lies in it; one line, safe for a terminal."""
+    length = high - low
+    parts = [f" Δ {format_ns(length)}"]
+    for lane in lanes.lanes:
+        if lane.lost is not None and (lost := lane.lost.between(low, high)):
+            parts.append(f"lost {format_ns(lost)}")
+        if lane.style == "idle":
+            busy = int(lane.bars.covered.between(low, high))
+            device = lane.label.removesuffix("idle")
+            share = format_share(busy / length) if length else "–"
+            parts.append(f"{device}busy {format_ns(busy)} ({share}), idle {format_ns(length - busy)}")
+            parts.append(f"{_count(lane.bars.starts, low, high)} works")
+    waits = lanes.syncs
+    if len(waits):
+        waited = format_ns(int(waits.covered.between(low, high)))
+        parts.append(f"waits {_count(waits.starts, low, high)}, {waited}")
+    launches = [lane.launches for lane in lanes.lanes if lane.launches is not None]
+    parts.extend(f"launches {_count(bars.starts, low, high)}" for bars in launches)
+    steps = lanes.steps
+    if len(steps):
+        parts.append(f"steps {_count(steps.starts, low, high)}")
+    return " · ".join(parts)
+
+
+def _count(starts: Ints, low: int, high: int) -> str:
+    first, last = np.searchsorted(starts, [low, high])
+    return format_count(int(last - first))
+
+
+def _short(trace: Trace, row: int, most: int = 40) -> str:
+    name = short_name(trace.name(row))
+    return name if len(name) <= most else name[: most - 1] + "…"
