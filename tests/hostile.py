@@ -179,7 +179,9 @@ def make(folder: Path, name: str, *, raw: bool = False) -> Made:
     trace = folder / file_name(name, ".pt.trace.json")
     write_trace(trace, name)
     session = _session(root, name, raw)
-    write_trace(session / "traces" / file_name(name, ".pt.trace.json"), name)
+    # In a folder, a hidden file is not taken for a trace.
+    found = f"_{name}" if name.startswith(".") else name
+    write_trace(session / "traces" / file_name(found, ".pt.trace.json"), name)
     write_scenario(scenarios / file_name(name, ".py"), name)
     return Made(name, root, trace, session, _ladder(root, name, raw), scenarios)
 

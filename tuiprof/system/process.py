@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 import msgspec
-
-_PROC: Final = Path("/proc")  # Linux
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -46,9 +43,11 @@ def alive(process: ProcessId) -> bool:
 
 
 def _start(pid: int) -> str | None:
-    if (_PROC / "self" / "stat").exists():
+    if os.path.exists("/proc/self/stat"):
         try:
-            text = (_PROC / str(pid) / "stat").read_bytes()
+            # No ``Path``: screens ask every second, and each new part of one goes through Python's table of strings.
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                text = file.read()
         except OSError:
             return None
         # The name (field 2) is in parentheses and may itself hold spaces and parentheses.
