@@ -31,13 +31,15 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 async def test_opening_shows_progress_and_can_be_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, stopped = threading.Event(), threading.Event()
+    entered, go_on, stopped = threading.Event(), threading.Event(), threading.Event()
 
     def slow(
         path: Path, *, progress: Callable[[int, int], None], cancelled: Callable[[], bool], **_options: object
     ) -> Trace:
         progress(30, 120)
         entered.set()
+        go_on.wait(60)
+        progress(120, 120)
         assert came(cancelled, 60), "nobody cancelled it"
         stopped.set()
         raise formats.Cancelled("stopped")
@@ -47,7 +49,10 @@ async def test_opening_shows_progress_and_can_be_given_up(
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, entered.is_set)
         await until(pilot, lambda: "25 %" in app.text())
+        assert "reading · 30" in app.text()
         assert "big.json" in app.text()
+        go_on.set()
+        await until(pilot, lambda: "analysing · 120" in app.text())
         assert "cancel" in app.text("KeyBar")
         await pilot.press("escape")
     assert stopped.wait(10)

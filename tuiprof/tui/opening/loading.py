@@ -173,7 +173,9 @@ class LoadingPanel(Lines, can_focus=True):
         rows.append([(glyphs.bar(share, size), "line"), (f" {share * 100:3.0f} %", "strong")])
         if self._progress.total > 1:
             done = f"{format_bytes(self._progress.done)} of {format_bytes(self._progress.total)}"
-            rows.append([(f"reading · {done} · {seconds:.0f} s", "dim")])
+            # The file is read; lanes and the first analysis take as long again.
+            doing = "analysing" if share >= 1 else "reading"
+            rows.append([(f"{doing} · {done} · {seconds:.0f} s", "dim")])
         else:
             rows.append([(f"opening · {seconds:.0f} s", "dim")])
         return rows
