@@ -30,7 +30,7 @@ from time import perf_counter_ns as clock
 import tuiprof
 tuiprof.step()
 from _tuiprof_probe.runtime import RUNTIME
-from _tuiprof_probe.script import loops_of
+from _tuiprof_probe.sampler import loops_of
 from _tuiprof_probe.steps import LOOP
 
 def looped(count):

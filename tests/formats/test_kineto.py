@@ -163,6 +163,24 @@ def test_words_of_the_tools(word: str, category: str | None) -> None:
     assert categories.category(word) == category
 
 
+def test_more_categories_than_codes_change_no_known_one(tmp_path: Path) -> None:
+    """Codes of categories fill two bytes; the word with the code 65536 must not be read as the first one."""
+    spans = [("kernel", 0), *((f"word {index}", 1 + index) for index in range(65_600))]
+    path = tmp_path / "many.pt.trace.json"
+    path.write_text(
+        json.dumps(
+            {
+                "traceEvents": [
+                    {"ph": "X", "cat": cat, "name": "x", "pid": 0, "tid": 7, "ts": ts, "dur": 1}
+                    for cat, ts in spans
+                ]
+            }
+        )
+    )
+    trace = open_trace(path)
+    assert int(trace.is_category("kernel").sum()) == 1
+
+
 def test_partial_traces_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto, "_FIRST_PARTIAL_S", 0.0)
     path = tmp_path / "t.json"

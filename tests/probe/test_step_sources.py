@@ -12,7 +12,7 @@ import pytest
 from probe_runs import Run
 
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
-from tuiprof.probe.script import RECENT, Loop, goes_over_epochs, is_script, loops_of
+from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
 from tuiprof.session import log as records
 
 pytest.importorskip("torch")

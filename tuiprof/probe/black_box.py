@@ -1,7 +1,7 @@
 """The black box: stacks, collectives, NaN and infinite values, and out-of-memory errors, recorded when a run fails.
 
-All of it runs in the log's thread, without signals or stops, except :mod:`.torch_black_box`. The options are in
-``control/black-box.json``.
+All of it runs in the log's thread, without signals or stops, except :mod:`.frameworks.torch_black_box`. The options are
+in ``control/black-box.json``.
 
 Collectives come from PyTorch's Flight Recorder, which keeps the last ones of each process group in memory. NCCL's is
 read first, else the one of the other backends (PyTorch 2.9 and newer); as JSON where this PyTorch can give that (2.5),

@@ -1,6 +1,6 @@
 """Steps of scripts without other marks: the iterations of the loop that the main thread is in.
 
-The loop is found by sampling (see :mod:`.script`): the innermost one with nearly all samples of the last two seconds.
+The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
 object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way, so
 the loop is only reported, with the option that makes its iterations steps.
@@ -20,7 +20,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Callable
 
 from .assembly import BEGIN, END
-from .script import RECENT, Loop, goes_over_epochs
+from .sampler import RECENT, Loop, goes_over_epochs
 from .steps import LOOP, NONE, RECORD
 
 if TYPE_CHECKING:

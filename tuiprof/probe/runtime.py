@@ -20,7 +20,7 @@ from .isolation import ProbeThread, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
 from .loop_steps import LoopSteps
 from .requests import Requests, Triggers
-from .script import Sampler
+from .sampler import Sampler
 from .steps import Phases, Steps
 
 _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))

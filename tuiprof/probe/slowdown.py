@@ -1,8 +1,8 @@
 """Detects steps that take longer since a capture than before it, and steps that have stalled.
 
-A profiler can make each launch cost more for the rest of the run (see :mod:`.torch_capture`). The probe records it in
-the log; the session applies the same class to what it reads, including recordings of older versions, so that no figure
-mixes both kinds of steps.
+A profiler can make each launch cost more for the rest of the run (see :mod:`.frameworks.torch_capture`). The probe
+records it in the log; the session applies the same class to what it reads, including recordings of older versions, so
+that no figure mixes both kinds of steps.
 
 Standard library only, as all of the probe.
 """

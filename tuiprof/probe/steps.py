@@ -46,7 +46,7 @@ from .assembly import BEGIN, END, SOURCE, Assembly, Mark
 from .assembly import DATA as DATA_PART
 from .assembly import OPTIMIZER as OPTIMIZER_PART
 from .isolation import is_of_python
-from .script import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_line, script_sites
+from .sampler import AROUND, BESIDE, ELSEWHERE, TOGETHER, Site, relation, script_line, script_sites
 
 NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
     12

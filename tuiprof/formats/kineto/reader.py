@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -25,6 +25,9 @@ from tuiprof.system.own_process import available_bytes
 
 if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
+
+#: Largest code of a category, which fills two bytes.
+_MOST_CATEGORIES: Final = 0xFFFF
 
 
 class Column:
@@ -144,7 +147,7 @@ class Gathered:
         """Add the next chunk of the file."""
         codes = (
             np.array([self._names.setdefault(w, len(self._names)) for w in chunk.names], dtype=np.uint32),
-            np.array([self._cats.setdefault(w, len(self._cats)) for w in chunk.cats], dtype=np.uint32),
+            np.array([self.code_of_cat(word) for word in chunk.cats], dtype=np.uint32),
             np.array([self._lanes.setdefault(w, len(self._lanes)) for w in chunk.lanes], dtype=np.uint32),
         )
         self.spans.append(chunk.spans, self.events, *codes)
@@ -164,8 +167,8 @@ class Gathered:
         return self._names.setdefault(name, len(self._names))
 
     def code_of_cat(self, cat: str) -> int:
-        """Return the code of a category word, adding it if necessary."""
-        return self._cats.setdefault(cat, len(self._cats))
+        """Return the code of a category word, adding it if necessary; the last code is for all further words."""
+        return self._cats.setdefault(cat, min(len(self._cats), _MOST_CATEGORIES))
 
     def code_of_lane(self, pid: Identity, tid: Identity) -> int:
         """Return the code of a lane, adding it if necessary."""

@@ -20,7 +20,7 @@ from ..capture import CaptureError, Capturer, GarbageRanges, jax_on_gpu
 from ..isolation import leave_out, own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
-from ..script import AROUND, Site, relation, script_sites
+from ..sampler import AROUND, Site, relation, script_sites
 from ..steps import ANNOTATION, JITTED, SYNC
 from .syncs import JaxSyncWatch
 
