@@ -164,7 +164,7 @@ def test_a_host_that_is_not_reached_holds_up_nobody_and_is_taken_up_again(hosts:
     assert "node2: reached again" in said
     states = host_states(run, read_fold(run))
     assert all("no collector is running: tuiprof collect" in host.lost for host in states)
-    with pytest.raises(SessionError, match="is over"):
+    with pytest.raises(SessionError, match="has ended"):
         request_capture(run, 3, 50)
 
 
