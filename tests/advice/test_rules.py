@@ -381,9 +381,12 @@ def test_thin_batch_norms_win_what_they_leave_idle(tmp_path: Path) -> None:
         path.write_text(
             json.dumps({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1} | event for event in events]})
         )
-        return float(found(open_trace(path), "channels-last")["wins_ns"]) / 1e3
+        row = found(open_trace(path), "channels-last")
+        assert ("leaves part of the device idle" in row["because"]) == (blocks == 32 / 132)
+        return float(row["wins_ns"]) / 1e3
 
     measured = saved_us(64 / 132)
+    assert saved_us(0.48484) > measured, "64 of 132, rounded"
     assert saved_us(8.0) == pytest.approx(measured)
     assert saved_us("inf") == pytest.approx(measured), "unknown"
     # Half as many channels: half of the time that remained.

@@ -23,6 +23,8 @@ _KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
 #: channels and more on 132 multiprocessors.
 _BLOCK_A_CHANNEL: Final = r"batch_norm_(?!.*channels_last)"
 _BLOCKS_MEASURED: Final = 64 / 132
+#: Such a kernel is worth mentioning if it fills less than this share of the device that the measured ones fill.
+_THIN: Final = 0.9
 #: What to do, and how sure that is, by the dimensions of the convolutions. Those over a sequence have no channels-last
 #: form: PyTorch runs them as two-dimensional ones of height 1.
 _INSTEAD: Final = {
@@ -96,14 +98,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(largest),
         instead,
         "low" if first_only or dimensions == 1 else "high",
-        "layout kernels around convolutions, but group norm converts its input to channels-first itself"
-        if first_only
-        else "layout kernels around convolutions; batch norm and pooling are faster in channels-last too",
+        _because(first_only, thin=bool((filled < _THIN).any())),
         likely,
         least,
         most,
         event=largest,
     )
+
+
+def _because(first_only: bool, *, thin: bool) -> str:
+    """Return the evidence for layouts that are converted; ``thin``: some norms do not fill the device."""
+    if first_only:
+        return (
+            "layout kernels around convolutions, but group norm converts its input to channels-first itself"
+        )
+    faster = "layout kernels around convolutions; batch norm and pooling are faster in channels-last too"
+    return f"{faster}, as one thread block per channel leaves part of the device idle" if thin else faster
 
 
 def _dimensions(trace: Trace) -> int:
