@@ -13,6 +13,7 @@ import polars as pl
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
+from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
@@ -134,8 +135,7 @@ class Evidence:
             LookupError: The rule does not declare the analysis, or its report has no such figure.
         """
         report = self.report(name)
-        value = report.fact(key) if report is not None else None
-        return float(value) if isinstance(value, (int, float)) else None
+        return figure_of(report, key) if report is not None else None
 
     def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
         """Return the rows of a table; none if the analysis is unavailable for this trace.

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tuiprof.model import Report, Trace, Window
+from tuiprof.model import Trace, Window
 
 if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import Group, RankSteps
@@ -434,13 +434,9 @@ def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
 
 def _facts(trace: Trace) -> dict[str, float | None]:
     from tuiprof.analyses import run
+    from tuiprof.analyses.shared.changes import figure_of
 
-    found: dict[str, float | None] = {}
-    for column, (analysis, fact) in FACTS.items():
-        answer = run(analysis, trace)
-        value = answer.fact(fact) if isinstance(answer, Report) else None
-        found[column] = float(value) if isinstance(value, (int, float)) else None
-    return found
+    return {column: figure_of(run(analysis, trace), fact) for column, (analysis, fact) in FACTS.items()}
 
 
 def _own_share(trace: Trace) -> float | None:

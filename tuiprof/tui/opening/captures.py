@@ -16,7 +16,6 @@ from textual.screen import ModalScreen
 from textual.worker import Worker, get_current_worker
 
 from tuiprof.errors import TuiprofError
-from tuiprof.model.report import Report
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
@@ -135,15 +134,12 @@ class Figures:
 
 def figures(trace: Trace) -> Figures:
     """Compute the figures of a trace."""
-    from tuiprof import analyses
+    from tuiprof.analyses import run
+    from tuiprof.analyses.shared.changes import figure_of
 
-    def fact(name: str, key: str) -> float | None:
-        answer = analyses.run(name, trace)
-        value = answer.fact(key) if isinstance(answer, Report) else None
-        return float(value) if isinstance(value, (int, float)) else None
-
-    idle = fact("device_idle", "idle_share")
-    return Figures(len(trace), None if idle is None else 1 - idle, fact("steps", "step_period_ns"))
+    idle = figure_of(run("device_idle", trace), "idle_share")
+    step_ns = figure_of(run("steps", trace), "step_period_ns")
+    return Figures(len(trace), None if idle is None else 1 - idle, step_ns)
 
 
 class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):

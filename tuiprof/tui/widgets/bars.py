@@ -154,12 +154,11 @@ class TabBar(Lines):
 
     DEFAULT_CSS = "TabBar { height: 1; }"
 
+    @dataclass(eq=False)
     class Chosen(Message):
         """A tab was clicked."""
 
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
+        name: str
 
     class MoreWanted(Message):
         """The separate list of tabs is requested."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -36,17 +37,12 @@ class Choices(Lines, can_focus=True):
         _list("enter", "choose", "open", "Open the selected entry", id="list.open"),
     ]
 
+    @dataclass(eq=False)
     class Moved(Message):
-        """The cursor is on another choice.
+        """The cursor is on another choice."""
 
-        Attributes:
-            key: What the cursor is on; empty = nothing.
-        """
-
-        def __init__(self, choices: Choices, key: str) -> None:
-            super().__init__()
-            self.choices = choices
-            self.key = key
+        choices: Choices
+        key: str  # what the cursor is on; empty = nothing
 
         @property
         def control(self) -> Choices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
@@ -104,17 +105,12 @@ class VirtualTable(ScrollView, can_focus=True):
     }
     """
 
+    @dataclass(eq=False)
     class Highlighted(Message):
-        """The cursor came to another row.
+        """The cursor came to another row."""
 
-        Attributes:
-            source: The row, as its rows name it.
-        """
-
-        def __init__(self, table: VirtualTable, source: int) -> None:
-            super().__init__()
-            self.table = table
-            self.source = source
+        table: VirtualTable
+        source: int  # the row, as its rows name it
 
         @property
         def control(self) -> VirtualTable:
@@ -124,27 +120,19 @@ class VirtualTable(ScrollView, can_focus=True):
     class Selected(Highlighted):
         """A row was opened with enter or a click on the row under the cursor."""
 
+    @dataclass(eq=False)
     class Sorted(Message):
         """The order changed."""
 
-        def __init__(self, table: VirtualTable) -> None:
-            super().__init__()
-            self.table = table
+        table: VirtualTable
 
+    @dataclass(eq=False)
     class Ordered(Message):
-        """The order of a column was computed.
+        """The order of a column was computed."""
 
-        Attributes:
-            rows: Of which rows.
-            column: Index of the column.
-            descending: Whether the largest were wanted first.
-        """
-
-        def __init__(self, rows: Rows, column: int, descending: bool) -> None:
-            super().__init__()
-            self.rows = rows
-            self.column = column
-            self.descending = descending
+        rows: Rows
+        column: int  # its index
+        descending: bool  # the largest were wanted first
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id, classes=classes)
