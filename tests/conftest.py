@@ -66,6 +66,8 @@ _FOREIGN_NAMES = frozenset(
 _FOLDERS = ("CONFIG", "DATA", "STATE", "CACHE")
 #: How many times its own limit a test may take before its process is ended.
 _PATIENCE = 2
+#: Of a test where no configuration is read (`-c /dev/null`, on a GPU machine without the plugins), seconds.
+_LIMIT_S = 180
 #: The error stream of this process, which `pytest` puts aside while a test runs.
 _ERRORS = pytest.StashKey[int]()
 
@@ -113,7 +115,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     callbacks, and what the test leaves behind may wait for ever once it has been raised.
     """
     marker = item.get_closest_marker("timeout")
-    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout") or _LIMIT_S)
     faulthandler.dump_traceback_later(_PATIENCE * limit_s, exit=True, file=item.config.stash[_ERRORS])
     try:
         return (yield)
