@@ -95,23 +95,14 @@ _NAMES: Final[_Schema] = {"name": pl.UInt64, "text": pl.String}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``.
+    """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``."""
 
-    Attributes:
-        files: One row per file, including unreadable ones.
-        steps: One row per step of a rank.
-        collectives: One row per collective.
-        kernels: One row per kernel name and rank, without collectives.
-        findings: One row per advice finding and rank.
-        names: Texts of names, each once.
-    """
-
-    files: pl.DataFrame
-    steps: pl.DataFrame
-    collectives: pl.DataFrame
-    kernels: pl.DataFrame
-    findings: pl.DataFrame
-    names: pl.DataFrame
+    files: pl.DataFrame  # one row per file, including unreadable ones
+    steps: pl.DataFrame  # one row per step of a rank
+    collectives: pl.DataFrame  # one row per collective
+    kernels: pl.DataFrame  # one row per kernel name and rank, without collectives
+    findings: pl.DataFrame  # one row per advice finding and rank
+    names: pl.DataFrame  # texts of names, each once
 
     @property
     def nbytes(self) -> int:

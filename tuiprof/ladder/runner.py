@@ -61,21 +61,13 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a ladder.
+    """Progress of a ladder."""
 
-    Attributes:
-        done: Completed trials that count.
-        total: Total number of trials, as currently known.
-        trial: The trial that is running or has just ended.
-        ended: Whether it has just ended.
-        left_s: Time left, estimated from similar trials; None = not known yet.
-    """
-
-    done: int
-    total: int
-    trial: Trial
-    ended: bool
-    left_s: float | None
+    done: int  # completed trials that count
+    total: int  # total number of trials, as currently known
+    trial: Trial  # the trial that is running or has just ended
+    ended: bool  # whether it has just ended
+    left_s: float | None  # time left, estimated from similar trials; None = not known yet
 
 
 def plan(
@@ -506,14 +498,10 @@ _LAST_BYTES: Final = 8192
 
 
 class Runner(msgspec.Struct, frozen=True):
-    """``control/runner.json``.
+    """``control/runner.json``."""
 
-    Attributes:
-        who: The process.
-        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
-    """
-
-    who: process.ProcessId
+    who: process.ProcessId  # the process
+    #: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
     pid_namespace: str = msgspec.field(name="place")
 
 

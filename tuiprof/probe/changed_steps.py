@@ -33,19 +33,12 @@ _PATIENCE_NS = 3_000_000_000
 
 @dataclass(frozen=True)
 class Change:
-    """The requested definition of a step; one of the first three is given.
+    """The requested definition of a step; one of the first three is given."""
 
-    Attributes:
-        at: ``FILE:LINE``, an absolute path.
-        function: ``MODULE:NAME``.
-        by: A key of :data:`BY`.
-        problem: Why the request cannot be read.
-    """
-
-    at: str = ""
-    function: str = ""
-    by: str = ""
-    problem: str = ""
+    at: str = ""  # ``FILE:LINE``, an absolute path
+    function: str = ""  # ``MODULE:NAME``
+    by: str = ""  # a key of :data:`BY`
+    problem: str = ""  # why the request cannot be read
 
 
 class ChangedSteps:

@@ -40,21 +40,13 @@ _SUSPENDED_NS = 5_000_000_000  # not checked for this long: the process or the m
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Steps take longer since a capture.
+    """Steps take longer since a capture."""
 
-    Attributes:
-        first: First step that ran under the profiler, or while it was prepared.
-        last: The last one.
-        before_ns: Median step time before.
-        after_ns: Median step time since.
-        index: Number of steps before ``first``, counted from the first one that was given.
-    """
-
-    first: int
-    last: int
-    before_ns: float
-    after_ns: float
-    index: int
+    first: int  # first step that ran under the profiler, or while it was prepared
+    last: int  # the last one
+    before_ns: float  # median step time before
+    after_ns: float  # median step time since
+    index: int  # number of steps before ``first``, counted from the first one that was given
 
     @property
     def share(self) -> float:

@@ -161,17 +161,11 @@ _FIRST_STEPS_NS: Final = 12_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One step of the tour.
+    """One step of the tour."""
 
-    Attributes:
-        title: What it is about.
-        words: What is seen there, and the keys to try.
-        go: Brings the dashboard there.
-    """
-
-    title: str
-    words: str
-    go: Callable[[TuiprofApp], None]
+    title: str  # what it is about
+    words: str  # what is seen there, and the keys to try
+    go: Callable[[TuiprofApp], None]  # brings the dashboard there
 
 
 def _library(app: TuiprofApp) -> None:

@@ -45,17 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LadderWish:
-    """How the user wants it measured.
+    """How the user wants it measured."""
 
-    Attributes:
-        preset: Name of a preset, or ``fit``.
-        rounds: Timing trials a variant.
-        steps: Steps a trial; None = the preset's.
-    """
-
-    preset: str = "fit"
-    rounds: int = 5
-    steps: int | None = None
+    preset: str = "fit"  # name of a preset, or ``fit``
+    rounds: int = 5  # timing trials a variant
+    steps: int | None = None  # steps a trial; None = the preset's
 
 
 class LadderForm(Form[LadderWish], inherit_bindings=False):

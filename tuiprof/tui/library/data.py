@@ -337,23 +337,15 @@ def sample_traces() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Measurement of one variant.
+    """Measurement of one variant."""
 
-    Attributes:
-        step_ns: Median step time.
-        preset: Preset.
-        unix_ns: When it was measured.
-        what: ``ladder`` or ``run``.
-        change: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
-        trace: A trace of it; None = there is none.
-    """
-
-    step_ns: float
+    step_ns: float  # median step time
     preset: str
-    unix_ns: int
-    what: str
+    unix_ns: int  # when it was measured
+    what: str  # ``ladder`` or ``run``
+    #: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
     change: float | None = None
-    trace: Path | None = None
+    trace: Path | None = None  # a trace of it; None = there is none
 
 
 class Measured:

@@ -40,15 +40,10 @@ _READING, _UNREAD = "…", glyphs.NONE
 
 @dataclass(frozen=True, slots=True)
 class Captures:
-    """Position of a trace among those it belongs with.
+    """Position of a trace among those it belongs with."""
 
-    Attributes:
-        sets: The captures, oldest first; each holds its ranks.
-        path: The trace that is shown.
-    """
-
-    sets: tuple[TraceSet, ...]
-    path: Path
+    sets: tuple[TraceSet, ...]  # the captures, oldest first; each holds its ranks
+    path: Path  # the trace that is shown
 
     def __len__(self) -> int:
         """Return the number of traces."""
@@ -119,17 +114,12 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a list of traces says of one of them.
+    """What a list of traces says of one of them."""
 
-    Attributes:
-        events: Number of events.
-        busy_share: Busy time of its devices between first and last work; None = no device activity.
-        step_ns: Median step; None = it marks no steps.
-    """
-
-    events: int
+    events: int  # number of events
+    #: Busy time of its devices between first and last work; None = no device activity.
     busy_share: float | None
-    step_ns: float | None
+    step_ns: float | None  # median step; None = it marks no steps
 
 
 def figures(trace: Trace) -> Figures:

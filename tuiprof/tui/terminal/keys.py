@@ -50,17 +50,11 @@ def key(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user configured.
+    """What the user configured."""
 
-    Attributes:
-        keys: Keys by id of binding.
-        theme: Name of a theme; empty = the default.
-        problems: What could not be used, each a sentence.
-    """
-
-    keys: dict[str, str] = field(default_factory=dict)
-    theme: str = ""
-    problems: tuple[str, ...] = ()
+    keys: dict[str, str] = field(default_factory=dict)  # keys by id of binding
+    theme: str = ""  # name of a theme; empty = the default
+    problems: tuple[str, ...] = ()  # what could not be used, each a sentence
 
 
 def load_settings(path: Path | None = None) -> Settings:

@@ -28,21 +28,13 @@ _LANES_BEFORE_MAP = 4
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """A range of time over a number of columns, kept within the trace.
+    """A range of time over a number of columns, kept within the trace."""
 
-    Attributes:
-        low: First instant shown, ns.
-        high: First instant not shown, ns.
-        columns: Number of columns.
-        first: Begin of the trace, ns.
-        last: End of the trace, ns.
-    """
-
-    low: int
-    high: int
-    columns: int
-    first: int
-    last: int
+    low: int  # first instant shown, ns
+    high: int  # first instant not shown, ns
+    columns: int  # number of columns
+    first: int  # begin of the trace, ns
+    last: int  # end of the trace, ns
 
     @classmethod
     def over(cls, first: int, last: int, columns: int) -> Viewport:
@@ -199,17 +191,11 @@ def _of_syncs(trace: Trace, row: int) -> list[Link]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Events whose name contains a text.
+    """Events whose name contains a text."""
 
-    Attributes:
-        needle: The text.
-        hits: The events, in order of start.
-        by_lane: Those of each lane that draws events, by ``id`` of the lane.
-    """
-
-    needle: str
-    hits: Bars
-    by_lane: dict[int, Bars]
+    needle: str  # the text
+    hits: Bars  # the events, in order of start
+    by_lane: dict[int, Bars]  # those of each lane that draws events, by ``id`` of the lane
 
     @classmethod
     def of(cls, lanes: Lanes, needle: str) -> Search:

@@ -81,15 +81,10 @@ _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E,
 
 @dataclass(slots=True)
 class Cells:
-    """The cells of one lane.
+    """The cells of one lane."""
 
-    Attributes:
-        chars: One character a column, each one cell wide.
-        kinds: What each shows, :class:`Kind` as uint8, same length.
-    """
-
-    chars: list[str]
-    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]
+    chars: list[str]  # one character a column, each one cell wide
+    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]  # what each shows, :class:`Kind` as uint8, same length
 
 
 def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:

@@ -35,33 +35,19 @@ _WITH_BAR: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding as the head shows it; texts are untrusted.
+    """A finding as the head shows it; texts are untrusted."""
 
-    Attributes:
-        rule: Name of its rule.
-        what: What was seen.
-        where: The location; empty = the whole step.
-        fix: What to write instead.
-        prove: A command that shows it before and after; empty = none.
-        saves_ns: Time it saves per step; None = unknown.
-        low_ns: At least.
-        high_ns: At most.
-        share: ``saves_ns`` as a share of the step.
-        step_ns: A step without the profiler; None = unknown.
-        event: Row of the typical event; None = none.
-    """
-
-    rule: str
-    what: str
-    where: str
-    fix: str
-    prove: str
-    saves_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    share: float | None
-    step_ns: float | None
-    event: int | None
+    rule: str  # name of its rule
+    what: str  # what was seen
+    where: str  # the location; empty = the whole step
+    fix: str  # what to write instead
+    prove: str  # a command that shows it before and after; empty = none
+    saves_ns: float | None  # time it saves per step; None = unknown
+    low_ns: float | None  # at least
+    high_ns: float | None  # at most
+    share: float | None  # ``saves_ns`` as a share of the step
+    step_ns: float | None  # a step without the profiler; None = unknown
+    event: int | None  # row of the typical event; None = none
 
 
 def step_times_of(advice: object) -> tuple[float | None, float | None]:
@@ -162,19 +148,12 @@ def _saves(found: Finding, level: str, width: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The sentence above everything.
+    """The sentence above everything."""
 
-    Attributes:
-        sentence: The sentence; untrusted.
-        level: Its weight; None = not a verdict yet.
-        pointer: Key of the tab that has the evidence, such as ``3``; empty = the open one.
-        of_current: Whether it is the verdict of the tab that is open.
-    """
-
-    sentence: str
-    level: Level | None = None
-    pointer: str = ""
-    of_current: bool = False
+    sentence: str  # the sentence; untrusted
+    level: Level | None = None  # its weight; None = not a verdict yet
+    pointer: str = ""  # key of the tab that has the evidence, such as ``3``; empty = the open one
+    of_current: bool = False  # whether it is the verdict of the tab that is open
 
 
 def headline(results: Results, window: Window, current: str, read: float | None) -> Headline:

@@ -88,18 +88,12 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column against a value.
-
-    Attributes:
-        operator: How they are compared; never ``!=`` or ``!~``, which are :class:`Not`.
-        value: A figure in the unit of the column, or a text.
-        regex: Whether the text is a regular expression.
-    """
+    """A column against a value."""
 
     column: Column
-    operator: Operator
-    value: float | str
-    regex: bool = False
+    operator: Operator  # how they are compared; never ``!=`` or ``!~``, which are :class:`Not`
+    value: float | str  # a figure in the unit of the column, or a text
+    regex: bool = False  # whether the text is a regular expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,18 +34,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a role is painted.
+    """How a role is painted."""
 
-    Attributes:
-        variable: Theme variable that gives the colour.
-        strength: 1 = the colour itself, less = mixed with the background.
-        background: Theme variable that gives the background; empty = the widget's.
-    """
-
-    variable: str
-    strength: float = 1.0
+    variable: str  # theme variable that gives the colour
+    strength: float = 1.0  # 1 = the colour itself, less = mixed with the background
     bold: bool = False
-    background: str = ""
+    background: str = ""  # theme variable that gives the background; empty = the widget's
 
 
 #: Roles of text. Component classes of a style sheet would be equivalent, but are recomputed for every widget, which
