@@ -450,11 +450,10 @@ def capture_row(capture: CaptureState) -> Row:
     return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
 
 
-def headline_row(headline: Headline, *, fresh: bool) -> Row:
-    """Return the main finding of the newest trace."""
+def headline_row(headline: Headline) -> Row:
+    """Return the main finding of the newest trace; the footer has the key that opens it."""
     role = headline.level if headline.level in ("good", "warn", "bad") else "info"
-    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
-    return [*row, (" — enter opens it", "dim")] if fresh else row
+    return [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
 
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:

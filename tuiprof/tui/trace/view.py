@@ -31,6 +31,8 @@ LEAST_SHARE = 0.005
 _BAR_CELLS: Final = 28
 #: Below this width there is no bar.
 _WITH_BAR: Final = 100
+#: Where advice can end early and still be a whole sentence.
+_CLAUSE_END: Final = re.compile(r"; |, (?=(?:which|or|if|where|since|because|so) )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,7 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     room = max(width - 10, 8)
 
     def line(text: str, label: str, keys: Row, most: int) -> None:
-        space = room - (row_width(keys) + 2 if keys else 0)
-        for i, part in enumerate(wrap(sanitize(text), space, most)):
+        for i, part in enumerate(_wrapped(sanitize(text), room, row_width(keys) + 2 if keys else 0, most)):
             row: Row = [
                 ("▌  ", level),
                 ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
@@ -125,6 +126,21 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
         line(found.where, "where", show, 1)
     line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
     return lines[:height]
+
+
+def _wrapped(text: str, width: int, taken: int, most: int) -> list[str]:
+    """Break a text whose first line is shorter; the last clauses are left out rather than cut."""
+
+    def broken(text: str, most: int = 0) -> list[str]:
+        first = wrap(text, width - taken)[0]
+        rest = text[len(first) :].lstrip()
+        if most == 1 or not rest:
+            return wrap(text, width - taken, most)
+        return [first, *wrap(rest, width, max(most - 1, 0))]
+
+    ends = [match.start() for match in _CLAUSE_END.finditer(text)]
+    whole = (text[:end] for end in (len(text), *reversed(ends)))
+    return next((lines for part in whole if len(lines := broken(part)) <= most), broken(text, most))
 
 
 def _saves(found: Finding, level: str, width: int) -> Row:
