@@ -24,13 +24,9 @@ from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resn
 
 @dataclass(frozen=True)
 class RankCase(Case):
-    """One planted cost of several processes.
+    """One planted cost of several processes."""
 
-    Attributes:
-        rank: The process whose trace is scored.
-    """
-
-    rank: int = 0
+    rank: int = 0  # the process whose trace is scored
 
     def wait(self, last: Any) -> None:
         """Wait for the device of this process."""
