@@ -42,14 +42,10 @@ class Change:
 
 
 class ChangedSteps:
-    """Serves requests, one after the other (in the log's thread).
-
-    Attributes:
-        made: The definition of a step was changed after the start.
-    """
+    """Serves requests, one after the other (in the log's thread)."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.made = False
+        self.made = False  # the definition of a step was changed after the start
         self._runtime = runtime
         self._hook = runtime.hook("changed steps")
         self._undo: list[Callable[[], None]] = []

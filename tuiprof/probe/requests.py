@@ -271,18 +271,14 @@ class Requests:
 
     Args:
         folder: The session's ``control/``.
-
-    Attributes:
-        stacks: Requests for stacks, by id, since the list was last cleared.
-        changes: Requests for another kind of step, likewise.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._changed = -1
         self._seen: set[str] = set()
-        self.stacks: list[str] = []
-        self.changes: list[Change] = []
+        self.stacks: list[str] = []  # requests for stacks, by id, since the list was last cleared
+        self.changes: list[Change] = []  # requests for another kind of step, likewise
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:

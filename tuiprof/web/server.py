@@ -91,14 +91,11 @@ class Dashboard:
 
     Args:
         process: Where it runs; leader of a process group.
-
-    Attributes:
-        errors: What it wrote to standard error, once it is over; untrusted.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.errors = ""
+        self.errors = ""  # what it wrote to standard error, once it is over; untrusted
 
     @classmethod
     async def start(cls, command: Sequence[str], env: dict[str, str], columns: int, lines: int) -> Dashboard:

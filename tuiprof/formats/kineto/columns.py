@@ -329,18 +329,12 @@ class Columns(msgspec.Struct):
 
 
 class Books:
-    """The distinct values of one chunk, numbered in order of appearance.
-
-    Attributes:
-        names: Names.
-        cats: Category words.
-        lanes: (process, thread) pairs.
-    """
+    """The distinct values of one chunk, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self.names: dict[object, int] = {}
-        self.cats: dict[object, int] = {}
-        self.lanes: dict[tuple[object, object], int] = {}
+        self.cats: dict[object, int] = {}  # category words
+        self.lanes: dict[tuple[object, object], int] = {}  # (process, thread) pairs
 
     def lane_codes(self, pids: list[Any], tids: list[Any]) -> Codes:
         """Number the (process, thread) pairs."""

@@ -87,16 +87,12 @@ def _entries(address: int | None) -> list[int]:
 
 
 class Cupti:
-    """CUPTI of this process.
-
-    Attributes:
-        is_down: It was shut down, and no profile ran since.
-    """
+    """CUPTI of this process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._graphs = _Graphs(torch) if _cuda(torch) < _CUDA_WITH_GRAPHS else None
-        self.is_down = False
+        self.is_down = False  # it was shut down, and no profile ran since
 
     def reason_to_keep(self, by_script: bool) -> str:
         """Return why CUPTI stays loaded after a capture; empty = it can be shut down.
@@ -190,20 +186,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class Profilers:
-    """The script's own profilers that are prepared or running, and whether a call is ours.
-
-    Attributes:
-        own: The call that is going on was made by the probe.
-        others: Instances of ``torch.autograd.profiler.profile`` of the script.
-        used_by_script: There has been one.
-        cupti: What traces an NVIDIA GPU; None = PyTorch was not built for one.
-    """
+    """The script's own profilers that are prepared or running, and whether a call is ours."""
 
     def __init__(self, cupti: Cupti | None) -> None:
-        self.own = False
+        self.own = False  # the call that is going on was made by the probe
+        #: Instances of ``torch.autograd.profiler.profile`` of the script.
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.used_by_script = False
-        self.cupti = cupti
+        self.used_by_script = False  # there has been one
+        self.cupti = cupti  # what traces an NVIDIA GPU; None = PyTorch was not built for one
 
     def coming_back(self) -> contextlib.AbstractContextManager[None]:
         """Start a profile as if CUPTI had never been shut down."""

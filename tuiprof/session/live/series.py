@@ -98,16 +98,12 @@ class Overview:
 
     Args:
         buckets: Highest number of rows; even.
-
-    Attributes:
-        width: Samples a full row stands for.
-        total: Samples so far.
     """
 
     def __init__(self, buckets: int = 2048) -> None:
         self.buckets = buckets
-        self.width = 1
-        self.total = 0
+        self.width = 1  # samples a full row stands for
+        self.total = 0  # samples so far
         self._start = np.zeros(buckets, np.int64)
         self._end = np.zeros(buckets, np.int64)
         self._count = np.zeros(buckets, np.int64)

@@ -45,21 +45,14 @@ class Batch:
 
 
 class LogFile:
-    """One log file, read as it grows.
-
-    Attributes:
-        writer: Name of its writer.
-        malformed: Lines that are no JSON record (a truncated line, damage).
-        unknown: Lines of a type that this version does not know.
-        unreadable: Why it cannot be read; empty = readable.
-    """
+    """One log file, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.writer = path.stem
-        self.malformed = 0
-        self.unknown = 0
-        self.unreadable = ""
+        self.writer = path.stem  # name of its writer
+        self.malformed = 0  # lines that are no JSON record (a truncated line, damage)
+        self.unknown = 0  # lines of a type that this version does not know
+        self.unreadable = ""  # why it cannot be read; empty = readable
         self._file: BinaryIO | None = None
         self._position = 0  # of the first byte not yet decoded
         self._partial = b""

@@ -98,11 +98,7 @@ class Below(Lines):
 
 
 class AnswerTables(Vertical):
-    """Couples a table with the widget below it, and divides the lines between them.
-
-    Attributes:
-        advice: The answer that may hold advice on a row.
-    """
+    """Couples a table with the widget below it, and divides the lines between them."""
 
     DEFAULT_CSS = """
     AnswerTables {
@@ -118,7 +114,7 @@ class AnswerTables(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.advice: Report | None = None
+        self.advice: Report | None = None  # the answer that may hold advice on a row
         self._prose = False
         self._in_detail = False
 

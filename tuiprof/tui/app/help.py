@@ -318,14 +318,10 @@ class TourCard(Static, can_focus=True):
 
 
 class Tour:
-    """Drives the screens from step to step.
-
-    Attributes:
-        index: Index of the step shown.
-    """
+    """Drives the screens from step to step."""
 
     def __init__(self, app: TuiprofApp) -> None:
-        self.index = 0
+        self.index = 0  # index of the step shown
         self._app = app
 
     def begin(self) -> None:

@@ -349,14 +349,10 @@ class Figure:
 
 
 class Measured:
-    """Finds the newest measurement of every variant on this host; called in threads, one after the other.
-
-    Attributes:
-        ladder_bytes: Disk use of the ladders' folders.
-    """
+    """Finds the newest measurement of every variant on this host; called in threads, one after the other."""
 
     def __init__(self) -> None:
-        self.ladder_bytes = 0
+        self.ladder_bytes = 0  # disk use of the ladders' folders
         self._host = platform.node()
         self._scenario_of: dict[str, Scenario | None] = {}
         self._ladders: dict[Path, tuple[int, dict[str, Figure], str, int]] = {}

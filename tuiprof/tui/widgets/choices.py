@@ -21,11 +21,7 @@ __all__ = ["Choice", "Choices"]
 
 
 class Choices(Lines, can_focus=True):
-    """The list.
-
-    Attributes:
-        title: Said when the list is empty.
-    """
+    """The list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _list("up,k", "move(-1)", "up", "One entry up", id="list.up", show=False),

@@ -66,17 +66,12 @@ _EXAMPLE: Final = {
 
 
 class FilterError(ValueError):
-    """The text is not a valid filter.
-
-    Attributes:
-        message: Why, for a person.
-        at: Which character is wrong, from 0.
-    """
+    """The text is not a valid filter."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(f"{message} (at character {at + 1})")
-        self.message = message
-        self.at = at
+        self.message = message  # why, for a person
+        self.at = at  # which character is wrong, from 0
 
 
 @dataclass(frozen=True, slots=True)
