@@ -273,8 +273,6 @@ def _next(
 
 
 class _Live:
-    """A running trial."""
-
     def __init__(
         self, ladder: LadderRun, trial: Trial, limit_s: float | None, *, adopted: bool = False
     ) -> None:

@@ -258,7 +258,6 @@ class Log:
         return True
 
     def _run(self) -> None:
-        """Flush until told to stop."""
         while not self._stop:
             self._wake.wait(FLUSH_S)
             if not self._stop:

@@ -170,7 +170,6 @@ class Triggers:
         return 2 + _AHEAD_NS // max(self._median_ns or dur, 1)
 
     def _may(self, armed: _Armed) -> bool:
-        """Whether a trigger may fire now."""
         return not armed.stopped and not armed.waiting_for and monotonic_ns() >= armed.ready_ns
 
     def _ask(self, armed: _Armed, first: int | None, cause: str) -> None:

@@ -37,8 +37,6 @@ _MOST_PROCESSES: Final = 8
 
 
 class _Gpu:
-    """One GPU."""
-
     def __init__(self, nvml: Any, index: int) -> None:
         self.nvml = nvml
         self.index = index

@@ -305,8 +305,6 @@ def read(source: Source) -> Trace:
 
 
 class _Lines:
-    """The lines of a file."""
-
     def __init__(self, source: Source) -> None:
         self._source = source
         self.begun = 0  # how many lines begin a document

@@ -153,8 +153,6 @@ class Cupti:
 
 
 class _Graphs:
-    """Whether the script has captured CUDA graphs."""
-
     def __init__(self, torch: Any) -> None:
         self.captured = False
         graph = getattr(torch.cuda, "CUDAGraph", None)
@@ -170,7 +168,6 @@ class _Graphs:
 
 
 def _threads() -> set[str]:
-    """Return the threads of this process."""
     return set(os.listdir("/proc/self/task"))
 
 

@@ -297,7 +297,6 @@ class LogReader:
             file.close()
 
     def _find(self) -> None:
-        """Start following files that have appeared."""
         for log in self.session.logs():
             if log.writer not in self._files:
                 file = self._files[log.writer] = LogFile(log.path)

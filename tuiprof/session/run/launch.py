@@ -157,7 +157,6 @@ def start(spec: LaunchSpec) -> Session:
 
 
 def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
-    """Store the script as it is now."""
     script = script_of(spec.argv, cwd)
     if script is not None:
         text = spec.keep_source and config.keeps_source()

@@ -238,8 +238,6 @@ def _answer(reply: Reply) -> None:
 
 
 class _Run:
-    """One run of a script."""
-
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
         self._plan = plan

@@ -169,7 +169,6 @@ class Stop:
 
 
 def _library(app: TuiprofApp) -> None:
-    """Return to the first screen."""
     while len(app.screen_stack) > 1:
         app.pop_screen()
 

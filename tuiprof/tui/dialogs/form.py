@@ -222,7 +222,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         )
 
     def _problem(self) -> str:
-        """Return the first error; empty = none."""
         for field in self.query(Input):
             found = field.validate(field.value)
             if found is not None and found.failure_descriptions:

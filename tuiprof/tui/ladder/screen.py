@@ -359,7 +359,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
     def _begin(self, wish: LadderWish) -> None:
-        """Plan the ladder and make its folder."""
         try:
             meta: LadderMeta = self._shelf.planned(rounds=wish.rounds, preset=wish.preset, steps=wish.steps)
             folder = self._shelf.begin(meta).path

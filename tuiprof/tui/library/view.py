@@ -401,7 +401,6 @@ def _syncs(variant: VariantItem) -> str:
 
 
 def _wrapped(text: str, width: int, role: str) -> list[Row]:
-    """Return a paragraph in lines."""
     return [[(line, role)] for line in textwrap.wrap(sanitize(" ".join(text.split())), max(20, width))]
 
 

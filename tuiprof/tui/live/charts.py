@@ -466,7 +466,6 @@ class StripChart(Lines):
         return row
 
     def _draw_empty(self, height: int) -> list[Row]:
-        """Centre the explanation."""
         above = max(0, (height - len(self._empty)) // 2)
         return [
             *([[]] * above),

@@ -26,8 +26,6 @@ _NARROW: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key of the line."""
-
     display: str
     label: str
     key: str

@@ -148,8 +148,6 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads tokens from left to right."""
-
     def __init__(self, text: str, tokens: Sequence[_Token], columns: Sequence[Column]) -> None:
         self._text, self._tokens, self._columns = text, tokens, columns
         self._next = 0

@@ -128,7 +128,6 @@ class Lines(Widget):
         return style
 
     def _variable(self, name: str) -> Color:
-        """Return a colour of the theme."""
         return Color.parse(self.app.theme_variables[name])
 
     def notify_style_update(self) -> None:
@@ -182,7 +181,6 @@ class Lines(Widget):
         return rows
 
     def _strip(self, row: Row, width: int) -> Strip:
-        """Return a row as styled cells."""
         return Strip([Segment(text, self.style_of(role)) for text, role in row], width)
 
 
