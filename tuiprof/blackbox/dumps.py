@@ -256,7 +256,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
     return tuple(sorted(rows, key=lambda row: -row.size))
 
 
-def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
+def snapshot_report(path: Path, *, title: str = "") -> Report:
     """Return what held the memory.
 
     Raises:
@@ -266,7 +266,7 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
     facts: list[Fact] = []
     tables: list[Table] = []
     said: list[str] = []
-    more = list(notes)
+    more: list[str] = []
     for device in devices:
         name = f"device {device.index}"
         said.append(f"{name}: {_sentence(device)}")

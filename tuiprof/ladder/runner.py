@@ -322,7 +322,9 @@ class _Live:
                         f"use a longer --limit; see {session.stderr}",
                     )
                     self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
-                elif self.trial.state == "failed" and _disk_is_full(session.path):
+                elif (
+                    self.trial.state == "failed" and shutil.disk_usage(session.path).free < _LEAST_FREE_BYTES
+                ):
                     self.disk_was_full = True
                     why = f"failed as the disk was full: {self.trial.why}"
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
@@ -333,10 +335,6 @@ class _Live:
             self._ladder.put(self.trial)
         self._over = True
         return True
-
-
-def _disk_is_full(path: Path) -> bool:
-    return shutil.disk_usage(path).free < _LEAST_FREE_BYTES
 
 
 def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) -> Progress:

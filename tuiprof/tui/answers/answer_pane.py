@@ -342,10 +342,10 @@ class AnswerPane(Vertical):
         self._load_table()
         self.table.resume(state, self.needle)
 
-    def next_table(self, by: int = 1) -> None:
-        """Show another table of the report."""
+    def next_table(self) -> None:
+        """Show the next table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
-            self._table = (self._table + by) % len(self.answer.tables)
+            self._table = (self._table + 1) % len(self.answer.tables)
             self.needle = ""
             self._close_filter()
             self._load_table()

@@ -73,13 +73,8 @@ class Lines(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 - the name Textual uses
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
         self._rows: list[Row] = []
         self._strips: list[Strip] = []
         self._role_styles: dict[str, Style] = {}
@@ -199,8 +194,8 @@ Painter = Callable[[int, int], list[Row]]
 class Painted(Lines):
     """Lines drawn by a function that the screen hands over."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._painter: Painter | None = None
         self._height = 0
 

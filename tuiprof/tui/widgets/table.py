@@ -134,8 +134,8 @@ class VirtualTable(ScrollView, can_focus=True):
         column: int  # its index
         descending: bool  # the largest were wanted first
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
         self.rows: Rows = ListRows((), ())
         self.empty = ""
         self.cursor = 0
@@ -151,13 +151,12 @@ class VirtualTable(ScrollView, can_focus=True):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def load(self, rows: Rows, *, empty: str = "", source: int | None = None, in_order: bool = False) -> None:
+    def load(self, rows: Rows, *, empty: str = "", in_order: bool = False) -> None:
         """Show other rows."""
         self.rows, self.empty, self._in_order = rows, empty, in_order
         self.sorted_by, self.descending, self.sorting = None, False, None
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
-        position = rows.position(source) if source is not None else 0
-        self.cursor = position or 0
+        self.cursor = 0
         self._measure()
         self._changed()
 
