@@ -550,10 +550,8 @@ def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
 
 
 def stop_runner(ladder: Path) -> bool:
-    """Ask the process that runs a ladder to stop: once = after the current trial, twice = at once.
-
-    Returns:
-        Whether there was one to ask.
+    """Ask the process that runs a ladder to stop (once = after the current trial, twice = at once); return whether
+    there is one.
     """
     runner = runner_of(ladder)
     if runner is None or not is_own(ladder / "control" / RUNNER_FILE):

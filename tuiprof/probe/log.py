@@ -244,11 +244,7 @@ class Log:
         self._thread.start()
 
     def pause(self) -> bool:
-        """Stop the thread, for example before a fork.
-
-        Returns:
-            Whether it was running.
-        """
+        """Stop the thread, for example before a fork; return whether it was running."""
         thread, self._thread = self._thread, None
         if thread is None or thread.is_current:
             return False

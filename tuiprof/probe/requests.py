@@ -281,10 +281,8 @@ class Requests:
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
-        """Read the folder; costs one ``stat`` if nothing changed.
-
-        Returns:
-            Requests not returned before, oldest name first, and all triggers if they are others than last time.
+        """Return requests not returned before, oldest name first, and all triggers if they changed; one ``stat`` if
+        nothing did.
         """
         try:
             changed = os.stat(self._folder).st_mtime_ns

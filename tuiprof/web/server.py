@@ -144,11 +144,7 @@ class Dashboard:
             heard.cancel()
 
     async def take(self, message: str) -> str | None:
-        """Forward a message of the page; anything else is ignored.
-
-        Returns:
-            What to answer; None = nothing.
-        """
+        """Forward a message of the page, ignoring anything else; return what to answer, None = nothing."""
         try:
             content = json.loads(message)
         except (ValueError, RecursionError):

@@ -127,10 +127,8 @@ class Cupti:
             yield
 
     def taken_down_after(self, stop: Callable[[], None]) -> bool:
-        """Stop a profile, and shut CUPTI down.
-
-        Returns:
-            Whether it finished in time; otherwise it happens at a later CUDA call.
+        """Stop a profile, and shut CUPTI down; return whether it finished in time (else it happens at a later CUDA
+        call).
         """
         before = _threads()
         with visible_to_c(_NAME, "1"):
@@ -333,11 +331,7 @@ class TorchProfiler:
         self._break_device_chain()
 
     def finish(self) -> str:
-        """Compress the trace and move it to its final path, after the lines of host waits.
-
-        Returns:
-            Path relative to the session.
-        """
+        """Write the lines of host waits, then compress and move the trace; return its path relative to the session."""
         trace = self._stem + ".pt.trace.json.gz"
         packed = self._raw + ".gz"
         _compress(self._raw, packed)

@@ -89,11 +89,7 @@ class TorchDevice:
         self.every = 1
 
     def boundary(self, n: int) -> int:
-        """Record the end of a step and read the events that have completed.
-
-        Returns:
-            The next step whose end is wanted.
-        """
+        """Record the end of a step, read the events that completed, and return the next step whose end is wanted."""
         cuda = self._cuda
         if not self._hook.on:
             return 1 << 62

@@ -286,11 +286,7 @@ class Fold:
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records, writer by writer (``LogReader.poll_batches()``).
-
-        Returns:
-            Whether anything changed.
-        """
+        """Take in records, writer by writer (``LogReader.poll_batches()``); return whether anything changed."""
         before = self.version
         for batch in batches:
             if batch.records:

@@ -230,10 +230,8 @@ class Histogram:
         self.count += len(values)
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share (0 to 1) of all values lies.
-
-        Returns:
-            The middle of its bin; NaN if there are no values.
+        """Return the value below which a share (0 to 1) of all values lies: the middle of its bin; NaN if there are no
+        values.
         """
         if not self.count:
             return float("nan")

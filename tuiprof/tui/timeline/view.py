@@ -295,10 +295,8 @@ def overview(lanes: Lanes, whole: Viewport) -> Cells:
 def link_cells(
     source: tuple[int, int], target: tuple[int, int], columns: int
 ) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Draw the connection from a call to work over the cells of a timeline.
-
-    Returns:
-        By line and column: the sign, and whether it may replace what is drawn there.
+    """Draw the connection from a call to work; return by line and column the sign, and whether it may replace what is
+    there.
     """
     (y1, x1), (y2, x2) = source, target
     down = 1 if y2 > y1 else -1
