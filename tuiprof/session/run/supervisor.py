@@ -444,8 +444,6 @@ def head(session: Session) -> Head:
 
 
 def _name(item: object) -> str:
-    import psutil
-
     assert isinstance(item, psutil.Process)
     try:
         return str(item.name())

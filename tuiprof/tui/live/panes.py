@@ -19,7 +19,7 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.step_source import counted, likely
+from tuiprof.session.live.step_source import activity, counted, likely
 from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.live import view as live_view
@@ -434,8 +434,6 @@ class RunPanes(Vertical):
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or it has made one."""
-        from tuiprof.session.live.step_source import activity
-
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):
             return ""
