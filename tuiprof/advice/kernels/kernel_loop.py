@@ -51,8 +51,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     short, product = _short(calls, *_LAYERS), _short(calls, *_LAYERS[1:]) & trace.named("^aten::", calls.rows)
     product &= ~short
     for run in _runs(evidence):
-        names = trace.name_codes[calls.rows[run]].astype(np.int32)
-        codes, products = (np.where(which[run], names, np.int32(-1)) for which in (short, product))
+        words = trace.name_codes[calls.rows[run]].astype(np.int32)
+        codes, products = (np.where(which[run], words, np.int32(-1)) for which in (short, product))
         long = list(loops(codes, LONGEST_PERIOD, LEAST_PASSES))
         of_products = loops(products, LONGEST_PERIOD, LEAST_PASSES)
         for first, period, times in [*long, *of_products, *_inner(codes, long)]:
