@@ -322,19 +322,19 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
         )
     )
     facts.append(Fact("captured_step_ns", "while captured", step.captured_ns, "ns"))
-    if step.graph.device_busy_ns:
+    if step.graph.own_busy_ns:
         facts.append(
             Fact(
                 "floor_ns",
                 "device work alone",
-                min(step.graph.device_busy_ns, step.step_ns),
+                min(step.graph.own_busy_ns, step.step_ns),
                 "ns",
                 "The busiest device with no gaps: no host-side change can go below this.",
             )
         )
         limits = roofline(trace)
         if not isinstance(limits, str) and limits.ns:
-            least = step.graph.device_busy_ns * limits.least_ns / limits.ns
+            least = step.graph.own_busy_ns * limits.least_ns / limits.ns
             facts.append(
                 Fact(
                     "roofline_ns",
