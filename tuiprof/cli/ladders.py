@@ -307,7 +307,6 @@ def _left(progress: Progress) -> str:
 
 
 def _outcome(progress: Progress) -> str:
-    """Return how a trial ended, in words."""
     from tuiprof.model.units import format_ns
 
     trial = progress.trial

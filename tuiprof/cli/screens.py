@@ -166,7 +166,6 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
-    """Return columns and lines."""
     found = re.fullmatch(r"(\d+)x(\d+)", value)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (_LEAST[0] <= size[0] <= _MOST[0] and _LEAST[1] <= size[1] <= _MOST[1]):

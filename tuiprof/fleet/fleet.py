@@ -381,23 +381,14 @@ _COMPARED: Final[dict[str, tuple[str, Kind, float, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of one rank that differs from the others.
-
-    Attributes:
-        rank: The rank.
-        column: The figure.
-        noun: What it counts.
-        kind: Its unit.
-        own: Its value.
-        others: The median of all ranks.
-    """
+    """One figure of one rank that differs from the others."""
 
     rank: int
-    column: str
-    noun: str
-    kind: Kind
-    own: float
-    others: float
+    column: str  # the figure
+    noun: str  # what it counts
+    kind: Kind  # its unit
+    own: float  # its value
+    others: float  # the median of all ranks
 
     @property
     def words(self) -> str:

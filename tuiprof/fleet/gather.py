@@ -38,19 +38,12 @@ _BATCHES_PER_WORKER: Final = 4
 
 
 class File(msgspec.Struct, frozen=True):
-    """One file to summarise.
+    """One file to summarise."""
 
-    Attributes:
-        number: Its number in the gathered list.
-        path: Its path, valid on the worker too.
-        rank: Its rank.
-        size: Bytes on disk.
-    """
-
-    number: int
-    path: str
+    number: int  # its number in the gathered list
+    path: str  # its path, valid on the worker too
     rank: int
-    size: int
+    size: int  # bytes on disk
 
 
 Batch = tuple[File, ...]
@@ -89,21 +82,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of gathering.
+    """Progress of gathering."""
 
-    Attributes:
-        files: Completed files.
-        files_in_all: Total number of files.
-        bytes: Size of the completed files on disk.
-        bytes_in_all: Total size of all files.
-        failed: Files that cannot be read.
-    """
-
-    files: int
-    files_in_all: int
-    bytes: int
-    bytes_in_all: int
-    failed: int
+    files: int  # completed files
+    files_in_all: int  # total number of files
+    bytes: int  # size of the completed files on disk
+    bytes_in_all: int  # total size of all files
+    failed: int  # files that cannot be read
 
 
 def gather(

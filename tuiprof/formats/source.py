@@ -92,17 +92,13 @@ class Source:
 
 
 class Stream:
-    """The decompressed bytes of a source, in order.
-
-    Attributes:
-        at: Number of bytes read so far.
-    """
+    """The decompressed bytes of a source, in order."""
 
     def __init__(self, source: Source, file: IO[bytes], content: IO[bytes]) -> None:
         self._source = source
         self._file = file
         self._content = content
-        self.at = 0
+        self.at = 0  # number of bytes read so far
 
     @property
     def consumed(self) -> int:

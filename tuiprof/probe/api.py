@@ -18,8 +18,6 @@ _runtime: Any = _UNKNOWN
 
 
 class _Nothing:
-    """A context manager that does nothing."""
-
     __slots__ = ()
 
     def __enter__(self) -> None:

@@ -547,7 +547,6 @@ class Steps:
         return False
 
     def _warn(self, text: str) -> None:
-        """Record a warning, once."""
         if text not in self._said:
             self._said.add(text)
             self.out.append((NOTE, monotonic_ns(), "warn", text))

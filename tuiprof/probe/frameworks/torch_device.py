@@ -33,12 +33,7 @@ _MOST_POOLED = 64
 
 
 class TorchDevice:
-    """Device events of the steps, on the CUDA (or ROCm) device that is current at their ends.
-
-    Attributes:
-        cost_ns: Host time spent at the step boundaries so far, ns.
-        every: Every n-th step is timed.
-    """
+    """Device events of the steps, on the CUDA (or ROCm) device that is current at their ends."""
 
     def __init__(self, runtime: Runtime, torch: Any) -> None:
         self._hook = runtime.hook("torch.cuda.Event")
@@ -54,8 +49,8 @@ class TorchDevice:
         )
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-        self.cost_ns = 0
-        self.every = 1
+        self.cost_ns = 0  # host time spent at the step boundaries so far, ns
+        self.every = 1  # every n-th step is timed
         self._told: set[int] = set()
         self._forget_events()
         self._forget_costs()
@@ -94,11 +89,7 @@ class TorchDevice:
         self.every = 1
 
     def boundary(self, n: int) -> int:
-        """Record the end of a step and read the events that have completed.
-
-        Returns:
-            The next step whose end is wanted.
-        """
+        """Record the end of a step, read the events that completed, and return the next step whose end is wanted."""
         cuda = self._cuda
         if not self._hook.on:
             return 1 << 62

@@ -127,18 +127,12 @@ class Live:
 
 
 class _Rest:
-    """Reads a whole session in a thread, in pieces, so that the screen stays responsive.
-
-    Attributes:
-        live: The target; owned by the thread until :attr:`done`.
-        done: All of it is read.
-        share: How much of it is read, 0 to 1.
-    """
+    """Reads a whole session in a thread, in pieces, so that the screen stays responsive."""
 
     def __init__(self, session: Session) -> None:
-        self.live = Live(session)
-        self.done = False
-        self.share = 0.0
+        self.live = Live(session)  # the target; owned by the thread until :attr:`done`
+        self.done = False  # all of it is read
+        self.share = 0.0  # how much of it is read, 0 to 1
         self._total = sum(_size(log.path) for log in session.logs())
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)

@@ -45,21 +45,14 @@ class Batch:
 
 
 class LogFile:
-    """One log file, read as it grows.
-
-    Attributes:
-        writer: Name of its writer.
-        malformed: Lines that are no JSON record (a truncated line, damage).
-        unknown: Lines of a type that this version does not know.
-        unreadable: Why it cannot be read; empty = readable.
-    """
+    """One log file, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.writer = path.stem
-        self.malformed = 0
-        self.unknown = 0
-        self.unreadable = ""
+        self.writer = path.stem  # name of its writer
+        self.malformed = 0  # lines that are no JSON record (a truncated line, damage)
+        self.unknown = 0  # lines of a type that this version does not know
+        self.unreadable = ""  # why it cannot be read; empty = readable
         self._file: BinaryIO | None = None
         self._position = 0  # of the first byte not yet decoded
         self._partial = b""
@@ -75,11 +68,7 @@ class LogFile:
             return 0
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
-        """Decode what was appended since, at most ``max_bytes`` of it.
-
-        Returns:
-            The whole lines among it; empty when there is nothing new.
-        """
+        """Decode at most ``max_bytes`` of what was appended since; return the whole lines among it."""
         if self._file is None:
             try:
                 self._file = open_regular(self.path)
@@ -102,10 +91,8 @@ class LogFile:
         return self._decode(block[:cut]) if cut else []
 
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
-        """Skip all but the end, for a first frame of a huge log; call before reading.
-
-        Returns:
-            The first line (the head), which is needed to interpret the rest.
+        """Skip all but the end before reading, for a first frame of a huge log; return the first line (the head),
+        needed for the rest.
         """
         if self.behind <= keep_bytes + BLOCK:
             return []
@@ -121,11 +108,7 @@ class LogFile:
         return self._decode(first)
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
-        """Skip records long before a moment; call before reading.
-
-        Returns:
-            The first line (the head), if something was skipped.
-        """
+        """Skip records long before a moment, before reading; return the head (first line) if some were skipped."""
         first = self.position_of(at) - keep_bytes
         if first <= BLOCK:
             return []
@@ -304,7 +287,6 @@ class LogReader:
             file.close()
 
     def _find(self) -> None:
-        """Start following files that have appeared."""
         for log in self.session.logs():
             if log.writer not in self._files:
                 file = self._files[log.writer] = LogFile(log.path)

@@ -161,21 +161,14 @@ _FIRST_STEPS_NS: Final = 12_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One step of the tour.
+    """One step of the tour."""
 
-    Attributes:
-        title: What it is about.
-        words: What is seen there, and the keys to try.
-        go: Brings the dashboard there.
-    """
-
-    title: str
-    words: str
-    go: Callable[[TuiprofApp], None]
+    title: str  # what it is about
+    words: str  # what is seen there, and the keys to try
+    go: Callable[[TuiprofApp], None]  # brings the dashboard there
 
 
 def _library(app: TuiprofApp) -> None:
-    """Return to the first screen."""
     while len(app.screen_stack) > 1:
         app.pop_screen()
 
@@ -324,14 +317,10 @@ class TourCard(Static, can_focus=True):
 
 
 class Tour:
-    """Drives the screens from step to step.
-
-    Attributes:
-        index: Index of the step shown.
-    """
+    """Drives the screens from step to step."""
 
     def __init__(self, app: TuiprofApp) -> None:
-        self.index = 0
+        self.index = 0  # index of the step shown
         self._app = app
 
     def begin(self) -> None:

@@ -127,17 +127,11 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @dataclass
     class Done(Message):
-        """The file is written, or could not be.
+        """The file is written, or could not be."""
 
-        Attributes:
-            path: Where.
-            problem: Why it could not be written; empty = it is.
-            exists: Whether that is because there is a file of this name.
-        """
-
-        path: Path
-        problem: str
-        exists: bool
+        path: Path  # where
+        problem: str  # why it could not be written; empty = it is
+        exists: bool  # whether that is because there is a file of this name
 
     def __init__(
         self,

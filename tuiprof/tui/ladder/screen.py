@@ -45,17 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LadderWish:
-    """How the user wants it measured.
+    """How the user wants it measured."""
 
-    Attributes:
-        preset: Name of a preset, or ``fit``.
-        rounds: Timing trials a variant.
-        steps: Steps a trial; None = the preset's.
-    """
-
-    preset: str = "fit"
-    rounds: int = 5
-    steps: int | None = None
+    preset: str = "fit"  # name of a preset, or ``fit``
+    rounds: int = 5  # timing trials a variant
+    steps: int | None = None  # steps a trial; None = the preset's
 
 
 class LadderForm(Form[LadderWish], inherit_bindings=False):
@@ -365,7 +359,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
     def _begin(self, wish: LadderWish) -> None:
-        """Plan the ladder and make its folder."""
         try:
             meta: LadderMeta = self._shelf.planned(rounds=wish.rounds, preset=wish.preset, steps=wish.steps)
             folder = self._shelf.begin(meta).path

@@ -443,7 +443,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _run(self, wish: RunWish) -> None:
-        """Start a command."""
         self._start(lambda: self.library.run(wish.argv, wish.cwd, wish.capture, stack=wish.stack))
 
     def action_python(self) -> None:

@@ -39,11 +39,7 @@ _KEEP_LINES: Final = 2000
 
 
 class OutputPane(Lines, can_focus=True):
-    """Standard output and standard error together, in the order in which they arrive here.
-
-    Attributes:
-        following: The newest line is at the bottom and stays there.
-    """
+    """Standard output and standard error together, in the order in which they arrive here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _output("up,k", "scroll(-1)", "up", "One line up", id="output.up", show=False),
@@ -64,7 +60,7 @@ class OutputPane(Lines, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
         super().__init__(id=id)
-        self.following = True
+        self.following = True  # the newest line is at the bottom and stays there
         self._lines: list[tuple[str, str]] = []
         self._unfinished: list[tuple[str, str]] = []
         self._readers: list[tuple[OutputReader, str]] = []

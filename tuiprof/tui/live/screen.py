@@ -66,14 +66,7 @@ _HOSTS_S: Final = 600.0
 
 
 class LiveScreen(Screen[None], inherit_bindings=False):
-    """One session, followed as it is written or, with ``replay_speed``, replayed from its beginning.
-
-    Attributes:
-        moment: What of the run is shown.
-        captures: What was and will be captured.
-        figures: Statistics, phases and alerts of the shown state.
-        runs: Other active runs.
-    """
+    """One session, followed as it is written or, with ``replay_speed``, replayed from its beginning."""
 
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,10 +170,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
-        self.moment = Moment(session, replay_speed=replay_speed)
-        self.captures = RunCaptures(self.moment)
-        self.figures = Figures(self.moment)
-        self.runs = OtherRuns(session)
+        self.moment = Moment(session, replay_speed=replay_speed)  # what of the run is shown
+        self.captures = RunCaptures(self.moment)  # what was and will be captured
+        self.figures = Figures(self.moment)  # statistics, phases and alerts of the shown state
+        self.runs = OtherRuns(session)  # other active runs
         self._overhead = Overhead(self.moment)
         self._verdict = Verdict(
             self.moment,

@@ -28,15 +28,10 @@ _BAR = 40
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of opening.
+    """Progress of opening."""
 
-    Attributes:
-        done: Bytes of the file read.
-        total: Bytes of the file; 0 = not known.
-    """
-
-    done: int
-    total: int
+    done: int  # bytes of the file read
+    total: int  # bytes of the file; 0 = not known
 
     @property
     def share(self) -> float:

@@ -93,21 +93,16 @@ TERMINAL_KEYS: Final = (
 
 
 class TerminalApp(App[int], inherit_bindings=False):
-    """Terminal handling of the application; :data:`TERMINAL_KEYS` are its keys.
-
-    Attributes:
-        terminal: What the terminal can show.
-        go: The way to other screens.
-        farewell: Printed once the terminal is the user's again, for example how to come back to a run.
-    """
+    """Terminal handling of the application; :data:`TERMINAL_KEYS` are its keys."""
 
     start: Start
-    go: Navigation
+    go: Navigation  # the way to other screens
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        #: Printed once the terminal is the user's again, for example how to come back to a run.
         self.farewell = ""
-        self.terminal = this_terminal()
+        self.terminal = this_terminal()  # what the terminal can show
         self._drawn_size: Size | None = None
 
     def get_driver_class(self) -> type[Driver]:
