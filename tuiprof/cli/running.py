@@ -9,13 +9,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tuiprof.cli.answering import page
 from tuiprof.cli.options import Invocation, complete_scenarios, together
+from tuiprof.cli.reading import session_reports
 from tuiprof.cli.targets import open_screen, say
+from tuiprof.errors import TuiprofError
 from tuiprof.system import own_process
 
 if TYPE_CHECKING:
@@ -152,7 +156,6 @@ def _watch_inline(session: Session) -> int | None:
     if outcome == "left":
         say(farewell(session))
         return 0
-    from dataclasses import replace
 
     from tuiprof.comparison.headline import ask
     from tuiprof.report import render_all
@@ -193,11 +196,6 @@ def record(
     For a multi-host run (torchrun --nnodes, srun), record on every host; sessions in a shared folder, or gathered
     by `tuiprof collect`, are shown as one run.
     """
-    from dataclasses import replace
-
-    from tuiprof.cli.answering import page
-    from tuiprof.cli.reading import session_reports
-    from tuiprof.errors import TuiprofError
     from tuiprof.report import render_all, stdout_style
     from tuiprof.report.sanitize import sanitize_lines
     from tuiprof.session.run.launch import start
@@ -256,8 +254,6 @@ def launch_spec(
         UsageError: The options for captures contradict each other or cannot be read.
         UsageProblem: There is no such scenario or variant, or ``--capture`` cannot be read.
     """
-    from dataclasses import replace
-
     from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, step_environment
 
     if no_capture:
@@ -315,8 +311,6 @@ def _scenario_spec(
     *,
     may_be_earlier: bool,
 ) -> LaunchSpec:
-    from dataclasses import replace
-
     from tuiprof.ladder import scenarios
     from tuiprof.session.run.launch import in_time
     from tuiprof.session.store.meta import Scenario

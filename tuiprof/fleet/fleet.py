@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
+from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Held, Ints, Job, Meetings
@@ -362,8 +363,6 @@ class Fleet:
 
     def name(self, key: int) -> str:
         """Return the text of a name."""
-        from tuiprof.analyses.shared.kernel_names import short_name
-
         return short_name(self._names.get(key, "?"))
 
     @cached_property

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from tuiprof import __version__
-from tuiprof.system.own_process import on_hang_up
+from tuiprof.system.own_process import available_bytes, cores, on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -305,8 +305,6 @@ def affordable(largest_bytes: int) -> int:
     Args:
         largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
     """
-    from tuiprof.system.own_process import available_bytes, cores
-
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))
 

@@ -7,6 +7,7 @@ A summary of one file takes at most :data:`MOST_BYTES`, whatever the size of the
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -202,7 +203,6 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 def encode(summary: Summary) -> bytes:
     """Return a summary as bytes, for a cache or another machine."""
-    import io
 
     def ipc(frame: pl.DataFrame) -> bytes:
         out = io.BytesIO()

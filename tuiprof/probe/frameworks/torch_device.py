@@ -57,7 +57,7 @@ class TorchDevice:
 
     def _forget_events(self) -> None:
         self._pool: list[Any] = []
-        self._initialized = False
+        self.is_used = False  # whether the script uses the device
         # step, its first event, its last event, the stream, whether the last one begins the next step, `every` then
         self._pending: deque[tuple[int, Any, Any, Any, bool, int]] = deque()
         self._last: Any = None
@@ -93,10 +93,10 @@ class TorchDevice:
         cuda = self._cuda
         if not self._hook.on:
             return 1 << 62
-        if not self._initialized:
+        if not self.is_used:
             if not cuda.is_initialized():
                 return n + 8
-            self._initialized = True
+            self.is_used = True
         began = monotonic_ns()
         try:
             self._look_around()
@@ -151,11 +151,6 @@ class TorchDevice:
     def _captures(self) -> bool:
         """Whether a graph is being captured on the current stream; the default stream cannot, and is not asked."""
         return self._stream_id != 0 and self._capturing is not None and self._capturing()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the script uses the device."""
-        return self._initialized
 
     def captures_graph(self) -> bool:
         """Whether a graph is being captured on the current stream, which any profiler would end."""

@@ -54,7 +54,7 @@ class LogFile:
         self.unknown = 0  # lines of a type that this version does not know
         self.unreadable = ""  # why it cannot be read; empty = readable
         self._file: BinaryIO | None = None
-        self._position = 0  # of the first byte not yet decoded
+        self.position = 0  # of the first byte not yet decoded
         self._partial = b""
 
     @property
@@ -63,7 +63,7 @@ class LogFile:
         if self.unreadable:
             return 0
         try:
-            return max(0, self.path.stat().st_size - self._position - len(self._partial))
+            return max(0, self.path.stat().st_size - self.position - len(self._partial))
         except OSError:
             return 0
 
@@ -76,16 +76,16 @@ class LogFile:
                 self.unreadable = error.strerror or str(error)
                 return []
             self.unreadable = ""
-            self._file.seek(self._position)
+            self._file.seek(self.position)
         block = self._partial + read_at_most(self._file, max_bytes)
         cut = block.rfind(b"\n") + 1
         self._partial = block[cut:]
-        self._position += cut
+        self.position += cut
         if len(self._partial) > LONGEST_LINE:
-            self._position += len(self._partial)
+            self.position += len(self._partial)
             if not self._partial.strip(b"\0"):  # a hole may be much larger than the disk
-                self._position = _data_after(self.path, self._position)
-                self._file.seek(self._position)
+                self.position = _data_after(self.path, self.position)
+                self._file.seek(self.position)
             self._partial = b""
             self.malformed += 1
         return self._decode(block[:cut]) if cut else []
@@ -101,7 +101,7 @@ class LogFile:
                 first = file.readline(LONGEST_LINE)
                 file.seek(-keep_bytes, 2)
                 file.readline()  # the partial line at the cut
-                self._position = file.tell()
+                self.position = file.tell()
         except OSError as error:
             self.unreadable = error.strerror or str(error)
             return []
@@ -116,7 +116,7 @@ class LogFile:
             head = file.readline(LONGEST_LINE)
             file.seek(first)
             file.readline()  # the partial line at the cut
-            self._position = file.tell()
+            self.position = file.tell()
         return self._decode(head)
 
     def position_of(self, at: int) -> int:
@@ -146,11 +146,6 @@ class LogFile:
                 else:
                     low = middle
         return low
-
-    @property
-    def position(self) -> int:
-        """Bytes from the beginning to the first that is not yet decoded."""
-        return self._position
 
     def close(self) -> None:
         """Close the file."""

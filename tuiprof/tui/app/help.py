@@ -7,17 +7,20 @@ once, on the first start; where that is noted lies in the user's state folder. `
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import platformdirs
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
@@ -135,10 +138,7 @@ def all_binding_ids() -> set[str]:
 
 def all_bindings() -> Iterator[Binding]:
     """Yield every binding of every screen and widget of tuiprof."""
-    import importlib
     import pkgutil
-
-    from textual.dom import DOMNode
 
     import tuiprof.tui
 
@@ -363,8 +363,6 @@ def _without_card(screen: Screen[object]) -> None:
 
 def seen_path() -> Path:
     """Return the file that notes that the tour was shown."""
-    import platformdirs
-
     return Path(platformdirs.user_state_dir("tuiprof", appauthor=False)) / "tour-shown"
 
 

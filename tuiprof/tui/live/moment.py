@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.folders import Session, Summary, list_sessions
+from tuiprof.session.store.folders import Session, Summary, list_sessions, session_dirs, summary_of
 from tuiprof.session.store.meta import store_viewing
 from tuiprof.session.store.output import trouble
 from tuiprof.system import process
@@ -386,7 +386,6 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
     None = there is none, or this is one.
     """
     from tuiprof.ladder.scenarios import ladders
-    from tuiprof.session.store.folders import summary_of
 
     scenario = session.meta.scenario
     if scenario is None:
@@ -411,8 +410,6 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
 
 def newest_first(root: Path) -> list[Session]:
     """Return the readable sessions of a folder, the newest first."""
-    from tuiprof.session.store.folders import session_dirs
-
     found = []
     for path in session_dirs(root):
         try:

@@ -19,7 +19,7 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.step_source import counted, likely
+from tuiprof.session.live.step_source import activity, counted, likely
 from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.live import view as live_view
@@ -374,15 +374,12 @@ _ASK_AGAIN_NS: Final = 1_000_000_000
 
 
 class RunPanes(Vertical):
-    """The state of the run on top, its figures below, the verdict at the bottom.
-
-    Attributes:
-        baseline: Name of the variant to compare with and its median step time in ns; None = none is known.
-    """
+    """The state of the run on top, its figures below, the verdict at the bottom."""
 
     def __init__(self, moment: Moment, figures: Figures, verdict: Verdict) -> None:
         super().__init__()
         self._moment, self._figures, self._verdict = moment, figures, verdict
+        #: Name of the variant to compare with and its median step time in ns; None = none is known.
         self.baseline: tuple[str, float] | None = None
         self._least = 0
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
@@ -434,8 +431,6 @@ class RunPanes(Vertical):
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or it has made one."""
-        from tuiprof.session.live.step_source import activity
-
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):
             return ""

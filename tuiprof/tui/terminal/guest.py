@@ -26,7 +26,7 @@ from tuiprof.system.own_process import GRACE_S, exit_within, on_hang_up
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone
+from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone, squeezing
 
 
 class Navigation(Protocol):
@@ -107,8 +107,6 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the terminal driver, which minimizes output; a browser page has its own driver."""
-        from tuiprof.tui.terminal.output import squeezing
-
         driver = super().get_driver_class()
         return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
 
