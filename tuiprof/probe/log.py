@@ -244,11 +244,7 @@ class Log:
         self._thread.start()
 
     def pause(self) -> bool:
-        """Stop the thread, for example before a fork.
-
-        Returns:
-            Whether it was running.
-        """
+        """Stop the thread, for example before a fork; return whether it was running."""
         thread, self._thread = self._thread, None
         if thread is None or thread.is_current:
             return False
@@ -258,7 +254,6 @@ class Log:
         return True
 
     def _run(self) -> None:
-        """Flush until told to stop."""
         while not self._stop:
             self._wake.wait(FLUSH_S)
             if not self._stop:

@@ -294,12 +294,7 @@ class _Complete:
 
 
 class _Chunk:
-    """A chunk with the positions of its events and of their keys.
-
-    Attributes:
-        starts: Where the brace of each event stands.
-        stops: Where its last brace stands.
-    """
+    """A chunk with the positions of its events and of their keys."""
 
     def __init__(self, text: Text) -> None:
         self.text, characters = text, text.characters
@@ -307,8 +302,8 @@ class _Chunk:
         braces = true_at(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
         first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
-        self.starts = braces[first]
-        self.stops = np.append(self.starts[1:] - 5, end - 1)
+        self.starts = braces[first]  # where the brace of each event stands
+        self.stops = np.append(self.starts[1:] - 5, end - 1)  # where its last brace stands
         self._objects = np.diff(first, append=len(braces))
         keys = true_at((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each

@@ -380,7 +380,6 @@ class Models:
         setattr(kind, name, method)
 
     def _time_saving(self) -> None:
-        """Record the time of ``torch.save``."""
         original = self._torch.save
         note, clock, ident = self._steps.marks.append, monotonic_ns, get_ident
 

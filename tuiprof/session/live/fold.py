@@ -56,27 +56,20 @@ _LEVELS: Final = ("info", "warn", "bad")
 class DeviceHistory:
     """The readings of one device: the last :data:`KEEP_READINGS` whole, all of them in overview.
 
-    Attributes:
-        key: Key of the device: ``host``, ``gpu0``, …
-        rows: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
-        overview: Each figure over the whole run.
-        last: The newest value of each figure.
-        text: The newest reading of each text figure, e.g. ``throttle``.
-        peak: Highest value of each figure so far.
-
     Args:
         key: Its key.
         cores: Keep a figure of each core as well: a host may have hundreds.
     """
 
     def __init__(self, key: str, *, cores: bool = True) -> None:
-        self.key = key
+        self.key = key  # key of the device: ``host``, ``gpu0``, …
         self._cores = cores
+        #: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
         self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
-        self.overview: dict[str, Overview] = {}
-        self.last: dict[str, float] = {}
-        self.text: dict[str, str] = {}
-        self.peak: dict[str, float] = {}
+        self.overview: dict[str, Overview] = {}  # each figure over the whole run
+        self.last: dict[str, float] = {}  # the newest value of each figure
+        self.text: dict[str, str] = {}  # the newest reading of each text figure, e.g. ``throttle``
+        self.peak: dict[str, float] = {}  # highest value of each figure so far
 
     @property
     def t_ns(self) -> Ints:
@@ -293,11 +286,7 @@ class Fold:
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records, writer by writer (``LogReader.poll_batches()``).
-
-        Returns:
-            Whether anything changed.
-        """
+        """Take in records, writer by writer (``LogReader.poll_batches()``); return whether anything changed."""
         before = self.version
         for batch in batches:
             if batch.records:

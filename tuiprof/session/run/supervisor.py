@@ -213,11 +213,7 @@ NO_PROBE: Final = (
 
 
 def main(argv: list[str]) -> int:
-    """Run the supervisor.
-
-    Returns:
-        0 in the process that was started; the one it leaves behind never returns to a caller.
-    """
+    """Run the supervisor; return 0 in the process that was started (the one it leaves behind never returns)."""
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     if os.fork():
         return 0  # reaped by the launcher; the child belongs to init from now on
@@ -238,8 +234,6 @@ def _answer(reply: Reply) -> None:
 
 
 class _Run:
-    """One run of a script."""
-
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
         self._plan = plan
@@ -450,8 +444,6 @@ def head(session: Session) -> Head:
 
 
 def _name(item: object) -> str:
-    import psutil
-
     assert isinstance(item, psutil.Process)
     try:
         return str(item.name())

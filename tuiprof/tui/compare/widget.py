@@ -64,15 +64,12 @@ class TimelinePair(Vertical):
 
     Args:
         lanes: Lanes of both traces; None = there is nothing to show.
-
-    Attributes:
-        shift: How much later an instant of the second trace is than the one above it, ns.
     """
 
     def __init__(self, lanes: tuple[Lanes, Lanes] | None, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._lanes = lanes
-        self.shift = 0
+        self.shift = 0  # how much later an instant of the second trace is than the one above it, ns
 
     def compose(self) -> ComposeResult:
         """Before, after, and the line below."""

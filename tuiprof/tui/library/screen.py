@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.getters import app as getters_app
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -28,8 +29,6 @@ from tuiprof.tui.widgets.lines import Heading, Painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from textual.widgets import Input
 
     from tuiprof.session.store.folders import Session, Summary
     from tuiprof.tui.library.launch import LaunchWish, RunWish
@@ -443,7 +442,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _run(self, wish: RunWish) -> None:
-        """Start a command."""
         self._start(lambda: self.library.run(wish.argv, wish.cwd, wish.capture, stack=wish.stack))
 
     def action_python(self) -> None:
@@ -601,8 +599,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     async def action_filter(self) -> None:
         """Type what to look for."""
-        from textual.widgets import Input
-
         if not self.query("#filter"):
             field = Input(placeholder="filter", id="filter", compact=True)
             await self.query_one("#side").mount(field, before=0)

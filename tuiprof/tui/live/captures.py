@@ -227,11 +227,9 @@ class Verdict:
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [said for said in (lost_output(moment.session), short) if said]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return (
-                [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
-            )
+            return [*over, (glyphs.DOT, "dim"), *headline_row(headline)[1:]] if headline else over
         if headline is not None:
-            return headline_row(headline, fresh=False)
+            return headline_row(headline)
         if self._figures.alerts:
             return [] if tall else alert_row(self._figures.alerts, width)
         if stats.count:
@@ -245,7 +243,7 @@ class Verdict:
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
             if newest.state == "written" and newest.id not in captures.seen:
-                return headline_row(headline, fresh=True) if headline else capture_row(newest)
+                return headline_row(headline) if headline else capture_row(newest)
             if newest.state in ("armed", "started") and moment.running:
                 return capture_row(newest)
             if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:
