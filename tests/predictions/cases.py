@@ -233,6 +233,32 @@ def adamw(model: nn.Module, **how: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} | how))
 
 
+def trained(
+    model: nn.Module,
+    loss_of: Callable[[], torch.Tensor],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    autocast: bool = True,
+    dtype: torch.dtype = BF16,
+    after: Callable[[torch.Tensor], object] = lambda loss: None,
+    last: Callable[[], object] = lambda: None,
+    device: str = "cuda",
+) -> Step:
+    """Train a model: ``after`` runs between backward and optimizer, ``last`` at the end of the step."""
+    optimizer = optimizer or adamw(model)
+
+    def step() -> None:
+        with torch.autocast(device, dtype=dtype, enabled=autocast):
+            loss = loss_of()
+        loss.backward()
+        after(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        last()
+
+    return step
+
+
 def words(batch: int, length: int, count: int = 8192) -> torch.Tensor:
     return torch.randint(count, (batch, length + 1), device="cuda")
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50
+from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50, trained
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,9 @@ def parallel(model: nn.Module, **how: Any) -> DistributedDataParallel:
     return DistributedDataParallel(model, device_ids=ids, **how)
 
 
-def averaged(
-    model: nn.Module,
-    loss_of: Callable[[], torch.Tensor],
-    *,
-    before: Callable[[torch.Tensor], object] = lambda loss: None,
-) -> Step:
-    """Train a model: ``before`` runs between backward and optimizer."""
-    optimizer = adamw(model)
-
-    def step() -> None:
-        with torch.autocast(here().type, dtype=BF16):
-            loss = loss_of()
-        loss.backward()
-        before(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
+def averaged(model: nn.Module, loss_of: Callable[[], torch.Tensor], **how: Any) -> Step:
+    """Train a model on the device of this process; the options are those of :func:`trained`."""
+    return trained(model, loss_of, device=here().type, **how)
 
 
 def decoder(layers: int, width: int) -> nn.Module:
@@ -161,7 +146,7 @@ def _(bad: bool) -> Step:
         else:
             total.add_(mean)
 
-    return averaged(model, lambda: guessed(model, x), before=note)
+    return averaged(model, lambda: guessed(model, x), after=note)
 
 
 @rank_case(
@@ -285,7 +270,7 @@ def _(bad: bool) -> Step:
         else:
             total.add_(figures)
 
-    return averaged(model, lambda: guessed(model, x), before=note)
+    return averaged(model, lambda: guessed(model, x), after=note)
 
 
 @rank_case(

@@ -17,10 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Decoder, Step, case
+from tests.predictions.cases import BF16, Decoder, Step, case, trained
 from tests.predictions.device_cases import jax_case
 from tests.predictions.fresh_cases import repeated
-from tests.predictions.other_cases import trained
 from tests.predictions.rank_cases import sized
 
 # -- diffusion, attacks and optimizers ----------------------------------------------------------------------

@@ -315,6 +315,7 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         UsageProblem: There is no such run.
     """
     from tuiprof.fleet.gather import File
+    from tuiprof.system.files import size_of
 
     found: list[tuple[Path, int, int]] = []
     for target in targets:
@@ -327,7 +328,7 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         say("tuiprof: several files have the same rank: they are numbered in the order given")
         found = [(path, number, size) for number, (path, _, size) in enumerate(found)]
     return [
-        File(number, str(path.absolute()), rank, size or _size(path))
+        File(number, str(path.absolute()), rank, size or size_of(path))
         for number, (path, rank, size) in enumerate(found)
     ]
 
@@ -336,13 +337,6 @@ def _trace_folders(session: Session) -> list[Path]:
     """Return where the traces of a session lie: of a run of several hosts, those of each that has some."""
     folders = [part.path / "traces" for part in session.parts if part.traces()]
     return folders or [session.path / "traces"]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def gathered(

@@ -383,9 +383,6 @@ class Collector:
         name: Name of the run; empty = the newest on each host.
         every_s: Pause between two copies, s.
         once: Copy the current state and return.
-
-    Attributes:
-        copies: What is collected, by host.
     """
 
     def __init__(
@@ -402,6 +399,7 @@ class Collector:
         self._name, self._every_s, self._once = name, every_s, once
         self._stopped = threading.Event()
         self.error: TuiprofError | None = None
+        #: What is collected, by host.
         self.copies: dict[str, list[Copy]] = {remote.host: [] for remote in remotes}
 
     def run(self) -> None:

@@ -30,6 +30,14 @@ def typed_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def size_of(path: Path) -> int:
+    """Return the size of a file, bytes; 0 = it was deleted in the meantime."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 

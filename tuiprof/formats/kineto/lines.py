@@ -55,16 +55,12 @@ MOST_DIGITS = 18
 
 
 class Text:
-    """A text of at least 128 bytes that can be read at many positions at once.
-
-    Attributes:
-        characters: Its bytes.
-        words: The eight bytes that begin at each of its bytes.
-    """
+    """A text of at least 128 bytes that can be read at many positions at once."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.characters = np.frombuffer(data, dtype=np.uint8)
+        self.characters = np.frombuffer(data, dtype=np.uint8)  # its bytes
+        #: The eight bytes that begin at each of its bytes.
         self.words: Words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
 
     def three_before(self, at: Ints) -> npt.NDArray[np.uint32]:

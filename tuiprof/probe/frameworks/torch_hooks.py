@@ -465,13 +465,10 @@ def install_loader(runtime: Runtime, module: Any) -> None:
 
 
 class _Workers:
-    """Time of loader workers to stop, and to restart.
-
-    Attributes:
-        fresh: The iterator whose workers were started again and have made no batch yet; None = there is none.
-    """
+    """Time of loader workers to stop, and to restart."""
 
     def __init__(self, runtime: Runtime, iterator_class: Any) -> None:
+        #: The iterator whose workers were started again and have made no batch yet; None = there is none.
         self.fresh: Any = None
         self._steps = runtime.steps
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()

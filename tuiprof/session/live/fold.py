@@ -221,34 +221,25 @@ class Fold:
 
     Args:
         clock: Session time (``LogReader.clock``).
-
-    Attributes:
-        version: Incremented with every change, so that a screen knows when to redraw.
-        writers: State of each writer by name.
-        devices: Telemetry by device key, in order of appearance.
-        captures: Capture requests by id.
-        notes: The last :data:`KEEP_NOTES` notes, in order of session time.
-        stacks: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
-        troubles: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
-        now_ns: Session time of the newest record.
-        records: Number of records so far.
-        printed: Bytes of standard output and of standard error at the newest record with them; None = none.
-        problems: Log lines that could not be read, one sentence per file.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.version = 0
-        self.writers: dict[str, WriterState] = {}
-        self.devices: dict[str, DeviceHistory] = {}
-        self.captures: dict[str, CaptureState] = {}
+        self.version = 0  # incremented with every change, so that a screen knows when to redraw
+        self.writers: dict[str, WriterState] = {}  # state of each writer by name
+        self.devices: dict[str, DeviceHistory] = {}  # telemetry by device key, in order of appearance
+        self.captures: dict[str, CaptureState] = {}  # capture requests by id
+        #: The last :data:`KEEP_NOTES` notes, in order of session time.
         self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
+        #: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
         self.stacks: dict[str, StacksState] = {}
+        #: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
         self.troubles: list[Trouble] = []
-        self.now_ns = 0
-        self.records = 0
+        self.now_ns = 0  # session time of the newest record
+        self.records = 0  # number of records so far
+        #: Bytes of standard output and of standard error at the newest record with them; None = none.
         self.printed: tuple[int, int] | None = None
-        self.problems: list[str] = []
+        self.problems: list[str] = []  # log lines that could not be read, one sentence per file
 
     @property
     def ranks(self) -> list[WriterState]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
 from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
-from tuiprof.system.files import read_end
+from tuiprof.system.files import read_end, size_of
 from tuiprof.system.process import Processes, alive
 
 #: Bytes per background read, and the pause after each.
@@ -64,7 +63,9 @@ class Live:
         self.session = session
         self.reader = LogReader(session, tail_bytes)
         self.fold = Fold(self.reader.clock)  # the state to draw
-        huge = tail_bytes is not None and any(_size(log.path) > tail_bytes + BLOCK for log in session.logs())
+        huge = tail_bytes is not None and any(
+            size_of(log.path) > tail_bytes + BLOCK for log in session.logs()
+        )
         self._rest = _Rest(session) if huge else None
         self._processes: Processes | None = None
         self.processes()
@@ -128,7 +129,7 @@ class _Rest:
         self.live = Live(session)  # the target; owned by the thread until :attr:`done`
         self.done = False  # all of it is read
         self.share = 0.0  # how much of it is read, 0 to 1
-        self._total = sum(_size(log.path) for log in session.logs())
+        self._total = sum(size_of(log.path) for log in session.logs())
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
         self._thread.start()
@@ -148,13 +149,6 @@ class _Rest:
             if self._stopped.wait(_BREATH_S):
                 return
         self.done = True
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # deleted in the meantime
-        return 0
 
 
 def read_fold(session: Session) -> Fold:

@@ -85,22 +85,13 @@ class StepSeries:
 
     Figures never include captured steps, and if a capture has slowed later steps down (:attr:`slowdown`), they never
     mix steps before and after it: :meth:`comparable` selects the steps that count.
-
-    Attributes:
-        rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``:
-            rare evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns``
-            (device time, -1 = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in
-            this step) and one ``v:<name>`` a metric (NaN = not given).
-        overview: Step times of the whole run, ns.
-        metrics: Each metric over the whole run.
-        phases: Names of the phases seen, in order of appearance.
-        captured: Steps that ran under the profiler.
-        device_every: Every n-th step is timed on the device at present; the others have no device time.
-        longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
-        dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
     """
 
     def __init__(self, keep: int = KEEP_STEPS) -> None:
+        #: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``: rare
+        #: evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns`` (device time, -1
+        #: = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in this step) and one ``v:<name>``
+        #: a metric (NaN = not given).
         self.rows = Series(
             keep,
             {
@@ -113,13 +104,15 @@ class StepSeries:
                 "captured": (np.bool_, False),
             },
         )
-        self.overview = Overview()
-        self.metrics: dict[str, Overview] = {}
-        self.phases: list[str] = []
-        self.captured = 0
+        self.overview = Overview()  # step times of the whole run, ns
+        self.metrics: dict[str, Overview] = {}  # each metric over the whole run
+        self.phases: list[str] = []  # names of the phases seen, in order of appearance
+        self.captured = 0  # steps that ran under the profiler
+        #: Every n-th step is timed on the device at present; the others have no device time.
         self.device_every = 1
+        #: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
         self.longest: tuple[int, int, int] | None = None
-        self.dropped_names: set[str] = set()
+        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MOST_NAMES`, not kept
         self._histogram = Histogram()  # of uncaptured steps, as is the next
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # how many steps have had each of these

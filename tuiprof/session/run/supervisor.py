@@ -82,14 +82,12 @@ class Family:
         leader: The script's process, leader of its process group.
         helper: Returns the child of this process that does not belong to the script and has its own group; None = none
             now.
-
-    Attributes:
-        exit: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
     """
 
     def __init__(self, leader: int, helper: Callable[[], int | None] = lambda: None) -> None:
         self.leader = leader
         self._helper = helper
+        #: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
         self.exit: int | None = None
 
     def reap(self, *, strays: bool) -> None:

@@ -120,12 +120,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     """Items to run, watch, replay and read.
 
     What only an action needs is imported in it: the first picture comes before.
-
-    Attributes:
-        library: Finds the items.
-        panes: Draw the items.
-        marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
-        deleted: Present and original folders of each deleted run, latest last.
     """
 
     app = getters_app(TerminalApp)
@@ -187,9 +181,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)
-        self.panes = LibraryPanes()
+        self.library = Library(start.sessions, start.scenarios, start.python)  # finds the items
+        self.panes = LibraryPanes()  # draw the items
+        #: Paths of the sessions to compare, two at most, in the order in which they were marked.
         self.marked: list[str] = []
+        #: Present and original folders of each deleted run, latest last.
         self.deleted: list[list[tuple[Path, Path]]] = []
         self._shelf: Shelf | None = None  # None = not searched yet
         self._filter = ""

@@ -32,20 +32,15 @@ from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
 
 class RunCaptures:
-    """Past and pending captures of the shown run.
-
-    Attributes:
-        traces: Traces of the session.
-        armed: Triggers of automatic captures.
-        seen: Ids of the captures that were there when a trace was opened; they are not offered again.
-        requested: Id and time (monotonic s) of the capture requested here, until the script answers.
-    """
+    """Past and pending captures of the shown run."""
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self.traces: list[Path] = []
-        self.armed: list[TriggerRequest] = []
+        self.traces: list[Path] = []  # traces of the session
+        self.armed: list[TriggerRequest] = []  # triggers of automatic captures
+        #: Ids of the captures that were there when a trace was opened; they are not offered again.
         self.seen: set[str] = set()
+        #: Id and time (monotonic s) of the capture requested here, until the script answers.
         self.requested: tuple[str, float] | None = None
 
     @property

@@ -374,15 +374,12 @@ _ASK_AGAIN_NS: Final = 1_000_000_000
 
 
 class RunPanes(Vertical):
-    """The state of the run on top, its figures below, the verdict at the bottom.
-
-    Attributes:
-        baseline: Name of the variant to compare with and its median step time in ns; None = none is known.
-    """
+    """The state of the run on top, its figures below, the verdict at the bottom."""
 
     def __init__(self, moment: Moment, figures: Figures, verdict: Verdict) -> None:
         super().__init__()
         self._moment, self._figures, self._verdict = moment, figures, verdict
+        #: Name of the variant to compare with and its median step time in ns; None = none is known.
         self.baseline: tuple[str, float] | None = None
         self._least = 0
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS

@@ -168,15 +168,7 @@ def survey_if_small(trace: Trace) -> Survey | None:
 
 
 class TraceWork:
-    """The results of a trace view and the workers that fill them; posts to the view what is new.
-
-    Attributes:
-        results: The answers on the trace.
-        current: Name of the tab that is open: its analysis comes first.
-        part: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
-        trust: Trust line of the trace; None = not computed.
-        trust_is_complete: Whether it says what replaying the steps has shown, which comes later in a large trace.
-    """
+    """The results of a trace view and the workers that fill them; posts to the view what is new."""
 
     @dataclass(eq=False)
     class Sketched(Message):
@@ -222,10 +214,13 @@ class TraceWork:
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
-        self.results = found.results if found is not None else Results(trace)
-        self.current = self.results.names[0]
+        self.results = found.results if found is not None else Results(trace)  # the answers on the trace
+        self.current = self.results.names[0]  # name of the tab that is open: its analysis comes first
+        #: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
         self.part = part
+        #: Trust line of the trace; None = not computed.
         self.trust = found.trust if found is not None else None
+        #: Whether it says what replaying the steps has shown, which comes later in a large trace.
         self.trust_is_complete = found is not None
         self._other: Results | None = None
 
