@@ -1,4 +1,4 @@
-"""Advice rules, one file each: what was seen, where, what to write instead, and how the step would change.
+"""Advice: runs the rules, one file each, prices what they find by replaying the step, and reports the largest first.
 
 A module here defines ``RULE = AdviceRule(name=..., find=..., needs=...)`` and is discovered automatically. A rule
 reads the reports of the analyses that it needs, and the trace if they are not enough; it does no I/O and reads no

@@ -1,4 +1,4 @@
-"""The replayed step of a trace, computed once, and the page that begins with it."""
+"""The replayed step of a trace, computed once; what the profiler added to it, and the page that begins with it."""
 
 from __future__ import annotations
 

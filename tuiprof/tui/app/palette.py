@@ -27,6 +27,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import Shelf
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.spans import ago
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class TuiprofCommands(Provider):
                 there = partial(self._go_and_run, pane, binding.action)
                 text = f"{binding.description} — {binding.tooltip}"
                 yield Command(text, f"{keys} in {name_of(pane)}", there)
+        for bar in self.screen.query(TabBar):
+            for tab in bar.tabs:
+                open_tab = partial(bar.post_message, TabBar.Chosen(tab.name))
+                yield Command(f"tab {tab.title} — Open the tab {tab.title}", tab.key, open_tab)
         yield Command("theme — Choose colours: dark, light, Textual's own", "", self.app.action_change_theme)
 
     async def _go_and_run(self, pane: Widget, action: str) -> None:
