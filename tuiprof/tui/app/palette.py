@@ -138,9 +138,9 @@ class TuiprofCommands(Provider):
         room = min(_WIDTH, int(self.app.size.width * 0.96)) - _FRAME
         left = max(room - cell_len(command.remark) - 2, 8)
         text = command.text if cell_len(command.text) <= left else set_cell_size(command.text, left - 1) + "…"
-        return Content.assemble(
-            text, " " * max(room - cell_len(text) - cell_len(command.remark), 2), (command.remark, "dim")
-        )
+        name, dash, what = text.partition(" — ")
+        gap = " " * max(room - cell_len(text) - cell_len(command.remark), 2)
+        return Content.assemble(name, (f"{dash}{what}", "not bold dim"), gap, (command.remark, "not bold"))
 
     def _actions(self) -> Iterator[Command]:
         """Yield what the keys of the screen do, then those of its panes that have not the focus."""
