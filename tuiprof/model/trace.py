@@ -284,7 +284,8 @@ class Trace:
             format-specific columns such as ``bytes``, ``address``, ``total_allocated`` for memory events.
         counters: Counter samples: ``ts``, ``name``, ``series``, ``value``, ``track``.
         communications: Process groups of collectives as the framework wrote them: ``correlation`` (null on an
-            operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``.
+            operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``, ``bytes`` (of the message;
+            null = not recorded).
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.
