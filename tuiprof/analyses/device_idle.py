@@ -110,9 +110,9 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(scope, causes, idle, span, per_step, device_word(trace), _uncaptured_share(trace, window)),
+        _verdict(causes, idle, span, per_step, device_word(trace), _uncaptured_share(trace, window)),
         facts,
-        (*_tables(scope, causes), _longest(trace, found), *_devices(trace, found)),
+        (*_tables(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
         tuple(notes),
         window,
@@ -183,7 +183,6 @@ def _uncaptured_share(trace: Trace, window: Window) -> float | None:
 
 
 def _verdict(
-    scope: Scope,
     causes: pl.DataFrame,
     idle: int,
     span: int,
@@ -323,7 +322,7 @@ def _location(trace: Trace, ancestry: Ancestry, i: int) -> str:
     return _frames.operator_label(trace.names[int(operator)]) if operator >= 0 else ""
 
 
-def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
+def _devices(found: list[_idle.Gaps]) -> list[Table]:
     if len(found) < 2:
         return []
     rows = [

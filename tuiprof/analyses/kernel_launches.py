@@ -338,7 +338,7 @@ def _tables(
         _grouped(scope, frame, "kernel", "By kernel", "First work of the launch."),
         _latencies(launches),
         _sensitivity(gaps),
-        _graphs(trace, scope, launches),
+        _graphs(trace, launches),
         _depth_table(gaps, depths),
     )
 
@@ -531,7 +531,7 @@ def _sensitivity(gaps: list[_idle.Gaps]) -> Table:
     )
 
 
-def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
+def _graphs(trace: Trace, launches: Launches) -> Table:
     many = np.flatnonzero(launches.graph)
     work = trace.ends[launches.work] - trace.starts[launches.work]
     device = np.bincount(launches.work_launch, weights=work, minlength=len(launches.rows)).astype(np.int64)

@@ -114,7 +114,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     word = device_word(trace)
     figures = _figures(trace, scope, counted, found)
     facts = tuple(_facts(scope, table, counted, figures, word))
-    notes = tuple(_notes(trace, scope, table))
+    notes = tuple(_notes(trace, table))
     return Report(
         NAME,
         TITLE,
@@ -299,7 +299,7 @@ def _location(groups: pl.DataFrame) -> str:
     return f"{named} ({through})" if through and through != named else named
 
 
-def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
+def _notes(trace: Trace, table: WaitTable) -> list[str]:
     notes = []
     if not trace.device_indices:
         notes.append("No device activity in this trace: GPU empty and what a sync waited for are unknown.")

@@ -298,7 +298,7 @@ def build(trace: Trace) -> Lanes:
     by_track = _group(interesting, tracks[interesting])
     main = _main_track(trace, host, by_track, steps)
     if main is not None:
-        lanes += _host_lanes(trace, main, by_track.get(main.index, _NO_ROWS))
+        lanes += _host_lanes(trace, by_track.get(main.index, _NO_ROWS))
         for level, rows in enumerate(python_levels(trace, main)):
             lanes.append(
                 Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level, nested=True)
@@ -349,7 +349,7 @@ def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], 
     return best if marked[best.index] or best.index in by_track else None
 
 
-def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
+def _host_lanes(trace: Trace, rows: Ints) -> list[Lane]:
     """Return the lanes of the main thread: named ranges, ranges within them, operators and what they call."""
     codes = trace.is_category("annotation", "dataloader", "compile")[rows]
     ranges, ops = rows[codes], rows[~codes]
