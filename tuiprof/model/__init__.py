@@ -63,21 +63,13 @@ __all__ = [
     "Window",
 ]
 
-_HOMES = {
-    "intervals": "Window",
-    "report": "Chart Column Fact Report RowsOf Rule Series Table Unavailable Verdict",
-    "trace": "CATEGORIES Category DEVICE_WORK DeviceInfo EVENT_SCHEMA HOST_CALLS RawSource Trace TraceInfo Track",
-    "trust": "ReadStats Remark Trust",
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-
 
 def __getattr__(name: str) -> Any:
     """Load a name from its module on first use."""
-    try:
-        module = import_module(f"{__name__}.{_HOME_OF[name]}")
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for home in ("intervals", "report", "trace", "trust"):
+            module = import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
