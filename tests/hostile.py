@@ -146,23 +146,14 @@ def _escaped(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Made:
-    """What :func:`make` made.
+    """What :func:`make` made."""
 
-    Attributes:
-        name: The text that stands everywhere.
-        root: Folder of sessions; holds ``session`` and ``ladder``.
-        trace: A trace, its name included; its sidecar lies beside it.
-        session: A session that has failed.
-        ladder: A ladder that was measured.
-        scenarios: A folder of scenarios.
-    """
-
-    name: str
-    root: Path
-    trace: Path
-    session: Path
-    ladder: Path
-    scenarios: Path
+    name: str  # the text that stands everywhere
+    root: Path  # folder of sessions; holds ``session`` and ``ladder``
+    trace: Path  # a trace, its name included; its sidecar lies beside it
+    session: Path  # a session that has failed
+    ladder: Path  # a ladder that was measured
+    scenarios: Path  # a folder of scenarios
 
 
 def make(folder: Path, name: str, *, raw: bool = False) -> Made:

@@ -29,19 +29,12 @@ asyncio.run(main(sys.argv[1]))
 
 @dataclass
 class Page:
-    """A page and what serves it.
+    """A page and what serves it."""
 
-    Attributes:
-        server: ``tuiprof serve``.
-        address: What it printed.
-        client: Holds the page open.
-        dashboard: The process that draws for this page.
-    """
-
-    server: subprocess.Popen[str]
-    address: str
-    client: subprocess.Popen[str]
-    dashboard: psutil.Process
+    server: subprocess.Popen[str]  # ``tuiprof serve``
+    address: str  # what it printed
+    client: subprocess.Popen[str]  # holds the page open
+    dashboard: psutil.Process  # the process that draws for this page
 
 
 @contextlib.contextmanager

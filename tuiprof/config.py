@@ -39,26 +39,29 @@ def scenario_folders(path: Path | None = None) -> tuple[Path, ...]:
         UsageProblem: The file cannot be read, or ``scenarios`` is not a list of folders.
     """
     path = path or config_path()
-    named = _read(path).get("scenarios", [])
+    named = read(path).get("scenarios", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
         raise UsageProblem(f"{path}: scenarios must be a list of folders", 'scenarios = ["~/ladders"]')
     return tuple(path.parent / Path(item).expanduser() for item in named)
 
 
-def keeps_source(path: Path | None = None) -> bool:
+def keeps_source() -> bool:
     """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.run.launch`).
 
-    Args:
-        path: The file; None = the user's. Where it cannot be read, nothing is kept.
+    Where the configuration cannot be read, nothing is kept.
     """
     try:
-        return _read(path or config_path()).get("keep_source", True) is True
+        return read(config_path()).get("keep_source", True) is True
     except UsageProblem:  # reported by every verb
         return False
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return what the configuration says; nothing where there is no file."""
+def read(path: Path) -> dict[str, Any]:
+    """Return what the configuration says; nothing where there is no file.
+
+    Raises:
+        UsageProblem: It cannot be read, or is not TOML.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -30,15 +30,10 @@ OWN: Final = (EntryPoint("advice", "tuiprof.advice:ANALYSIS", "tuiprof.analyses"
 
 
 class Found(NamedTuple):
-    """What a room holds.
+    """What a room holds."""
 
-    Attributes:
-        items: Objects by their ``name``, built-ins first, in the order of their names.
-        failed: Why a module or an entry point could not be loaded, by its name.
-    """
-
-    items: dict[str, Any]
-    failed: dict[str, str]
+    items: dict[str, Any]  # objects by their ``name``, built-ins first, in the order of their names
+    failed: dict[str, str]  # why a module or an entry point could not be loaded, by its name
 
 
 def discover(room: str) -> Found:

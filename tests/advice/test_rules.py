@@ -557,6 +557,15 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+def test_a_loop_of_products_alone() -> None:
+    columns: list[Op] = [("aten::linear", GEMM, 4.0)] * 30
+    row = found(gpu_bound(*columns), "kernel-loop")
+    assert "linear 30 times in a row" in row["what"]
+    assert "torch.bmm" in row["instead"]
+    layers: list[Op] = [("aten::linear", GEMM, 4.0), ("aten::relu", UNARY, 4.0)] * 30
+    assert finding(gpu_bound(*layers), "kernel-loop") is None, "they build on each other"
+
+
 @pytest.mark.parametrize(("tokens", "advised"), [(8, True), (4, False)])
 def test_a_loop_inside_another_is_short_each_time(tokens: int, advised: bool) -> None:
     rows: list[Op] = [("aten::where", ELEMENTWISE, 4.0), ("aten::index_put_", UNARY, 4.0)] * 8

@@ -164,6 +164,49 @@ def test_what_lies_behind_a_frozen_layer_still_needs_the_gradient_of_its_input()
     assert row["wins_low_ns"] < 4 * 90_000 < row["wins_ns"] < row["wins_high_ns"]
 
 
+def attacked(clears: bool = True, adds: bool = False, updates: int = 1) -> Trace:
+    """Steps with two backward passes for the gradient of the input, which add to those of four layers, and a third."""
+    steps = Steps()
+
+    def there_and_back(first: int, adds: bool, of_input: bool) -> None:
+        for number in range(first, first + 4):
+            steps.op("aten::linear", ((GEMM, 100),), sequence=number)
+        for number in reversed(range(first, first + 4)):
+            both = (("sm90_xmma_dgrad_bf16", 100), ("sm90_xmma_wgrad_bf16", 150))
+            steps.op(f"{AUTOGRAD}: ConvolutionBackward0", both, sequence=number, track=BACKWARD)
+            work = ((ELEMENTWISE, 20),) if adds else ()
+            steps.op(ACCUMULATE, work, inside="aten::add_" if adds else "aten::detach", track=BACKWARD)
+        if of_input:
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+
+    for _ in range(4):
+        there_and_back(0, adds=True, of_input=True)
+        there_and_back(4, adds=True, of_input=True)
+        if clears:
+            steps.within("Optimizer.zero_grad#SGD.zero_grad")
+        there_and_back(8, adds=adds, of_input=False)
+        for _ in range(updates):
+            steps.within("Optimizer.step#SGD.step", ("aten::_fused_sgd_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+def test_gradients_that_are_cleared_before_a_step_are_not_needed() -> None:
+    row = found(attacked(), "unneeded-gradients")
+    assert "cleared before an optimizer uses them" in row["what"]
+    assert "torch.autograd.grad" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(2 * 4 * (150_000 + 20_000), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [attacked(clears=False, adds=True), attacked(clears=False), attacked(updates=2)],
+    ids=["they are added up", "they may be those of other weights", "or of another optimizer"],
+)
+def test_gradients_of_a_first_pass_that_may_be_needed(trace: Trace) -> None:
+    assert finding(trace, "unneeded-gradients") is None
+
+
 @pytest.mark.parametrize(
     "trace",
     [trained((False,) * 6), trained((True,) * 6), trained((True,) * 4 + (False,) * 2, graphs=True)],

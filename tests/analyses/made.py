@@ -6,7 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from tuiprof.model import Trace, TraceInfo, Track
+from tuiprof.analyses import run
+from tuiprof.model import Report, Trace, TraceInfo, Track, Window
 from tuiprof.model.trace import CATEGORY_TYPE
 
 MAIN, BACKWARD, STREAM, OTHER_STREAM = 0, 1, 2, 3
@@ -120,3 +121,10 @@ def site(at_us: float, *frames: str, tid: int = 100) -> dict[str, Any]:
         "what": "called a synchronizing CUDA operation",
         "frames": list(frames),
     }
+
+
+def report(name: str, trace: Trace, window: Window | None = None) -> Report:
+    """Return the report of an analysis that has one."""
+    found = run(name, trace, window)
+    assert isinstance(found, Report), found
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import BACKWARD, OTHER_STREAM, Made
+from analyses.made import BACKWARD, OTHER_STREAM, Made, report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,13 +11,7 @@ from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names
-from tuiprof.model import Report, Trace, Unavailable, Window
-
-
-def report(name: str, trace: Trace, window: Window | None = None) -> Report:
-    found = run(name, trace, window)
-    assert isinstance(found, Report), found
-    return found
+from tuiprof.model import Trace, Unavailable, Window
 
 
 def causes(trace: Trace, window: Window | None = None) -> dict[str, int]:

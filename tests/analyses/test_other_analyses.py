@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import BACKWARD, Made
+from analyses.made import BACKWARD, Made, report
 
 from tests import real_traces
 from tuiprof.analyses import available, run
 from tuiprof.analyses.compare import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
-
-
-def report(name: str, trace: Trace) -> Report:
-    found = run(name, trace)
-    assert isinstance(found, Report), found
-    return found
 
 
 def loading(wait: float, steps: int = 4) -> Trace:

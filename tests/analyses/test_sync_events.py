@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import polars as pl
 import pytest
 from analyses.made import BACKWARD, Made, site
+from analyses.made import report as report_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,15 +16,11 @@ from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import wait_table as _wait_table
-from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model import Report, Unavailable, Window
 from tuiprof.model.intervals import total, union
 from tuiprof.model.trust import ReadStats
 
-
-def report(trace: Trace, window: Window | None = None) -> Report:
-    found = run("sync_events", trace, window)
-    assert isinstance(found, Report), found
-    return found
+report = partial(report_of, "sync_events")
 
 
 def item(

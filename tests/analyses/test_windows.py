@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import BACKWARD, Made
+from analyses.made import BACKWARD, Made, report
 
 from tuiprof.analyses import run
 from tuiprof.analyses.compare import compare
-from tuiprof.model import Report, Trace, Unavailable, Window
-
-
-def report(name: str, trace: Trace, window: Window | None = None) -> Report:
-    found = run(name, trace, window)
-    assert isinstance(found, Report), found
-    return found
+from tuiprof.model import Unavailable, Window
 
 
 def test_launches_whose_work_runs_after_the_window() -> None:

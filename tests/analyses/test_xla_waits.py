@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from analyses.made import BACKWARD, Made
+from analyses.made import report as report_of
 
 from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
-from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.model import Unavailable
 
 AWAIT = "CommonPjRtBuffer::Await"
 
 
-def report(trace: Trace) -> Report:
-    found = run("sync_events", trace)
-    assert isinstance(found, Report), found
-    return found
+report = partial(report_of, "sync_events")
 
 
 def test_the_same_waits_in_both_formats_of_one_recording() -> None:

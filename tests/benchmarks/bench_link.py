@@ -37,17 +37,11 @@ SYNTHETIC = Path(__file__).parents[1] / "tui" / "synthetic.py"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a key did.
+    """What a key did."""
 
-    Attributes:
-        first_s: From the key to the first change that is seen.
-        last_s: From the key to the last byte that it caused.
-        size: Bytes that it caused.
-    """
-
-    first_s: float
-    last_s: float
-    size: int
+    first_s: float  # from the key to the first change that is seen
+    last_s: float  # from the key to the last byte that it caused
+    size: int  # bytes that it caused
 
 
 def answer(terminal: InTerminal, key: str, quiet_s: float = 0.5, most_s: float = 4.0) -> Answer:

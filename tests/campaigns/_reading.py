@@ -38,22 +38,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case.
+    """What became of one case."""
 
-    Attributes:
-        kind: Kind of file.
-        number: Number of the case.
-        outcome: ``read`` or ``refused``; else what went wrong.
-        text: What was refused or went wrong.
-        peak: Peak memory while it was read, bytes.
-        panicked: Whether Polars printed that it panicked; what it raised then was told as an error.
-    """
-
-    kind: str
-    number: int
-    outcome: str
-    text: str = ""
-    peak: int = 0
+    kind: str  # kind of file
+    number: int  # number of the case
+    outcome: str  # ``read`` or ``refused``; else what went wrong
+    text: str = ""  # what was refused or went wrong
+    peak: int = 0  # peak memory while it was read, bytes
+    #: Whether Polars printed that it panicked; what it raised then was told as an error.
     panicked: bool = False
 
     @property

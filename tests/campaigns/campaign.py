@@ -16,19 +16,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """How much to try.
+    """How much to try."""
 
-    Attributes:
-        folder: An empty folder for whatever the campaign writes.
-        seed: Seed of every random choice; a failure names it, so that the run can be repeated.
-        short: The form for ``make check``: at most 20 seconds on two cores, still able to fail.
-        cases: Number of cases asked for; None = the campaign's own number.
-    """
-
-    folder: Path
-    seed: int = 1
-    short: bool = False
-    cases: int | None = None
+    folder: Path  # an empty folder for whatever the campaign writes
+    seed: int = 1  # seed of every random choice; a failure names it, so that the run can be repeated
+    short: bool = False  # the form for ``make check``: at most 20 seconds on two cores, still able to fail
+    cases: int | None = None  # number of cases asked for; None = the campaign's own number
 
     def count(self, full: int, short: int) -> int:
         """Return the number of cases to try."""
@@ -41,34 +34,24 @@ class Options:
 
 @dataclass
 class Outcome:
-    """What a campaign found.
+    """What a campaign found."""
 
-    Attributes:
-        cases: How many were tried.
-        failures: One line for each that broke the promise: the case, what was expected and what was seen.
-        figures: Further figures for the table, by name (``{"steps lost": "0"}``).
-        skipped: One line for each case that could not be tried here, with the reason.
-    """
-
-    cases: int = 0
+    cases: int = 0  # how many were tried
+    #: One line for each that broke the promise: the case, what was expected and what was seen.
     failures: list[str] = field(default_factory=list)
+    #: Further figures for the table, by name (``{"steps lost": "0"}``).
     figures: dict[str, str] = field(default_factory=dict)
+    #: One line for each case that could not be tried here, with the reason.
     skipped: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign as it was found.
+    """A campaign as it was found."""
 
-    Attributes:
-        name: Its module's name.
-        promise: What it tests, one sentence.
-        run: Tries it.
-    """
-
-    name: str
-    promise: str
-    run: Callable[[Options], Outcome]
+    name: str  # its module's name
+    promise: str  # what it tests, one sentence
+    run: Callable[[Options], Outcome]  # tries it
 
 
 def campaigns() -> list[Campaign]:

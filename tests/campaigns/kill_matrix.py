@@ -189,15 +189,10 @@ def _ignoring(case: Case, *of: str) -> tuple[str, ...]:
 
 @dataclass
 class Victim:
-    """Who is struck.
-
-    Attributes:
-        process: The process.
-        hang_up: Takes its terminal away; None = it has none.
-    """
+    """Who is struck."""
 
     process: psutil.Process
-    hang_up: Callable[[], None] | None = None
+    hang_up: Callable[[], None] | None = None  # takes its terminal away; None = it has none
 
 
 def _victim(case: Case, run: Recorded, stack: contextlib.ExitStack) -> Victim:

@@ -79,19 +79,15 @@ Found = tuple[str, list[str]]
 
 @dataclass(frozen=True)
 class _Answer:
-    """How a server answers.
+    """How a server answers."""
 
-    Attributes:
-        answer: Writes the answer to a GET, headers included.
-        ends: What must come of it: ``a copy``, ``an error`` or ``stopped`` (it goes on until it is stopped).
-        head: Writes that to a HEAD; None = the server knows no HEAD.
-        within_s: How long it may take.
-    """
-
+    #: Writes the answer to a GET, headers included.
     answer: Callable[[http.server.BaseHTTPRequestHandler], None]
+    #: What must come of it: ``a copy``, ``an error`` or ``stopped`` (it goes on until it is stopped).
     ends: str = "an error"
+    #: Writes that to a HEAD; None = the server knows no HEAD.
     head: Callable[[http.server.BaseHTTPRequestHandler], None] | None = None
-    within_s: float = 8.0
+    within_s: float = 8.0  # how long it may take
 
 
 Handler = http.server.BaseHTTPRequestHandler

@@ -44,28 +44,18 @@ _ASPECTS = ("exit", "stdout", "stderr", "files", "left")
 
 @dataclass(frozen=True)
 class Script:
-    """One script, and how it is run.
-
-    Attributes:
-        name: Its name.
-        text: The script.
-        run: Its command; ``{python}`` is the interpreter, ``{script}`` the file.
-        python: Version of the interpreter, such as ``3.9``; empty = this one.
-        stdin: What is piped in; with ``tty`` what is typed.
-        tty: It is run in a terminal, with the probe alone: tuiprof gives no script its own terminal.
-        needs: A module that it imports.
-        fast: Part of the short form, too.
-        differs: The aspects that must differ, of ``exit``, ``stdout``, ``stderr``, ``files`` and ``left``, and why.
-    """
+    """One script, and how it is run."""
 
     name: str
-    text: str
-    run: str = "{python} {script}"
-    python: str = ""
-    stdin: str = ""
+    text: str  # the script
+    run: str = "{python} {script}"  # its command; ``{python}`` is the interpreter, ``{script}`` the file
+    python: str = ""  # version of the interpreter, such as ``3.9``; empty = this one
+    stdin: str = ""  # what is piped in; with ``tty`` what is typed
+    #: It is run in a terminal, with the probe alone: tuiprof gives no script its own terminal.
     tty: bool = False
-    needs: str = ""
-    fast: bool = False
+    needs: str = ""  # a module that it imports
+    fast: bool = False  # part of the short form, too
+    #: The aspects that must differ, of ``exit``, ``stdout``, ``stderr``, ``files`` and ``left``, and why.
     differs: str = ""
 
     @property

@@ -36,29 +36,20 @@ _ADDED, _TAKES_US, _GAP_US = 2, 300, 320
 
 @dataclass(frozen=True)
 class Plan:
-    """What is planted.
+    """What is planted."""
 
-    Attributes:
-        ranks: Number of ranks.
-        per_host: Ranks of a host.
-        jitter_ns: Mean of the delays that every rank has before every collective.
-        straggler: A rank that comes late to one collective of every step, and by how much.
-        throttled: A host whose kernels take longer, and by which share.
-        synced: A rank with one more sync a step, and how long that takes.
-        clocks_ns: Clocks of hosts are apart by up to this.
-        tensor: Ranks of a tensor-parallel group; 0 = all ranks run each collective together. The first collective of
-            each step is then that of tensor parallelism, the others are those of data parallelism.
-        late: Ranks that come late to a collective of every step: rank -> its position in the step, and by how much.
-    """
-
-    ranks: int = 24
-    per_host: int = 8
-    jitter_ns: int = 10_000
+    ranks: int = 24  # number of ranks
+    per_host: int = 8  # ranks of a host
+    jitter_ns: int = 10_000  # mean of the delays that every rank has before every collective
+    #: A rank that comes late to one collective of every step, and by how much.
     straggler: tuple[int, int] | None = None
-    throttled: tuple[int, float] | None = None
-    synced: tuple[int, int] | None = None
-    clocks_ns: int = 50_000_000
+    throttled: tuple[int, float] | None = None  # a host whose kernels take longer, and by which share
+    synced: tuple[int, int] | None = None  # a rank with one more sync a step, and how long that takes
+    clocks_ns: int = 50_000_000  # clocks of hosts are apart by up to this
+    #: Ranks of a tensor-parallel group; 0 = all ranks run each collective together. The first collective of each step
+    #: is then that of tensor parallelism, the others are those of data parallelism.
     tensor: int = 0
+    #: Ranks that come late to a collective of every step: rank -> its position in the step, and by how much.
     late: dict[int, tuple[int, int]] = field(default_factory=dict)
     seed: int = 18
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import xspace
+from analyses.made import report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.xplane.protobuf import PADDING, Buffer
 from tuiprof.formats.xplane.space import decode
-from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.model import Trace, Unavailable
 from tuiprof.model.intervals import total, union
 
 REAL = (
@@ -31,12 +32,6 @@ REAL = (
     "xprof-tpu-inference.xplane.pb",
 )
 MS = 1_000_000_000  # ps
-
-
-def report(name: str, trace: Trace) -> Report:
-    found = analyses.run(name, trace)
-    assert isinstance(found, Report), found
-    return found
 
 
 def reference(name: str) -> dict[str, Any]:

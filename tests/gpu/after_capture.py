@@ -274,29 +274,17 @@ CAPTURES: dict[str, tuple[Sequence[int], int]] = {
 
 @dataclass
 class Ran:
-    """A case that ran.
+    """A case that ran."""
 
-    Attributes:
-        code: Exit status of the process.
-        said: The end of what it printed.
-        times: Its step times in ms, of timed ones.
-        kernels: Kernels in each trace.
-        captures: Last state of each capture.
-        capture_ms: Host time of each capture.
-        notes: What the probe noted.
-        steps: Steps in the log.
-        seconds: How long it ran.
-    """
-
-    code: int
-    said: str
-    times: list[float] = field(default_factory=list)
-    kernels: list[int] = field(default_factory=list)
-    captures: list[str] = field(default_factory=list)
-    capture_ms: list[float] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    steps: int = 0
-    seconds: float = 0.0
+    code: int  # exit status of the process
+    said: str  # the end of what it printed
+    times: list[float] = field(default_factory=list)  # its step times in ms, of timed ones
+    kernels: list[int] = field(default_factory=list)  # kernels in each trace
+    captures: list[str] = field(default_factory=list)  # last state of each capture
+    capture_ms: list[float] = field(default_factory=list)  # host time of each capture
+    notes: list[str] = field(default_factory=list)  # what the probe noted
+    steps: int = 0  # steps in the log
+    seconds: float = 0.0  # how long it ran
 
 
 def run(folder: Path, case: str, captures: Sequence[int] = (), *, probe: bool = True, **more: str) -> Ran:

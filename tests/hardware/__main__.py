@@ -39,21 +39,13 @@ NOTHING_CAN_RUN = 5
 
 @dataclass(frozen=True)
 class Ran:
-    """One ladder that was run.
+    """One ladder that was run."""
 
-    Attributes:
-        ladder: Its name.
-        command: What was run.
-        status: Exit status of ``tuiprof ladder``.
-        rows: The rows of its table, as JSON has them.
-        said: The last line on stderr.
-    """
-
-    ladder: str
-    command: tuple[str, ...]
-    status: int
-    rows: list[dict[str, Any]]
-    said: str
+    ladder: str  # its name
+    command: tuple[str, ...]  # what was run
+    status: int  # exit status of ``tuiprof ladder``
+    rows: list[dict[str, Any]]  # the rows of its table, as JSON has them
+    said: str  # the last line on stderr
 
 
 def commands(target: str, options: argparse.Namespace) -> dict[str, tuple[str, ...]]:

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, case
-from tests.predictions.other_cases import trained
+from tests.predictions.cases import BF16, Step, case, trained
 
 # -- contrastive learning ---------------------------------------------------------------------------------
 

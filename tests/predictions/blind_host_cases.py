@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Bottleneck, Step, case
-from tests.predictions.other_cases import trained
+from tests.predictions.cases import BF16, Bottleneck, Step, case, trained
 
 # -- recommendation ---------------------------------------------------------------------------------------
 

@@ -23,29 +23,18 @@ BF16 = torch.bfloat16
 
 @dataclass(frozen=True)
 class Case:
-    """One planted cost.
+    """One planted cost."""
 
-    Attributes:
-        name: Its name, ``model-cost``.
-        planted: The cost, one sentence.
-        fix: What to do about it.
-        rules: Rules of the advice that count as having found it.
-        build: Makes the step: with the cost (True) or with the fix.
-        may_precede: Rules whose advice may rightly come first, because it wins more in that model.
-        marked: The step has no optimizer: its end is marked by ``tuiprof.step()``.
-        cpu: It runs on a CPU, with one thread.
-        jax: It is in JAX; its step returns what has to be waited for.
-    """
-
-    name: str
-    planted: str
-    fix: str
-    rules: tuple[str, ...]
-    build: Callable[[bool], Step]
+    name: str  # its name, ``model-cost``
+    planted: str  # the cost, one sentence
+    fix: str  # what to do about it
+    rules: tuple[str, ...]  # rules of the advice that count as having found it
+    build: Callable[[bool], Step]  # makes the step: with the cost (True) or with the fix
+    #: Rules whose advice may rightly come first, because it wins more in that model.
     may_precede: tuple[str, ...] = ()
-    marked: bool = False
-    cpu: bool = False
-    jax: bool = False
+    marked: bool = False  # the step has no optimizer: its end is marked by ``tuiprof.step()``
+    cpu: bool = False  # it runs on a CPU, with one thread
+    jax: bool = False  # it is in JAX; its step returns what has to be waited for
 
     def wait(self, last: Any) -> None:
         """Wait for what the last step returned, or for the device."""
@@ -242,6 +231,32 @@ class Recommender(nn.Module):
 
 def adamw(model: nn.Module, **how: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} | how))
+
+
+def trained(
+    model: nn.Module,
+    loss_of: Callable[[], torch.Tensor],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    autocast: bool = True,
+    dtype: torch.dtype = BF16,
+    after: Callable[[torch.Tensor], object] = lambda loss: None,
+    last: Callable[[], object] = lambda: None,
+    device: str = "cuda",
+) -> Step:
+    """Train a model: ``after`` runs between backward and optimizer, ``last`` at the end of the step."""
+    optimizer = optimizer or adamw(model)
+
+    def step() -> None:
+        with torch.autocast(device, dtype=dtype, enabled=autocast):
+            loss = loss_of()
+        loss.backward()
+        after(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        last()
+
+    return step
 
 
 def words(batch: int, length: int, count: int = 8192) -> torch.Tensor:

@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.predictions.cases import Step, adamw, case
-from tests.predictions.other_cases import Discriminator, Encoder, trained
+from tests.predictions.cases import Step, adamw, case, trained
+from tests.predictions.other_cases import Discriminator, Encoder
 
 
 class Vision(nn.Module):

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case
-from tests.predictions.other_cases import trained
+from tests.predictions.cases import BF16, Step, adamw, case, trained
 
 # -- fine-tuning and distillation ---------------------------------------------------------------------------
 

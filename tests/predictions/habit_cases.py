@@ -27,10 +27,11 @@ from tests.predictions.cases import (
     language_step,
     resnet,
     same,
+    trained,
     words,
 )
 from tests.predictions.device_cases import Vision, jax_case, seen
-from tests.predictions.other_cases import Discriminator, trained
+from tests.predictions.other_cases import Discriminator
 
 # -- what is done beside the training ---------------------------------------------------------------------
 

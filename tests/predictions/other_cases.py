@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Step, adamw, case
+from tests.predictions.cases import Step, adamw, case, trained
 
 # -- models -------------------------------------------------------------------------------------------------
 
@@ -185,31 +185,6 @@ class Graph(nn.Module):
 
 
 # -- steps --------------------------------------------------------------------------------------------------
-
-
-def trained(
-    model: nn.Module,
-    loss_of: Callable[[], torch.Tensor],
-    *,
-    optimizer: torch.optim.Optimizer | None = None,
-    autocast: bool = True,
-    dtype: torch.dtype = BF16,
-    after: Callable[[torch.Tensor], object] = lambda loss: None,
-    last: Callable[[], object] = lambda: None,
-) -> Step:
-    """Train a model: ``after`` runs between backward and optimizer, ``last`` at the end of the step."""
-    optimizer = optimizer or adamw(model)
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype=dtype, enabled=autocast):
-            loss = loss_of()
-        loss.backward()
-        after(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        last()
-
-    return step
 
 
 def encoded(model: Encoder, batch: int, length: int, **how: Any) -> Step:

@@ -19,18 +19,14 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50
+from tests.predictions.cases import BF16, Case, Decoder, Step, UNet, adamw, resnet50, trained
 
 
 @dataclass(frozen=True)
 class RankCase(Case):
-    """One planted cost of several processes.
+    """One planted cost of several processes."""
 
-    Attributes:
-        rank: The process whose trace is scored.
-    """
-
-    rank: int = 0
+    rank: int = 0  # the process whose trace is scored
 
     def wait(self, last: Any) -> None:
         """Wait for the device of this process."""
@@ -72,24 +68,9 @@ def parallel(model: nn.Module, **how: Any) -> DistributedDataParallel:
     return DistributedDataParallel(model, device_ids=ids, **how)
 
 
-def averaged(
-    model: nn.Module,
-    loss_of: Callable[[], torch.Tensor],
-    *,
-    before: Callable[[torch.Tensor], object] = lambda loss: None,
-) -> Step:
-    """Train a model: ``before`` runs between backward and optimizer."""
-    optimizer = adamw(model)
-
-    def step() -> None:
-        with torch.autocast(here().type, dtype=BF16):
-            loss = loss_of()
-        loss.backward()
-        before(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
+def averaged(model: nn.Module, loss_of: Callable[[], torch.Tensor], **how: Any) -> Step:
+    """Train a model on the device of this process; the options are those of :func:`trained`."""
+    return trained(model, loss_of, device=here().type, **how)
 
 
 def decoder(layers: int, width: int) -> nn.Module:
@@ -165,7 +146,7 @@ def _(bad: bool) -> Step:
         else:
             total.add_(mean)
 
-    return averaged(model, lambda: guessed(model, x), before=note)
+    return averaged(model, lambda: guessed(model, x), after=note)
 
 
 @rank_case(
@@ -245,3 +226,85 @@ def _(bad: bool) -> Step:
         return F.mse_loss(model(x).float(), x)
 
     return averaged(model, loss)
+
+
+@rank_case(
+    "ranks-lengths",
+    "each process pads to its own longest text, and the long texts are all with the second process",
+    "long and short texts shared out equally",
+    "exposed-collectives",
+    may_precede=("launch-bound", "uncompiled-step"),
+)
+def _(bad: bool) -> Step:
+    model = parallel(decoder(8, 1024))
+    middle, apart = sized(768, 12), sized(512, 8)
+    length = middle + (apart if dist.get_rank() else -apart) if bad else middle
+    x = texts(8, 1)[:, :1].repeat(1, length + 1)
+    return averaged(model, lambda: guessed(model, x))
+
+
+@rank_case(
+    "ranks-objects",
+    "figures of each step, as a dictionary of Python numbers, are sent around by all_gather_object",
+    "summed on the GPU, averaged and read once an epoch",
+    "exposed-collectives",
+    "item-each-step",
+    "array-read",
+    "python-time",
+    "small-copy",
+    "size-from-device",
+    may_precede=("launch-bound", "uncompiled-step"),
+)
+def _(bad: bool) -> Step:
+    model = parallel(decoder(8, 768))
+    x, total = texts(8, 256), torch.zeros(2, device=here())
+    log: list[dict[str, float]] = []
+
+    def note(loss: torch.Tensor) -> None:
+        figures = torch.stack([loss.detach().float(), loss.detach().float().exp()])
+        if bad:
+            mine = dict(zip(("loss", "perplexity"), figures.tolist(), strict=True))
+            every: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(every, mine)
+            log.append({name: sum(one[name] for one in every) / len(every) for name in mine})
+        else:
+            total.add_(figures)
+
+    return averaged(model, lambda: guessed(model, x), after=note)
+
+
+@rank_case(
+    "ranks-shards",
+    "sharded weights are gathered twice, and gradients reduced, for each of four micro-batches",
+    "kept whole until the last micro-batch, whose gradients alone are reduced",
+    "exposed-collectives",
+    "gradient-sync-each-pass",
+    may_precede=("launch-bound", "uncompiled-step"),
+)
+def _(bad: bool) -> Step:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model: Any = decoder(6, 2048).to(here())
+    mesh = init_device_mesh(here().type, (dist.get_world_size(),))
+    how: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=torch.float32),
+        "reshard_after_forward": bad,
+    }
+    for block in model.blocks:
+        fully_shard(block, **how)
+    fully_shard(model, **how)
+    optimizer = adamw(model)
+    parts = [texts(2, 512) for _ in range(4)]
+
+    def step() -> None:
+        for i, x in enumerate(parts):
+            last = i == len(parts) - 1
+            model.set_requires_gradient_sync(bad or last)
+            model.set_reshard_after_backward(bad or last)
+            (guessed(model, x) / len(parts)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step

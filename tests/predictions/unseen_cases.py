@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Decoder, Step, UNet, adamw, case, resnet, same, words
+from tests.predictions.cases import BF16, Decoder, Step, UNet, adamw, case, resnet, same, trained, words
 from tests.predictions.device_cases import Vision
-from tests.predictions.other_cases import Encoder, trained
+from tests.predictions.other_cases import Encoder
 
 # -- bound by the host --------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.predictions.cases import BF16, Decoder, Step, UNet, adamw, case, language_step, words
+from tests.predictions.cases import BF16, Decoder, Step, UNet, adamw, case, language_step, trained, words
 from tests.predictions.device_cases import Vision
-from tests.predictions.other_cases import Discriminator, trained
+from tests.predictions.other_cases import Discriminator
 
 
 @case(

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from analyses.made import report
 from probe_runs import Run
 from test_probe_frameworks import python_with_jax
 
-from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
-from tuiprof.model import Report, Trace
+from tuiprof.model import Trace
 from tuiprof.resources import shipped
 from tuiprof.session import log as records
 
@@ -52,12 +52,6 @@ def trace_of(
     if request.param == "new":
         return record
     return lambda script: open_trace(shipped("traces") / f"{script.replace('_', '-')}.xplane.pb.gz")
-
-
-def report(name: str, trace: Trace) -> Report:
-    found = run_analysis(name, trace)
-    assert isinstance(found, Report)
-    return found
 
 
 def test_work_whose_results_nobody_keeps_is_captured_and_what_waited_for_it_is_left_out(

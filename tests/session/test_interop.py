@@ -15,10 +15,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from analyses.made import report
 
-from tuiprof.analyses import run
 from tuiprof.formats import open_set, open_trace
-from tuiprof.model import Report, Trace
+from tuiprof.model import Trace
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import Session
 
@@ -132,12 +132,6 @@ def _trace(session: Session) -> Trace:
     return open_set(session.path).open()
 
 
-def _report(name: str, trace: Trace) -> Report:
-    found = run(name, trace)
-    assert isinstance(found, Report), found
-    return found
-
-
 def test_the_share_of_the_loader_is_what_the_script_measured(loading: Session) -> None:
     trace = _trace(loading)
     steps = trace.steps.numbers.tolist()
@@ -146,7 +140,7 @@ def test_the_share_of_the_loader_is_what_the_script_measured(loading: Session) -
     )
     # A step ends with the optimizer's: the batch of the next one is loaded after it.
     known = sum(wait for wait, _ in measured[5:9]) / sum(whole for _, whole in measured[5:9])
-    found = _report("data_loading", trace)
+    found = report("data_loading", trace)
     share = found.fact("data_wait_share")
     assert isinstance(share, float)
     assert len(steps) == 4
@@ -160,12 +154,12 @@ def test_tensorboards_plugin_reads_a_session(loading: Session) -> None:
     trace = _trace(loading)
     assert told["workers"] == ["rank0"]
     assert told["steps"] == [str(number) for number in trace.steps.numbers.tolist()]
-    ours = _report("steps", trace).fact("step_mean_ns")
+    ours = report("steps", trace).fact("step_mean_ns")
     assert isinstance(ours, float)
     assert told["step_us"] == pytest.approx(ours / 1e3, rel=0.02)
     # It passes over the loader's range, which is an annotation since PyTorch moved it there.
     theirs = float(told["average"]["DataLoader"]) / told["step_us"]
-    share = _report("data_loading", trace).fact("data_wait_share")
+    share = report("data_loading", trace).fact("data_wait_share")
     assert isinstance(share, float)
     assert theirs < 0.01 < 0.4 < share
 
@@ -197,7 +191,7 @@ def test_kernels_and_steps_are_those_of_tensorboards_plugin(name: str, tmp_path:
     }
     for kernel, calls, dur_ns in ours.iter_rows():
         assert told["kernels"][kernel][1] == pytest.approx(dur_ns / 1e3, abs=0.5 * calls + 1)
-    assert told["step_us"] == pytest.approx(_report("steps", trace).fact("step_mean_ns") / 1e3, abs=1)  # type: ignore[operator]
+    assert told["step_us"] == pytest.approx(report("steps", trace).fact("step_mean_ns") / 1e3, abs=1)  # type: ignore[operator]
 
 
 def test_xprof_reads_a_session(tmp_path: Path) -> None:
@@ -211,4 +205,4 @@ def test_xprof_reads_a_session(tmp_path: Path) -> None:
     ours = found.open()
     assert "CommonPjRtBuffer::Await" in told["names"]
     assert "CommonPjRtBuffer::Await" in ours.names
-    assert _report("steps", ours).fact("steps") == 4
+    assert report("steps", ours).fact("steps") == 4

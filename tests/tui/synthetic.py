@@ -44,38 +44,24 @@ PHASES = {
 
 @dataclass
 class Synthetic:
-    """Writes a session; time is given, so that a test decides how much of it has passed.
+    """Writes a session; time is given, so that a test decides how much of it has passed."""
 
-    Attributes:
-        root: Folder of sessions.
-        step_ms: Typical step time.
-        gpus: Number of GPUs beside the host.
-        ranks: Number of ranks.
-        cores: CPU cores.
-        phases: Share of the step of each phase.
-        scenario: What it says it ran; None = an own script.
-        slow: Step numbers that take twice as long.
-        lag: Share of a step by which each rank is slower than the one before.
-        prints: Whether the script prints a line every twenty steps.
-        jitter: Standard deviation of the step times, as a share.
-        outliers: Share of the steps that take longer by a half or more.
-    """
-
-    root: Path
-    step_ms: float = 27.0
-    gpus: int = 1
-    ranks: int = 1
-    cores: int = 16
-    phases: dict[str, float] = field(default_factory=lambda: dict(PHASES))
+    root: Path  # folder of sessions
+    step_ms: float = 27.0  # typical step time
+    gpus: int = 1  # number of GPUs beside the host
+    ranks: int = 1  # number of ranks
+    cores: int = 16  # CPU cores
+    phases: dict[str, float] = field(default_factory=lambda: dict(PHASES))  # share of the step of each phase
+    #: What it says it ran; None = an own script.
     scenario: Scenario | None = field(default_factory=lambda: Scenario("metrics", "naive", "paper"))
-    slow: tuple[int, ...] = (171, 402)
+    slow: tuple[int, ...] = (171, 402)  # step numbers that take twice as long
     argv: tuple[str, ...] = ("python", "train.py")
     name: str = "metrics-naive"
     seed: int = 7
-    lag: float = 0.02
-    prints: bool = True
-    jitter: float = 0.012
-    outliers: float = 0.0
+    lag: float = 0.02  # share of a step by which each rank is slower than the one before
+    prints: bool = True  # whether the script prints a line every twenty steps
+    jitter: float = 0.012  # standard deviation of the step times, as a share
+    outliers: float = 0.0  # share of the steps that take longer by a half or more
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)

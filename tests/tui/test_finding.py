@@ -44,6 +44,14 @@ def test_where_there_is_little_room_the_fix_stays() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_a_fix_ends_at_a_whole_clause_and_its_second_line_takes_the_room_below_the_keys() -> None:
+    fix = "larger batches, torch.compile(mode='reduce-overhead') or CUDA graphs, or fewer kernels; no waits"
+    lines = lines_of(replace(FOUND, fix=fix), 80)
+    assert lines[-1].rstrip() == "▌         or CUDA graphs, or fewer kernels; no waits"
+    lines = lines_of(replace(FOUND, fix=fix + " which block the host while the device is idle"), 80)
+    assert lines[-1].rstrip() == "▌         or CUDA graphs, or fewer kernels"
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_screen_and_nothing_hostile_is_drawn(width: int) -> None:
     hostile = replace(FOUND, what="x\x1b[31m" * 40, where="[bold]" * 50, fix="y" * 500)

@@ -190,7 +190,7 @@ async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None
 async def test_before_the_first_step_chart_and_head_say_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.live.step_source.activity", lambda _: "torch is loaded")
+    monkeypatch.setattr("tuiprof.tui.live.panes.activity", lambda _: "torch is loaded")
     made = Synthetic(tmp_path, gpus=0)
     made.start()
     app = live(made.session.path)

@@ -65,7 +65,7 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> 
     async with app.run_test(size=(100, 24)) as pilot:
         await settle(pilot)
         panel = app.screen.query_one(LoadingPanel)
-        assert isinstance(panel._error, TraceError)
+        assert isinstance(panel.error, TraceError)
         assert "✗ " in app.text()
         assert "[red]bad.json" in app.text()
         await pilot.press("q")

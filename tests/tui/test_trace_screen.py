@@ -219,11 +219,11 @@ def test_picture(size: tuple[int, int], snap_compare: Any) -> None:
     assert snap_compare(app_of(), terminal_size=size, run_before=open_finding)
 
 
-def test_a_trust_line_without_room_keeps_its_first_clause() -> None:
+def test_a_trust_line_without_room_keeps_its_first_clause_or_counts_its_remarks() -> None:
     head = TraceHead()
     for text, shown in (
         ("no Python frames: source lines cannot be named", "i trust: no Python frames "),
-        ("Neuron says: Missing additional details of the profile", "i trust: Neuron says: Mis"),
+        ("Neuron says: Missing additional details of the profile", "i trust: 1 remark "),
     ):
         head.show(small_trace(), Trust(16, (Remark("x", text),)), None)
         (row,) = head.draw(84, 1)

@@ -51,39 +51,25 @@ _ADDS: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A finding and its saving.
+    """A finding and its saving."""
 
-    Attributes:
-        rule: Name of its rule.
-        finding: The finding.
-        win: Saving per step; None = unknown.
-        share: Saving as a share of the step, at most 1; None = unknown.
-        overlaps: After the findings above it, it saves clearly less than alone.
-    """
-
-    rule: str
+    rule: str  # name of its rule
     finding: Finding
-    win: Win | None
-    share: float | None = None
-    overlaps: bool = False
+    win: Win | None  # saving per step; None = unknown
+    share: float | None = None  # saving as a share of the step, at most 1; None = unknown
+    overlaps: bool = False  # after the findings above it, it saves clearly less than alone
 
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """Findings in order, and their combined saving.
+    """Findings in order, and their combined saving."""
 
-    Attributes:
-        findings: Those that distort every figure first, then by saving.
-        together: Saving of all priced findings together; None = unknown.
-        step_ns: Step time without the profiler, including the savings in rare steps; None = unknown.
-        missing: Why a rule is unavailable, by name.
-        small: Findings that save less than :data:`LEAST_SHARE` of the step and are not shown.
-    """
-
-    findings: tuple[Priced, ...]
-    together: Win | None
+    findings: tuple[Priced, ...]  # those that distort every figure first, then by saving
+    together: Win | None  # saving of all priced findings together; None = unknown
+    #: Step time without the profiler, including the savings in rare steps; None = unknown.
     step_ns: float | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)  # why a rule is unavailable, by name
+    #: Findings that save less than :data:`LEAST_SHARE` of the step and are not shown.
     small: tuple[Priced, ...] = ()
 
 

@@ -13,6 +13,7 @@ import polars as pl
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
+from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
@@ -40,41 +41,27 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to change.
+    """One thing to change."""
 
-    Attributes:
-        what: What was seen, one sentence.
-        where: A line, a function, a range or an operator; empty = the whole run.
-        instead: What to write or set instead.
-        sure: Confidence in the diagnosis.
-        because: The evidence for it.
-        edit: The likely change to the step; None = a mode or a setting that distorts every figure and has to be
-            changed first.
-        least: The change where it helps least; None = as likely.
-        most: The change where it helps most; None = as likely.
-        rare_ns: Additional saving in rare steps that may not be captured, averaged over all steps, ns: likely,
-            least and most.
-        remainder: The change applies to what the other findings leave, so it is priced on top of them.
-        proof: ``ladder:variants`` of the scenario that demonstrates it; empty = none yet.
-        event: Row of a typical event; None = none.
-        environment: Variables that make the change, or the closest equivalent, without an edit of the script.
-        switch: The switch with which the probe makes the change in a trial: ``"loader_workers=4"`` (see
-            :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
-    """
-
-    what: str
-    where: str
-    instead: str
-    sure: Sure
-    because: str
+    what: str  # what was seen, one sentence
+    where: str  # a line, a function, a range or an operator; empty = the whole run
+    instead: str  # what to write or set instead
+    sure: Sure  # confidence in the diagnosis
+    because: str  # the evidence for it
+    #: The likely change to the step; None = a mode or a setting that distorts every figure and has to be changed first.
     edit: Edit | None
-    least: Edit | None = None
-    most: Edit | None = None
+    least: Edit | None = None  # the change where it helps least; None = as likely
+    most: Edit | None = None  # the change where it helps most; None = as likely
+    #: Additional saving in rare steps that may not be captured, averaged over all steps, ns: likely, least and most.
     rare_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    #: The change applies to what the other findings leave, so it is priced on top of them.
     remainder: bool = False
-    proof: str = ""
-    event: int | None = None
+    proof: str = ""  # ``ladder:variants`` of the scenario that demonstrates it; empty = none yet
+    event: int | None = None  # row of a typical event; None = none
+    #: Variables that make the change, or the closest equivalent, without an edit of the script.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: The switch with which the probe makes the change in a trial: ``"loader_workers=4"`` (see
+    #: :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
     switch: str = ""
 
     def of(self, step: Calibrated | None) -> Finding:
@@ -88,20 +75,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AdviceRule:
-    """One rule: it yields findings with their edits. The replay computes the saving.
+    """One rule: it yields findings with their edits. The replay computes the saving."""
 
-    Attributes:
-        name: Its name, for example ``"nan-check"``.
-        find: Yields one finding per location.
-        needs: Names of the analyses whose reports it reads, built-in or third-party; it can read no others. If one
-            does not exist or has failed, the rule is unavailable, and the advice gives the reason.
-        shown_by: Name of the analysis whose tables show its findings; empty = the first that it needs, else
-            kernels.
-    """
-
-    name: str
-    find: Callable[[Trace, Evidence], Iterable[Finding]]
+    name: str  # its name, for example ``"nan-check"``
+    find: Callable[[Trace, Evidence], Iterable[Finding]]  # yields one finding per location
+    #: Names of the analyses whose reports it reads, built-in or third-party; it can read no others. If one does not
+    #: exist or has failed, the rule is unavailable, and the advice gives the reason.
     needs: tuple[str, ...] = ()
+    #: Name of the analysis whose tables show its findings; empty = the first that it needs, else kernels.
     shown_by: str = ""
 
 
@@ -134,8 +115,7 @@ class Evidence:
             LookupError: The rule does not declare the analysis, or its report has no such figure.
         """
         report = self.report(name)
-        value = report.fact(key) if report is not None else None
-        return float(value) if isinstance(value, (int, float)) else None
+        return figure_of(report, key) if report is not None else None
 
     def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
         """Return the rows of a table; none if the analysis is unavailable for this trace.

@@ -24,15 +24,10 @@ _LEAST_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Findings of one run that another run no longer has.
+    """Findings of one run that another run no longer has."""
 
-    Attributes:
-        findings: The findings, largest predicted saving first.
-        predicted: Predicted saving of all of them together.
-    """
-
-    findings: tuple[Priced, ...]
-    predicted: Win
+    findings: tuple[Priced, ...]  # the findings, largest predicted saving first
+    predicted: Win  # predicted saving of all of them together
 
     def words(self, measured_ns: float | None) -> str:
         """Return ``predicted −1.3 ms a step (−1.6 to −1.1 ms), measured −1.3 ms: item-each-step``.
@@ -96,15 +91,10 @@ def _kind(trace: Trace) -> tuple[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Extent of a finding in a step, independent of its saving, which may be zero in another run.
+    """Extent of a finding in a step, independent of its saving, which may be zero in another run."""
 
-    Attributes:
-        waits: Number of waits a step.
-        ns: Host time and device work a step.
-    """
-
-    waits: float = 0.0
-    ns: float = 0.0
+    waits: float = 0.0  # number of waits a step
+    ns: float = 0.0  # host time and device work a step
 
     def __add__(self, other: _Extent) -> _Extent:
         return _Extent(self.waits + other.waits, self.ns + other.ns)

@@ -23,19 +23,12 @@ NAME, TITLE = "whatif", "What if"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to evaluate.
+    """One change to evaluate."""
 
-    Attributes:
-        text: Its name, for example ``"without item-each-step"``.
-        edit: The likely change to the step.
-        least: Where it helps least; None = as likely.
-        most: Where it helps most; None = as likely.
-    """
-
-    text: str
-    edit: Edit
-    least: Edit | None = None
-    most: Edit | None = None
+    text: str  # its name, for example ``"without item-each-step"``
+    edit: Edit  # the likely change to the step
+    least: Edit | None = None  # where it helps least; None = as likely
+    most: Edit | None = None  # where it helps most; None = as likely
 
 
 def changes(

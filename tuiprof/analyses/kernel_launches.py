@@ -531,7 +531,6 @@ def _sensitivity(gaps: list[_idle.Gaps]) -> Table:
 
 
 def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
-    """Expand the launches of graphs."""
     many = np.flatnonzero(launches.graph)
     work = trace.ends[launches.work] - trace.starts[launches.work]
     device = np.bincount(launches.work_launch, weights=work, minlength=len(launches.rows)).astype(np.int64)

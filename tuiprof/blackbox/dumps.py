@@ -211,10 +211,8 @@ def _with_addresses(segment: Mapping[str, Any]) -> Iterable[tuple[int, int, str,
 def _at_peak(
     held: Mapping[int, tuple[int, Any]], trace: Sequence[Mapping[str, Any]]
 ) -> tuple[int | None, tuple[Held, ...]]:
-    """Walk the history back from what is held now to the moment when most was.
-
-    Returns:
-        Bytes at that moment and what held them; None where there is no history.
+    """Walk the history back to the moment when most was held; return the bytes then and what held them, None without a
+    history.
     """
     live = dict(held)
     total = peak = sum(size for size, _ in live.values())
@@ -256,7 +254,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
     return tuple(sorted(rows, key=lambda row: -row.size))
 
 
-def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
+def snapshot_report(path: Path, *, title: str = "") -> Report:
     """Return what held the memory.
 
     Raises:
@@ -266,7 +264,7 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
     facts: list[Fact] = []
     tables: list[Table] = []
     said: list[str] = []
-    more = list(notes)
+    more: list[str] = []
     for device in devices:
         name = f"device {device.index}"
         said.append(f"{name}: {_sentence(device)}")
@@ -479,10 +477,8 @@ def _ranks(found: Any) -> list[int]:
 
 
 def collectives(dumps: Sequence[Dump]) -> list[str]:
-    """Return which ranks never entered which collective, one sentence a process group.
-
-    Returns:
-        Sentences; where all ranks are equally far that is said, where nothing was recorded :data:`OFF`.
+    """Return which ranks never entered which collective, a sentence a process group; where nothing was recorded,
+    :data:`OFF`.
     """
     names = sorted({name for dump in dumps for name in dump.groups})
     if not names:

@@ -73,11 +73,7 @@ def processes_of(fold: Fold, found: StacksState) -> list[Process]:
 
 
 def location(frames: Sequence[Frame]) -> tuple[str, str, str]:
-    """Return where a stack is.
-
-    Returns:
-        What was called from the innermost line of the user's, that line, and its function.
-    """
+    """Return what was called from the innermost line of the user's in a stack, that line, and its function."""
     if not frames:
         return "", "no Python frame", ""
     index = next((i for i, frame in enumerate(frames) if _is_user(frame[0])), None)
@@ -107,11 +103,7 @@ def _call(frames: Sequence[Frame]) -> str:
 
 
 def group(processes: Sequence[Process]) -> list[Group]:
-    """Group threads of processes by where they are.
-
-    Returns:
-        Groups of main threads, then the others; the largest first.
-    """
+    """Group threads of processes by where they are: main threads, then the others; the largest group first."""
     found: dict[tuple[bool, str, str, str, str], list[tuple[Process, Thread]]] = {}
     for process in processes:
         for thread in process.threads:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tuiprof.cli.answering import session_answer, trace_answer
+from tuiprof.cli.comparing import reports_for
 from tuiprof.cli.options import Invocation
 from tuiprof.cli.targets import open_rank, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -238,7 +239,6 @@ class Tools:
         self, target: str, most: dict[str, float] | None = None, least: dict[str, float] | None = None
     ) -> dict[str, Any]:
         """Hold figures to limits: most = {"syncs_per_step": 0}. Keys are those of the figures that the tools return."""
-        from tuiprof.cli.comparing import reports_for
         from tuiprof.comparison import limits
 
         wanted = [

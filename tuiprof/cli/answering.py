@@ -18,6 +18,7 @@ from tuiprof.cli.options import (
     trace_options,
 )
 from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.advice import Priced
@@ -181,7 +182,6 @@ def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable
     """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
     from tuiprof.blackbox.dumps import snapshot_report
     from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
-    from tuiprof.errors import TraceError
     from tuiprof.model import Unavailable
 
     reports: list[Report | Unavailable] = []
@@ -323,8 +323,6 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
     torchmetrics, DataLoader(num_workers, pin_memory), fused optimizers.
     """
     from tuiprof.advice import priorities
-    from tuiprof.cli.targets import session_or_none, traces_at
-    from tuiprof.errors import UsageProblem
     from tuiprof.ladder.fixing import VARIABLE, attempt
     from tuiprof.model.characters import shell_word
     from tuiprof.model.units import format_ns, format_share

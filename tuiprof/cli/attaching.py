@@ -12,6 +12,8 @@ import click
 
 from tuiprof.cli.options import Invocation, Positive, complete_sessions, format_option
 from tuiprof.cli.targets import open_screen, say, session_of
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.system.own_process import signals_kept
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
@@ -99,7 +101,6 @@ def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Pa
 
 def _chosen() -> int:
     """Let the user choose from the Python processes that have loaded a framework."""
-    from tuiprof.errors import UsageProblem
     from tuiprof.session.attach import candidates
 
     found = candidates()
@@ -168,7 +169,6 @@ def collect(
     """
     from tuiprof.session.collecting import Collector, Remote
     from tuiprof.session.store.folders import sessions_root
-    from tuiprof.system.own_process import signals_kept
 
     root = sessions_root(invocation.sessions)
     with tempfile.TemporaryDirectory(prefix="tuiprof-", dir=_SOCKETS) as sockets:
@@ -231,7 +231,6 @@ def _of_session(session: Session) -> Report:
         SessionError: It cannot be asked, and nothing was kept.
     """
     from tuiprof.blackbox.session import asked, kept
-    from tuiprof.errors import SessionError
     from tuiprof.session.live.replay import read_fold
 
     if session.status().state == "running":

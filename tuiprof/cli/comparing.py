@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from xml.etree import ElementTree
@@ -20,8 +21,8 @@ from tuiprof.cli.options import (
     format_option,
     trace_options,
 )
-from tuiprof.cli.reading import executor, progress_of
-from tuiprof.cli.targets import open_screen, say, session_or_none
+from tuiprof.cli.reading import executor, progress_of, run_analyses, session_reports
+from tuiprof.cli.targets import open_rank, open_screen, open_with_progress, say, session_or_none, traces_at
 
 if TYPE_CHECKING:
     from tuiprof.comparison.limits import Limit, Result
@@ -83,8 +84,6 @@ def reports_for(
     invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
-    from tuiprof.cli.reading import run_analyses, session_reports
-    from tuiprof.cli.targets import open_rank, session_or_none, traces_at
     from tuiprof.comparison import limits
 
     session = session_or_none(invocation, target)
@@ -191,10 +190,8 @@ def compare(
         from tuiprof.tui.start import Start
 
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
-    from dataclasses import replace
 
     from tuiprof.analyses.shared.changes import STEP_PAIR
-    from tuiprof.cli.targets import open_with_progress
     from tuiprof.comparison.sides import compare_targets
     from tuiprof.report import render, stdout_style
 
@@ -257,9 +254,6 @@ def trend(
     TARGETS are sessions, folders of sessions, or folders of traces (default: all recorded sessions). Change points
     need ruptures: pip install 'tuiprof[trend]'.
     """
-    from contextlib import ExitStack
-    from dataclasses import replace
-
     from tuiprof.comparison.trend import FIGURES, course, grouped, history, report
     from tuiprof.report import render_all, stdout_style
     from tuiprof.session.store.folders import sessions_root

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ import click
 
 from tuiprof.cli.options import FORMATS, Invocation, Positive, chart_option, complete_ladders
 from tuiprof.cli.targets import say
+from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.system.own_process import signals_kept
 
 if TYPE_CHECKING:
@@ -195,7 +197,6 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 
 def _trusted(measured: LadderRun) -> None:
     """Show the commands of a ladder that may come from somebody else, before any of them is run."""
-    from tuiprof.errors import SessionError
     from tuiprof.ladder.runner import must_be_own
 
     try:
@@ -247,9 +248,6 @@ def _format_of(output: Path | None) -> str:
 
 
 def _write(answer: Report, fmt: str, output: Path | None, *, charts: bool) -> None:
-    from dataclasses import replace
-
-    from tuiprof.errors import UsageProblem
     from tuiprof.report import Style, render, stdout_style
 
     style = Style() if output is not None else stdout_style()
@@ -307,7 +305,6 @@ def _left(progress: Progress) -> str:
 
 
 def _outcome(progress: Progress) -> str:
-    """Return how a trial ended, in words."""
     from tuiprof.model.units import format_ns
 
     trial = progress.trial

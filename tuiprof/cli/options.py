@@ -69,18 +69,25 @@ class Invocation:
     scenarios: tuple[Path, ...] = ()  # more folders of scenarios
 
 
-def convert_option(function: Function) -> Function:
-    """Add the option to convert raw captures without asking."""
-    return click.option(
-        "--convert/--no-convert",
-        default=None,
-        help="First convert a raw Neuron capture with neuron-explorer (default: ask, on a terminal).",
-    )(function)
+def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return what adds several options, in this order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
-def chart_option(function: Function) -> Function:
-    """Add the option to leave out charts."""
-    return click.option("--no-chart", is_flag=True, help="Tables only, no charts (text, md).")(function)
+#: Converts raw captures without asking.
+convert_option = click.option(
+    "--convert/--no-convert",
+    default=None,
+    help="First convert a raw Neuron capture with neuron-explorer (default: ask, on a terminal).",
+)
+#: Leaves out charts.
+chart_option = click.option("--no-chart", is_flag=True, help="Tables only, no charts (text, md).")
 
 
 def format_option(*more: str) -> Callable[[Function], Function]:
@@ -90,42 +97,34 @@ def format_option(*more: str) -> Callable[[Function], Function]:
     )
 
 
-def trace_options(function: Function) -> Function:
-    """Add the options that choose one trace of a directory of them."""
-    options = (
-        click.option(
-            "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
-        ),
-        click.option(
-            "--run",
-            "run_",
-            metavar="NAME",
-            help="Which run, in a directory of several (default: the newest).",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: The options that choose one trace of a directory of them.
+trace_options = together(
+    click.option(
+        "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
+    ),
+    click.option(
+        "--run",
+        "run_",
+        metavar="NAME",
+        help="Which run, in a directory of several (default: the newest).",
+    ),
+)
 
 
-def fleet_options(function: Function) -> Function:
-    """Add the options that say on what many files are read."""
-    options = (
-        click.option(
-            "--on",
-            metavar="WHERE",
-            help="Where to read many files: `processes` of this machine (default; processes:N for N of them), "
-            "workers of a Dask scheduler (dask://HOST:PORT), or workers started by ssh (ssh://HOST,HOST…).",
-        ),
-        click.option(
-            "--dask-workers",
-            type=click.IntRange(min=1),
-            help="Read with this many Dask workers here, or on each host of ssh://.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: The options that say on what many files are read.
+fleet_options = together(
+    click.option(
+        "--on",
+        metavar="WHERE",
+        help="Where to read many files: `processes` of this machine (default; processes:N for N of them), "
+        "workers of a Dask scheduler (dask://HOST:PORT), or workers started by ssh (ssh://HOST,HOST…).",
+    ),
+    click.option(
+        "--dask-workers",
+        type=click.IntRange(min=1),
+        help="Read with this many Dask workers here, or on each host of ssh://.",
+    ),
+)
 
 
 # -- completion ----------------------------------------------------------------------------------------

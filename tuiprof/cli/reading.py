@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from tuiprof.cli.options import (
     trace_options,
 )
 from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
@@ -88,8 +90,6 @@ def report(
 
     FILE may also be a memory snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
     """
-    from dataclasses import replace
-
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.model.characters import shell_word
     from tuiprof.report import render_all, stdout_style
@@ -143,7 +143,6 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
     Raises:
         UsageProblem: One of them was given.
     """
-    from tuiprof.errors import UsageProblem
     from tuiprof.fleet.views import NAMES
 
     if analyses:
@@ -267,7 +266,6 @@ def list_(invocation: Invocation, as_json: bool) -> int:
     if not summaries and not ladders:
         say(f"no sessions in {root}; record one: tuiprof record metrics:naive")
         return 0
-    from dataclasses import replace
 
     from tuiprof.report import render_all, stdout_style
 
@@ -299,7 +297,6 @@ def is_view(name: str) -> bool:
 
 def is_job(target: str, run: str | None) -> bool:
     """Whether a target is a folder that holds two ranks of a run or more; what it is not is said elsewhere."""
-    from tuiprof.errors import TuiprofError
     from tuiprof.formats import open_set
 
     if not os.path.isdir(target):
@@ -317,8 +314,8 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         TraceError: A target holds no trace.
         UsageProblem: There is no such run.
     """
-    from tuiprof.cli.targets import traces_at
     from tuiprof.fleet.gather import File
+    from tuiprof.system.files import size_of
 
     found: list[tuple[Path, int, int]] = []
     for target in targets:
@@ -331,7 +328,7 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         say("tuiprof: several files have the same rank: they are numbered in the order given")
         found = [(path, number, size) for number, (path, _, size) in enumerate(found)]
     return [
-        File(number, str(path.absolute()), rank, size or _size(path))
+        File(number, str(path.absolute()), rank, size or size_of(path))
         for number, (path, rank, size) in enumerate(found)
     ]
 
@@ -340,13 +337,6 @@ def _trace_folders(session: Session) -> list[Path]:
     """Return where the traces of a session lie: of a run of several hosts, those of each that has some."""
     folders = [part.path / "traces" for part in session.parts if part.traces()]
     return folders or [session.path / "traces"]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def gathered(
@@ -376,8 +366,6 @@ def report_fleet(
     """Print what many ranks say of their job: some views in full, or the page. Returns the exit status: 3 = nothing
     read.
     """
-    from dataclasses import replace
-
     from tuiprof.fleet.views import NAMES, reports
     from tuiprof.model import Unavailable
     from tuiprof.report import render_all, stdout_style
@@ -401,8 +389,6 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
         UsageProblem: ``on`` says nothing that is known, or contradicts ``dask_workers``.
         TuiprofError: Dask is not installed, or its scheduler does not answer.
     """
-    from tuiprof.errors import UsageProblem
-
     where, _, rest = (on or "").partition(":")
     if on is not None and dask_workers is not None and where != "ssh":
         raise UsageProblem("--on and --dask-workers cannot be used together", "omit one of them")

@@ -9,13 +9,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli.options import Function, Invocation, complete_scenarios
+from tuiprof.cli.answering import page
+from tuiprof.cli.options import Invocation, complete_scenarios, together
+from tuiprof.cli.reading import session_reports
 from tuiprof.cli.targets import open_screen, say
+from tuiprof.errors import TuiprofError
 from tuiprof.system import own_process
 
 if TYPE_CHECKING:
@@ -36,93 +40,85 @@ _POLL_S: Final = 0.1
 _PLAIN_EVERY_S: Final = 10.0
 
 
-def launch_options(function: Function) -> Function:
-    """Add the options that ``run`` and ``record`` share."""
-    options = (
-        click.option(
-            "--preset",
-            metavar="NAME",
-            default="fit",
-            show_default=True,
-            help="Size of a scenario: paper (as published), smoke (small), fit (what this machine can run), or "
-            "one of its own.",
-        ),
-        click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
-        click.option(
-            "--python",
-            "python_",
-            type=click.Path(path_type=Path),
-            help="Interpreter that runs the script (default: the active environment's).",
-        ),
-        click.option("--name", help="Session name (default: the script's name)."),
-        click.option(
-            "--capture",
-            metavar="N[@STEP]",
-            help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
-            "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
-        ),
-        click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
-        click.option(
-            "--stack", is_flag=True, help="Capture Python stacks: finds source lines, but slows the capture."
-        ),
-        click.option(
-            "--shapes",
-            is_flag=True,
-            help="Capture operator input shapes, to compare kernels with the chip's peak rates.",
-        ),
-        click.option(
-            "--memory",
-            is_flag=True,
-            help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
-        ),
-        click.option(
-            "--watch-nan",
-            is_flag=True,
-            help="Check loss and gradients for NaN once per step, without stalling.",
-        ),
-        click.option(
-            "--step-at",
-            metavar="FILE:LINE",
-            help="End a step each time this line has run; for the line of a loop, at each iteration.",
-        ),
-        click.option(
-            "--step-function",
-            metavar="MODULE:NAME",
-            help="End a step each time this function returns; the script itself is __main__.",
-        ),
-        click.option(
-            "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: The options that ``run`` and ``record`` share.
+launch_options = together(
+    click.option(
+        "--preset",
+        metavar="NAME",
+        default="fit",
+        show_default=True,
+        help="Size of a scenario: paper (as published), smoke (small), fit (what this machine can run), or "
+        "one of its own.",
+    ),
+    click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
+    click.option(
+        "--python",
+        "python_",
+        type=click.Path(path_type=Path),
+        help="Interpreter that runs the script (default: the active environment's).",
+    ),
+    click.option("--name", help="Session name (default: the script's name)."),
+    click.option(
+        "--capture",
+        metavar="N[@STEP]",
+        help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
+        "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
+    ),
+    click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
+    click.option(
+        "--stack", is_flag=True, help="Capture Python stacks: finds source lines, but slows the capture."
+    ),
+    click.option(
+        "--shapes",
+        is_flag=True,
+        help="Capture operator input shapes, to compare kernels with the chip's peak rates.",
+    ),
+    click.option(
+        "--memory",
+        is_flag=True,
+        help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
+    ),
+    click.option(
+        "--watch-nan",
+        is_flag=True,
+        help="Check loss and gradients for NaN once per step, without stalling.",
+    ),
+    click.option(
+        "--step-at",
+        metavar="FILE:LINE",
+        help="End a step each time this line has run; for the line of a loop, at each iteration.",
+    ),
+    click.option(
+        "--step-function",
+        metavar="MODULE:NAME",
+        help="End a step each time this function returns; the script itself is __main__.",
+    ),
+    click.option(
+        "--no-source", is_flag=True, help="Do not store the script's source (it is used to compare runs)."
+    ),
+)
 
 
-def trigger_options(function: Function) -> Function:
-    """Add the options for triggered captures."""
-    options = (
-        click.option(
-            "--capture-slower",
-            metavar="1.5x|40ms",
-            help="When a step takes longer than this (1.5x: 1.5 times the median), profile the steps after it. At "
-            "most every 30 s; not in the first 10 steps.",
-        ),
-        click.option(
-            "--capture-every",
-            type=click.IntRange(min=1),
-            metavar="STEPS",
-            help="Profile every STEPS steps, at most every 10 s.",
-        ),
-        click.option(
-            "--capture-budget",
-            metavar="SIZE",
-            help="Skip triggered captures that would take the session's traces above SIZE (default: 500MB).",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: The options for triggered captures.
+trigger_options = together(
+    click.option(
+        "--capture-slower",
+        metavar="1.5x|40ms",
+        help="When a step takes longer than this (1.5x: 1.5 times the median), profile the steps after it. At "
+        "most every 30 s; not in the first 10 steps.",
+    ),
+    click.option(
+        "--capture-every",
+        type=click.IntRange(min=1),
+        metavar="STEPS",
+        help="Profile every STEPS steps, at most every 10 s.",
+    ),
+    click.option(
+        "--capture-budget",
+        metavar="SIZE",
+        help="Skip triggered captures that would take the session's traces above SIZE (default: 500MB).",
+    ),
+)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -160,7 +156,6 @@ def _watch_inline(session: Session) -> int | None:
     if outcome == "left":
         say(farewell(session))
         return 0
-    from dataclasses import replace
 
     from tuiprof.comparison.headline import ask
     from tuiprof.report import render_all
@@ -201,11 +196,6 @@ def record(
     For a multi-host run (torchrun --nnodes, srun), record on every host; sessions in a shared folder, or gathered
     by `tuiprof collect`, are shown as one run.
     """
-    from dataclasses import replace
-
-    from tuiprof.cli.answering import page
-    from tuiprof.cli.reading import session_reports
-    from tuiprof.errors import TuiprofError
     from tuiprof.report import render_all, stdout_style
     from tuiprof.report.sanitize import sanitize_lines
     from tuiprof.session.run.launch import start
@@ -264,8 +254,6 @@ def launch_spec(
         UsageError: The options for captures contradict each other or cannot be read.
         UsageProblem: There is no such scenario or variant, or ``--capture`` cannot be read.
     """
-    from dataclasses import replace
-
     from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, step_environment
 
     if no_capture:
@@ -323,8 +311,6 @@ def _scenario_spec(
     *,
     may_be_earlier: bool,
 ) -> LaunchSpec:
-    from dataclasses import replace
-
     from tuiprof.ladder import scenarios
     from tuiprof.session.run.launch import in_time
     from tuiprof.session.store.meta import Scenario

@@ -12,6 +12,7 @@ import click
 
 from tuiprof.cli.options import Invocation, complete_sessions, complete_targets, convert_option, trace_options
 from tuiprof.cli.targets import ladder_or_none, open_screen, say, session_of, session_or_none, traces_at
+from tuiprof.errors import UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
@@ -54,7 +55,6 @@ def open_(
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
     from tuiprof.blackbox.dumps import is_pickle
-    from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
     from tuiprof.formats.neuron.captures import refuse
     from tuiprof.model.characters import shell_word
@@ -80,7 +80,6 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
         TraceError: It contains no trace.
         UsageProblem: It holds one rank.
     """
-    from tuiprof.errors import UsageProblem
     from tuiprof.model.characters import shell_word
 
     if session is not None and session.others:
@@ -145,8 +144,6 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
         from tuiprof.web.server import DashboardServer, is_loopback
         from tuiprof.web.server import serve as serve_until_interrupted
     except ImportError as error:
-        from tuiprof.errors import UsageProblem
-
         raise UsageProblem(
             f"serve needs textual-serve ({error.name} is not installed)", "pip install 'tuiprof[serve]'"
         ) from error
@@ -166,7 +163,6 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
-    """Return columns and lines."""
     found = re.fullmatch(r"(\d+)x(\d+)", value)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (_LEAST[0] <= size[0] <= _MOST[0] and _LEAST[1] <= size[1] <= _MOST[1]):
@@ -223,8 +219,6 @@ def snapshot(
     try:
         output.write_bytes(_encoded(picture, output.suffix))
     except OSError as error:
-        from tuiprof.errors import UsageProblem
-
         raise UsageProblem(f"{output} cannot be written: {error.strerror}") from error
     say(f"{output}  {size[0]}×{size[1]}")
     return 0
@@ -232,7 +226,6 @@ def snapshot(
 
 def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     """Return what is to be shown, after a look whether it can be."""
-    from tuiprof.errors import UsageProblem
     from tuiprof.tui.start import Start
 
     if screen == "library":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli.options import Invocation
+from tuiprof.errors import UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.model import Trace, Window
@@ -57,7 +59,6 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     Raises:
         UsageProblem: It is neither a file nor a session.
     """
-    from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
     from tuiprof.session.store.folders import find_session, sessions_root
 
@@ -76,7 +77,6 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
 
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
     """Return the folder of the measured ladder a user means; None if it is not a ladder, or a session is meant."""
-    from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
     from tuiprof.ladder.state import find_ladder
     from tuiprof.session.store.folders import LADDER_FILE, find_session, sessions_root
@@ -138,8 +138,6 @@ def converted(path: Path, wanted: bool | None) -> Path:
     Raises:
         TraceError: Converting failed.
     """
-    import shlex
-
     from tuiprof.formats.neuron import captures
 
     found = captures.possible(path) if wanted is not False else None
@@ -205,8 +203,6 @@ def open_rank(found: TraceSet, rank: int | None) -> Trace:
 
 def step_window(trace: Trace, number: int) -> Window:
     """Return the window of one step by its number."""
-    from tuiprof.errors import UsageProblem
-
     numbers = trace.steps.numbers.tolist()
     if number not in numbers:
         known = (

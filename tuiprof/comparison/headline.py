@@ -32,7 +32,7 @@ from tuiprof.system.own_process import (
 
 if TYPE_CHECKING:
     from tuiprof.advice import Priced
-    from tuiprof.model import Report, Trace
+    from tuiprof.model import Trace
 
 #: A trace that takes longer to read has to be opened by hand.
 PATIENCE_S: Final = 300.0
@@ -59,12 +59,13 @@ def headline(trace: Trace) -> Headline:
     """Return what a trace says first."""
     from tuiprof.advice import priorities
     from tuiprof.analyses import run
+    from tuiprof.analyses.shared.changes import figure_of
     from tuiprof.analyses.shared.replay import replayed
     from tuiprof.model import Report
 
     syncs = run("sync_events", trace)
     # Without device activity blocking copies are not recognised, and a count of syncs would be too low.
-    count = _number(syncs, "syncs_per_step") if isinstance(syncs, Report) and trace.device_indices else None
+    count = figure_of(syncs, "syncs_per_step") if trace.device_indices else None
     step, found = replayed(trace), priorities(trace).findings
     if found and not isinstance(step, str):
         line, level = _finding_line(found[0])
@@ -75,11 +76,6 @@ def headline(trace: Trace) -> Headline:
         return Headline(problem="no analysis is available for this trace")
     first = min(answers, key=lambda report: _WEIGHT[report.verdict.level])
     return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
-
-
-def _number(answer: Report, key: str) -> float | None:
-    value = answer.fact(key)
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _finding_line(first: Priced) -> tuple[str, str]:

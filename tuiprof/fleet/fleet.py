@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
+from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Held, Ints, Job, Meetings
@@ -362,8 +363,6 @@ class Fleet:
 
     def name(self, key: int) -> str:
         """Return the text of a name."""
-        from tuiprof.analyses.shared.kernel_names import short_name
-
         return short_name(self._names.get(key, "?"))
 
     @cached_property
@@ -381,23 +380,14 @@ _COMPARED: Final[dict[str, tuple[str, Kind, float, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of one rank that differs from the others.
-
-    Attributes:
-        rank: The rank.
-        column: The figure.
-        noun: What it counts.
-        kind: Its unit.
-        own: Its value.
-        others: The median of all ranks.
-    """
+    """One figure of one rank that differs from the others."""
 
     rank: int
-    column: str
-    noun: str
-    kind: Kind
-    own: float
-    others: float
+    column: str  # the figure
+    noun: str  # what it counts
+    kind: Kind  # its unit
+    own: float  # its value
+    others: float  # the median of all ranks
 
     @property
     def words(self) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from tuiprof import __version__
-from tuiprof.system.own_process import on_hang_up
+from tuiprof.system.own_process import available_bytes, cores, on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -38,19 +38,12 @@ _BATCHES_PER_WORKER: Final = 4
 
 
 class File(msgspec.Struct, frozen=True):
-    """One file to summarise.
+    """One file to summarise."""
 
-    Attributes:
-        number: Its number in the gathered list.
-        path: Its path, valid on the worker too.
-        rank: Its rank.
-        size: Bytes on disk.
-    """
-
-    number: int
-    path: str
+    number: int  # its number in the gathered list
+    path: str  # its path, valid on the worker too
     rank: int
-    size: int
+    size: int  # bytes on disk
 
 
 Batch = tuple[File, ...]
@@ -89,21 +82,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of gathering.
+    """Progress of gathering."""
 
-    Attributes:
-        files: Completed files.
-        files_in_all: Total number of files.
-        bytes: Size of the completed files on disk.
-        bytes_in_all: Total size of all files.
-        failed: Files that cannot be read.
-    """
-
-    files: int
-    files_in_all: int
-    bytes: int
-    bytes_in_all: int
-    failed: int
+    files: int  # completed files
+    files_in_all: int  # total number of files
+    bytes: int  # size of the completed files on disk
+    bytes_in_all: int  # total size of all files
+    failed: int  # files that cannot be read
 
 
 def gather(
@@ -320,8 +305,6 @@ def affordable(largest_bytes: int) -> int:
     Args:
         largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
     """
-    from tuiprof.system.own_process import available_bytes, cores
-
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))
 

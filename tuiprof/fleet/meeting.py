@@ -33,27 +33,17 @@ _FEW: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meetings:
-    """Matched collectives of one process group, in the order of time.
+    """Matched collectives of one process group, in the order of time."""
 
-    Attributes:
-        group: Key of the group; 0 = unknown, all ranks.
-        files: Numbers of the files, shape ``(r,)``; rows of the matrices.
-        step: Step of each collective, shape ``(c,)``; columns of the matrices.
-        name: Key of its name, shape ``(c,)``.
-        start: When each rank entered it, ns since the origin of its trace, shape ``(r, c)``; NaN = absent.
-        dur: How long it was in it, ns, shape ``(r, c)``.
-        gap: Time before it in which the rank was in no collective, ns, shape ``(r, c)``.
-        left_out: Steps of ranks whose collectives differ from those of most ranks in the same step.
-    """
-
-    group: int
-    files: Ints
-    step: Ints
-    name: npt.NDArray[np.uint64]
+    group: int  # key of the group; 0 = unknown, all ranks
+    files: Ints  # numbers of the files, shape ``(r,)``; rows of the matrices
+    step: Ints  # step of each collective, shape ``(c,)``; columns of the matrices
+    name: npt.NDArray[np.uint64]  # key of its name, shape ``(c,)``
+    #: When each rank entered it, ns since the origin of its trace, shape ``(r, c)``; NaN = absent.
     start: Floats
-    dur: Floats
-    gap: Floats
-    left_out: int
+    dur: Floats  # how long it was in it, ns, shape ``(r, c)``
+    gap: Floats  # time before it in which the rank was in no collective, ns, shape ``(r, c)``
+    left_out: int  # steps of ranks whose collectives differ from those of most ranks in the same step
 
     def __len__(self) -> int:
         """Return the number of matched collectives."""
@@ -132,21 +122,13 @@ def _in_group(group: int, rows: pl.DataFrame) -> Meetings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """Cost of units (ranks or hosts) to the others; arrays of shape ``(units,)``, ns per step.
+    """Cost of units (ranks or hosts) to the others; arrays of shape ``(units,)``, ns per step."""
 
-    Attributes:
-        last: Number of collectives in which the unit was last.
-        waited: Waiting time of the others in those, mean over the others.
-        lead: Saving of the job if the unit arrived with the second to last.
-        late: Delay relative to the median of the others, summed over collectives.
-        slack: Its own waiting time: it could be slower by this without delaying others.
-    """
-
-    last: Ints
-    waited: Floats
-    lead: Floats
-    late: Floats
-    slack: Floats
+    last: Ints  # number of collectives in which the unit was last
+    waited: Floats  # waiting time of the others in those, mean over the others
+    lead: Floats  # saving of the job if the unit arrived with the second to last
+    late: Floats  # delay relative to the median of the others, summed over collectives
+    slack: Floats  # its own waiting time: it could be slower by this without delaying others
 
 
 def lateness(wait: Floats) -> Floats:
@@ -239,15 +221,11 @@ def by_group(wait: Floats, group: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clocks:
-    """Clock offsets of ranks, from the ends of collectives.
+    """Clock offsets of ranks, from the ends of collectives."""
 
-    Attributes:
-        offset: Clock of each rank minus that of the median rank, ns, shape ``(r,)``; NaN = recording time unknown.
-        spread: Median absolute deviation of that over the collectives, ns.
-    """
-
+    #: Clock of each rank minus that of the median rank, ns, shape ``(r,)``; NaN = recording time unknown.
     offset: Floats
-    spread: Floats
+    spread: Floats  # median absolute deviation of that over the collectives, ns
 
 
 def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:

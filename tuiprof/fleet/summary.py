@@ -7,6 +7,7 @@ A summary of one file takes at most :data:`MOST_BYTES`, whatever the size of the
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tuiprof.model import Report, Trace, Window
+from tuiprof.model import Trace, Window
 
 if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import Group, RankSteps
@@ -95,23 +96,14 @@ _NAMES: Final[_Schema] = {"name": pl.UInt64, "text": pl.String}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``.
+    """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``."""
 
-    Attributes:
-        files: One row per file, including unreadable ones.
-        steps: One row per step of a rank.
-        collectives: One row per collective.
-        kernels: One row per kernel name and rank, without collectives.
-        findings: One row per advice finding and rank.
-        names: Texts of names, each once.
-    """
-
-    files: pl.DataFrame
-    steps: pl.DataFrame
-    collectives: pl.DataFrame
-    kernels: pl.DataFrame
-    findings: pl.DataFrame
-    names: pl.DataFrame
+    files: pl.DataFrame  # one row per file, including unreadable ones
+    steps: pl.DataFrame  # one row per step of a rank
+    collectives: pl.DataFrame  # one row per collective
+    kernels: pl.DataFrame  # one row per kernel name and rank, without collectives
+    findings: pl.DataFrame  # one row per advice finding and rank
+    names: pl.DataFrame  # texts of names, each once
 
     @property
     def nbytes(self) -> int:
@@ -211,7 +203,6 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 def encode(summary: Summary) -> bytes:
     """Return a summary as bytes, for a cache or another machine."""
-    import io
 
     def ipc(frame: pl.DataFrame) -> bytes:
         out = io.BytesIO()
@@ -434,13 +425,9 @@ def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
 
 def _facts(trace: Trace) -> dict[str, float | None]:
     from tuiprof.analyses import run
+    from tuiprof.analyses.shared.changes import figure_of
 
-    found: dict[str, float | None] = {}
-    for column, (analysis, fact) in FACTS.items():
-        answer = run(analysis, trace)
-        value = answer.fact(fact) if isinstance(answer, Report) else None
-        found[column] = float(value) if isinstance(value, (int, float)) else None
-    return found
+    return {column: figure_of(run(analysis, trace), fact) for column, (analysis, fact) in FACTS.items()}
 
 
 def _own_share(trace: Trace) -> float | None:

@@ -24,49 +24,38 @@ class Cancelled(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to read.
+    """How to read."""
 
-    Attributes:
-        progress: Called regularly with (bytes of the file read, size of the file), from the thread that reads.
-        cancelled: Called regularly; reading stops with :class:`Cancelled` once it returns True.
-        partial: Called with a trace of what has been read, from the thread that reads, while the rest is being read
-            and only when that takes long: first after about half a second, then at doubling intervals. Each contains
-            the events of the previous one and those after them in the file; each is self-contained, keeps no view of
-            growing data, and its ``trust`` says that it is partial. The complete trace is only returned, never passed
-            here. A cached trace is returned complete at once.
-        workers: Number of worker processes; None = as many as are worth it.
-        limit: Maximum size of a decompressed file, bytes; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
-        cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
-            ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
-    """
-
+    #: Called regularly with (bytes of the file read, size of the file), from the thread that reads.
     progress: Callable[[int, int], None] | None = None
+    #: Called regularly; reading stops with :class:`Cancelled` once it returns True.
     cancelled: Callable[[], bool] | None = None
+    #: Called with a trace of what has been read, from the thread that reads, while the rest is being read and only when
+    #: that takes long: first after about half a second, then at doubling intervals. Each contains the events of the
+    #: previous one and those after them in the file; each is self-contained, keeps no view of growing data, and its
+    #: ``trust`` says that it is partial. The complete trace is only returned, never passed here. A cached trace is
+    #: returned complete at once.
     partial: Callable[[Trace], None] | None = None
-    workers: int | None = None
+    workers: int | None = None  # number of worker processes; None = as many as are worth it
+    #: Maximum size of a decompressed file, bytes; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
     limit: int | None = None
+    #: Whether a large trace is kept in the user's cache directory and taken from there the next time;
+    #: ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
     cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format.
+    """One format."""
 
-    Attributes:
-        name: Its name, for example ``"kineto"``.
-        title: Name for display.
-        sniff: Returns from the first decompressed bytes and the path whether a file is of this format.
-        open: Reads a file.
-        order: Order of detection; lower comes first.
-        directory: Returns whether a directory is of this format, for one that writes several files; it is then
-            opened with the directory as the path of its source. None = never.
-    """
-
-    name: str
-    title: str
+    name: str  # its name, for example ``"kineto"``
+    title: str  # name for display
+    #: Returns from the first decompressed bytes and the path whether a file is of this format.
     sniff: Callable[[bytes, Path], bool]
-    open: Callable[[Source, Options], Trace]
-    order: int = 100
+    open: Callable[[Source, Options], Trace]  # reads a file
+    order: int = 100  # order of detection; lower comes first
+    #: Returns whether a directory is of this format, for one that writes several files; it is then opened with the
+    #: directory as the path of its source. None = never.
     directory: Callable[[Path], bool] | None = None
 
 

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
 from tuiprof.formats.cache import UNFINISHED, directory, evict, size_limit
+from tuiprof.formats.registry import Cancelled
 from tuiprof.formats.session_files import sidecar_name
 
 #: The cache directory; ``off`` = a temporary directory that is deleted when the process exits.
@@ -159,8 +160,6 @@ class _StallTimer:
 
 def _cancellable(work: Callable[[], T], cancelled: Callable[[], bool] | None, poll: Callable[[], None]) -> T:
     """Run a blocking request in a thread, which is abandoned on cancellation or if ``poll`` raises."""
-    from tuiprof.formats.registry import Cancelled
-
     future: Future[T] = Future()
 
     def run() -> None:
@@ -200,8 +199,6 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
         self._url = _without_secrets(url)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
-        from tuiprof.formats.registry import Cancelled
-
         if error is None or isinstance(error, (TraceError, Cancelled)) or not isinstance(error, Exception):
             return None
         status = _status(error)
@@ -266,8 +263,6 @@ def _download(
 
     ``top`` is the remote directory; empty = the files are a trace and its sidecar.
     """
-    from tuiprof.formats.registry import Cancelled
-
     entry = local.parent
     total = sum(_size(info) or 0 for info in files)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

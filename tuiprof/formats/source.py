@@ -7,6 +7,7 @@ file that a format reads as a whole. One environment variable replaces both.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import zlib
@@ -92,17 +93,13 @@ class Source:
 
 
 class Stream:
-    """The decompressed bytes of a source, in order.
-
-    Attributes:
-        at: Number of bytes read so far.
-    """
+    """The decompressed bytes of a source, in order."""
 
     def __init__(self, source: Source, file: IO[bytes], content: IO[bytes]) -> None:
         self._source = source
         self._file = file
         self._content = content
-        self.at = 0
+        self.at = 0  # number of bytes read so far
 
     @property
     def consumed(self) -> int:
@@ -223,8 +220,6 @@ def _gunzip(file: IO[bytes]) -> IO[bytes]:
 
 def _decompressed(stream: IO[bytes]) -> IO[bytes]:
     """Decompress gzip inside gzip or zip, for example a file that a browser or a script compressed again."""
-    import io
-
     unreadable: tuple[type[Exception], ...] = (*_decompression_errors(), OSError)
     for _ in range(_MAX_NESTED_GZIP):
         buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]

@@ -29,43 +29,28 @@ _DEVICES = {"neuron": "an AWS Neuron device", "tpu": "a Google TPU", "amd": "an 
 
 
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a variant needs.
+    """What a variant needs."""
 
-    Attributes:
-        packages: Its own distributions, with versions: ``"xformers>=0.0.28"``.
-        device: ``"cuda"``, ``"cpu"`` or the kind of a telemetry device; empty = any.
-        why: Why it needs that device, as a clause.
-        capability: CUDA compute capability, as a version specifier: ``">=9.0,<10.0"``.
-        compile: It uses torch.compile: Triton on a GPU, a C++ compiler on a CPU.
-        nvcc: It compiles CUDA.
-        jax_device: It runs on an accelerator that JAX drives: a TPU, or an NVIDIA GPU with JAX's CUDA plugin.
-        cores: Physical cores.
-        numa_nodes: NUMA nodes.
-        same_release: Distributions that must be of the same release (the first two numbers): an extension built against
-            one PyTorch crashes in another.
-        libraries: Shared libraries to preload, without ``lib`` and ``.so``.
-        without: Distributions among ``dependencies`` that it does without.
-        remedy: How to get its packages; empty = ``pip install``, or ``uv run --with``.
-        dependencies: Distributions that the ladder's default variant needs, and every other but those that do
-            ``without``; from the PEP 723 header.
-        python: Python versions; from the PEP 723 header.
-    """
-
-    packages: tuple[str, ...] = ()
-    device: str = ""
-    why: str = ""
-    capability: str = ""
-    compile: bool = False
-    nvcc: bool = False
+    packages: tuple[str, ...] = ()  # its own distributions, with versions: ``"xformers>=0.0.28"``
+    device: str = ""  # ``"cuda"``, ``"cpu"`` or the kind of a telemetry device; empty = any
+    why: str = ""  # why it needs that device, as a clause
+    capability: str = ""  # CUDA compute capability, as a version specifier: ``">=9.0,<10.0"``
+    compile: bool = False  # it uses torch.compile: Triton on a GPU, a C++ compiler on a CPU
+    nvcc: bool = False  # it compiles CUDA
+    #: It runs on an accelerator that JAX drives: a TPU, or an NVIDIA GPU with JAX's CUDA plugin.
     jax_device: bool = False
-    cores: int = 0
+    cores: int = 0  # physical cores
     numa_nodes: int = 0
+    #: Distributions that must be of the same release (the first two numbers): an extension built against one PyTorch
+    #: crashes in another.
     same_release: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    remedy: str = ""
+    without: tuple[str, ...] = ()  # distributions among ``dependencies`` that it does without
+    libraries: tuple[str, ...] = ()  # shared libraries to preload, without ``lib`` and ``.so``
+    remedy: str = ""  # how to get its packages; empty = ``pip install``, or ``uv run --with``
+    #: Distributions that the ladder's default variant needs, and every other but those that do ``without``; from the
+    #: PEP 723 header.
     dependencies: tuple[str, ...] = ()
-    python: str = ""
+    python: str = ""  # Python versions; from the PEP 723 header
 
     def __post_init__(self) -> None:
         """Refuse invalid versions when the header is read, not only when it is used."""
@@ -83,17 +68,11 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """It cannot run.
+    """It cannot run."""
 
-    Attributes:
-        reason: All that is missing, in words.
-        remedy: What to do about it; may be empty.
-        reasons: The same, one by one, each with its own remedy.
-    """
-
-    reason: str
-    remedy: str
-    reasons: tuple[tuple[str, str], ...]
+    reason: str  # all that is missing, in words
+    remedy: str  # what to do about it; may be empty
+    reasons: tuple[tuple[str, str], ...]  # the same, one by one, each with its own remedy
 
 
 def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ()) -> Available | Missing:

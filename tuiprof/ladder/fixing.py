@@ -32,37 +32,23 @@ _TIMES_OWN: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run.
-
-    Attributes:
-        session: Its session.
-        changed: Whether it ran with the change.
-        step_ns: Median of its steps, without the first ones, ns.
-        numbers: What it logged at its last step, by name.
-        switched: What the probe switched in it, in words.
-    """
+    """One run."""
 
     session: Session
-    changed: bool
-    step_ns: float
-    numbers: Mapping[str, float]
-    switched: tuple[str, ...] = ()
+    changed: bool  # whether it ran with the change
+    step_ns: float  # median of its steps, without the first ones, ns
+    numbers: Mapping[str, float]  # what it logged at its last step, by name
+    switched: tuple[str, ...] = ()  # what the probe switched in it, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The result of trials.
+    """The result of trials."""
 
-    Attributes:
-        trials: The trials in the order in which they ran.
-        ratio: Step time with the change over that without; None = too few trials.
-        word: The verdict on that.
-        differing: Logged numbers that the change alters, by name: without and with it.
-    """
-
-    trials: tuple[Trial, ...]
-    ratio: Interval | None
-    word: Word
+    trials: tuple[Trial, ...]  # the trials in the order in which they ran
+    ratio: Interval | None  # step time with the change over that without; None = too few trials
+    word: Word  # the verdict on that
+    #: Logged numbers that the change alters, by name: without and with it.
     differing: Mapping[str, tuple[float, float]]
 
 

@@ -61,21 +61,13 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a ladder.
+    """Progress of a ladder."""
 
-    Attributes:
-        done: Completed trials that count.
-        total: Total number of trials, as currently known.
-        trial: The trial that is running or has just ended.
-        ended: Whether it has just ended.
-        left_s: Time left, estimated from similar trials; None = not known yet.
-    """
-
-    done: int
-    total: int
-    trial: Trial
-    ended: bool
-    left_s: float | None
+    done: int  # completed trials that count
+    total: int  # total number of trials, as currently known
+    trial: Trial  # the trial that is running or has just ended
+    ended: bool  # whether it has just ended
+    left_s: float | None  # time left, estimated from similar trials; None = not known yet
 
 
 def plan(
@@ -281,8 +273,6 @@ def _next(
 
 
 class _Live:
-    """A running trial."""
-
     def __init__(
         self, ladder: LadderRun, trial: Trial, limit_s: float | None, *, adopted: bool = False
     ) -> None:
@@ -332,7 +322,9 @@ class _Live:
                         f"use a longer --limit; see {session.stderr}",
                     )
                     self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
-                elif self.trial.state == "failed" and _disk_is_full(session.path):
+                elif (
+                    self.trial.state == "failed" and shutil.disk_usage(session.path).free < _LEAST_FREE_BYTES
+                ):
                     self.disk_was_full = True
                     why = f"failed as the disk was full: {self.trial.why}"
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
@@ -343,10 +335,6 @@ class _Live:
             self._ladder.put(self.trial)
         self._over = True
         return True
-
-
-def _disk_is_full(path: Path) -> bool:
-    return shutil.disk_usage(path).free < _LEAST_FREE_BYTES
 
 
 def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) -> Progress:
@@ -506,14 +494,10 @@ _LAST_BYTES: Final = 8192
 
 
 class Runner(msgspec.Struct, frozen=True):
-    """``control/runner.json``.
+    """``control/runner.json``."""
 
-    Attributes:
-        who: The process.
-        pid_namespace: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
-    """
-
-    who: process.ProcessId
+    who: process.ProcessId  # the process
+    #: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`).
     pid_namespace: str = msgspec.field(name="place")
 
 
@@ -566,10 +550,8 @@ def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
 
 
 def stop_runner(ladder: Path) -> bool:
-    """Ask the process that runs a ladder to stop: once = after the current trial, twice = at once.
-
-    Returns:
-        Whether there was one to ask.
+    """Ask the process that runs a ladder to stop (once = after the current trial, twice = at once); return whether
+    there is one.
     """
     runner = runner_of(ladder)
     if runner is None or not is_own(ladder / "control" / RUNNER_FILE):

@@ -37,56 +37,35 @@ _PAPER = "paper"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published figure, for reference; never a measurement of this machine.
+    """A published figure, for reference; never a measurement of this machine."""
 
-    Attributes:
-        text: The figure as it is shown.
-        value: The number in it, if any.
-        unit: Unit of the number, for example ``"ms"``.
-        preset: Preset it belongs to; empty = the published size.
-    """
-
-    text: str
-    value: float | None = None
-    unit: str = ""
-    preset: str = ""
+    text: str  # the figure as it is shown
+    value: float | None = None  # the number in it, if any
+    unit: str = ""  # unit of the number, for example ``"ms"``
+    preset: str = ""  # preset it belongs to; empty = the published size
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One variant of a ladder.
+    """One variant of a ladder."""
 
-    Attributes:
-        ladder: Name of its ladder.
-        name: Its name.
-        note: What it changes, in a sentence.
-        baseline: Name of the variant it is compared with.
-        builds_on: Name of the variant it changes one thing of; empty = none.
-        changes: What it sets, by name, as the script understands it.
-        published: Figures of the publication.
-        needs: What it needs to run.
-        preset: Preset of the published size; empty = ``paper``.
-        presets: The presets it accepts besides ``fit``, and the steps of each; None = unknown.
-        script: The script.
-        command: Arguments of the script, in groups, with placeholders.
-        check: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they
-            differ; None = it has no such check.
-        check_and_run: Arguments that make it compare its numbers and go on; empty = it cannot.
-    """
-
-    ladder: str
+    ladder: str  # name of its ladder
     name: str
-    note: str
-    baseline: str
-    builds_on: str
-    changes: Mapping[str, Any]
-    published: tuple[Published, ...]
-    needs: Needs
-    preset: str
+    note: str  # what it changes, in a sentence
+    baseline: str  # name of the variant it is compared with
+    builds_on: str  # name of the variant it changes one thing of; empty = none
+    changes: Mapping[str, Any]  # what it sets, by name, as the script understands it
+    published: tuple[Published, ...]  # figures of the publication
+    needs: Needs  # what it needs to run
+    preset: str  # preset of the published size; empty = ``paper``
+    #: The presets it accepts besides ``fit``, and the steps of each; None = unknown.
     presets: Mapping[str, int | None]
     script: Path
-    command: tuple[tuple[str, ...], ...]
+    command: tuple[tuple[str, ...], ...]  # arguments of the script, in groups, with placeholders
+    #: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they differ; None
+    #: = it has no such check.
     check: tuple[str, ...] | None
+    #: Arguments that make it compare its numbers and go on; empty = it cannot.
     check_and_run: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -96,30 +75,18 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """One script and its variants.
-
-    Attributes:
-        name: Its name.
-        title: Its subject, one line.
-        story: What it shows, in some sentences; line breaks as written.
-        baseline: Name of the variant that the others are compared with.
-        source: Hardware and software of the published figures; empty = none.
-        needs: Packages that every variant needs, with their versions.
-        presets: Note of each preset by its name.
-        paper_sizes: Presets of the published size: ``paper``, and those that say ``as_published = true``.
-        variants: Its variants, in the order of the script.
-        script: The script.
-    """
+    """One script and its variants."""
 
     name: str
-    title: str
-    story: str
-    baseline: str
-    source: str
-    needs: tuple[str, ...]
-    presets: Mapping[str, str]
+    title: str  # its subject, one line
+    story: str  # what it shows, in some sentences; line breaks as written
+    baseline: str  # name of the variant that the others are compared with
+    source: str  # hardware and software of the published figures; empty = none
+    needs: tuple[str, ...]  # packages that every variant needs, with their versions
+    presets: Mapping[str, str]  # note of each preset by its name
+    #: Presets of the published size: ``paper``, and those that say ``as_published = true``.
     paper_sizes: tuple[str, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[Variant, ...]  # its variants, in the order of the script
     script: Path
 
     def sizes_of(self, figure: Published) -> tuple[str, ...]:
@@ -159,16 +126,10 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The lines of a header, without comment signs.
-
-    Attributes:
-        file: Its file.
-        first: Number of its first line in that file.
-        lines: Its lines.
-    """
+    """The lines of a header, without comment signs."""
 
     file: Path
-    first: int
+    first: int  # number of its first line in that file
     lines: tuple[str, ...]
 
     def line_of(self, pattern: str, occurrence: int = 0) -> int:
@@ -390,15 +351,10 @@ class SameName(UsageProblem):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The content of the directories.
+    """The content of the directories."""
 
-    Attributes:
-        ladders: The ladders, by name.
-        problems: One for each header that cannot be used, with file and line.
-    """
-
-    ladders: tuple[Ladder, ...]
-    problems: tuple[UsageProblem, ...]
+    ladders: tuple[Ladder, ...]  # the ladders, by name
+    problems: tuple[UsageProblem, ...]  # one for each header that cannot be used, with file and line
 
 
 def ladders(extra: Iterable[Path] = ()) -> list[Ladder]:

@@ -34,32 +34,21 @@ OUT: Final = frozenset({"wrong", "failed", "unavailable"})
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """One variant of the ladder, as planned.
-
-    Attributes:
-        name: Its name.
-        baseline: The variant it is compared with.
-        builds_on: The variant it changes one thing of; empty = none.
-        note: What it changes.
-        published: Figures of the publication.
-        published_at: For each, the presets with which it may be compared; empty = any.
-        reason: Why it cannot run here; empty = it can.
-        remedy: How to fix that.
-        command: Command line of its script, without the flags of a check.
-        check: Flags that turn the command into a check of its numbers; None = the script has none.
-        check_and_run: Flags that make the command check its numbers before it goes on; empty = none are known.
-    """
+    """One variant of the ladder, as planned."""
 
     name: str
-    baseline: str
-    builds_on: str = ""
-    note: str = ""
-    published: tuple[str, ...] = ()
+    baseline: str  # the variant it is compared with
+    builds_on: str = ""  # the variant it changes one thing of; empty = none
+    note: str = ""  # what it changes
+    published: tuple[str, ...] = ()  # figures of the publication
+    #: For each, the presets with which it may be compared; empty = any.
     published_at: tuple[tuple[str, ...], ...] = ()
-    reason: str = ""
-    remedy: str = ""
-    command: tuple[str, ...] = ()
+    reason: str = ""  # why it cannot run here; empty = it can
+    remedy: str = ""  # how to fix that
+    command: tuple[str, ...] = ()  # command line of its script, without the flags of a check
+    #: Flags that turn the command into a check of its numbers; None = the script has none.
     check: tuple[str, ...] | None = None
+    #: Flags that make the command check its numbers before it goes on; empty = none are known.
     check_and_run: tuple[str, ...] = ()
 
     def published_beside(self, sizes: Collection[str]) -> str:
@@ -77,140 +66,85 @@ class Rung(msgspec.Struct, frozen=True):
 
 
 class KernelFigures(msgspec.Struct, frozen=True):
-    """What one trial measured of a single kernel.
+    """What one trial measured of a single kernel."""
 
-    Attributes:
-        moved_bytes: Bytes that a call must read and write at least: inputs once, outputs once; 0 = unknown.
-        operations: Minimum number of arithmetic operations, a multiply-add counting as two; 0 = unknown.
-        arithmetic: Their type: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown.
-        times_ns: Median time of a call: ``cold`` with its inputs in memory only, ``warm`` right after another call,
-            ``replayed`` among many that the host started at once (a CUDA graph, a compiled loop), ``host`` what the
-            host needs to start one. What could not be measured is not there.
-        not_measured: Reasons for missing times, by the same names.
-    """
-
-    moved_bytes: int
-    operations: int
-    arithmetic: str
+    moved_bytes: int  # bytes that a call must read and write at least: inputs once, outputs once; 0 = unknown
+    operations: int  # minimum number of arithmetic operations, a multiply-add counting as two; 0 = unknown
+    arithmetic: str  # their type: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown
+    #: Median time of a call: ``cold`` with its inputs in memory only, ``warm`` right after another call, ``replayed``
+    #: among many that the host started at once (a CUDA graph, a compiled loop), ``host`` what the host needs to start
+    #: one. What could not be measured is not there.
     times_ns: dict[str, float]
-    not_measured: dict[str, str] = {}
+    not_measured: dict[str, str] = {}  # reasons for missing times, by the same names
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What one trial measured.
+    """What one trial measured."""
 
-    Attributes:
-        median_ns: Median time of the measured steps.
-        steps: Number of measured steps.
-        warmup: Number of steps before them, which are left out.
-        clock: ``script``: the script measured them (on a GPU by device events); ``probe``: host time of the steps.
-        batch: Samples a step; None = unknown.
-        samples_per_s: Throughput over the measured steps; None = unknown.
-        peak_bytes: Peak memory; None = unknown.
-        start_ns: From the start of the process to the end of its first step: imports, weights, compilation; None =
-            no step was marked.
-        warmup_ns: The further warm-up steps, together; None = unknown.
-        device: Its device, from the script; may be empty.
-        preset: Its preset, from the script; may be empty.
-        interpreted: A kernel was interpreted because its device is missing, so its speed is meaningless.
-        ranges_ns: Median time of named parts of the step, from the script; may be empty.
-        kernel: Measurements of a single kernel; None = the step is not a call of one.
-    """
-
-    median_ns: float
-    steps: int
-    warmup: int = 0
+    median_ns: float  # median time of the measured steps
+    steps: int  # number of measured steps
+    warmup: int = 0  # number of steps before them, which are left out
+    #: ``script``: the script measured them (on a GPU by device events); ``probe``: host time of the steps.
     clock: Literal["script", "probe"] = "script"
-    batch: int | None = None
-    samples_per_s: float | None = None
-    peak_bytes: int | None = None
+    batch: int | None = None  # samples a step; None = unknown
+    samples_per_s: float | None = None  # throughput over the measured steps; None = unknown
+    peak_bytes: int | None = None  # peak memory; None = unknown
+    #: From the start of the process to the end of its first step: imports, weights, compilation; None = no step was
+    #: marked.
     start_ns: int | None = None
-    warmup_ns: int | None = None
-    device: str = ""
-    preset: str = ""
+    warmup_ns: int | None = None  # the further warm-up steps, together; None = unknown
+    device: str = ""  # its device, from the script; may be empty
+    preset: str = ""  # its preset, from the script; may be empty
+    #: A kernel was interpreted because its device is missing, so its speed is meaningless.
     interpreted: bool = False
-    ranges_ns: dict[str, float] = {}
+    ranges_ns: dict[str, float] = {}  # median time of named parts of the step, from the script; may be empty
+    #: Measurements of a single kernel; None = the step is not a call of one.
     kernel: KernelFigures | None = None
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One process that was started.
+    """One process that was started."""
 
-    Attributes:
-        kind: Its purpose.
-        round: 0 for checks and traces, 1 … for timing, 1 for ``once``.
-        variant: Its variant.
-        session: Name of its session's folder under ``trials``; empty = it could not be started.
-        state: Its state.
-        why: Why it is wrong, failed or unavailable; for others, a note.
-        remedy: How to fix that.
-        wall_ns: Its duration.
-        equal: Whether its numbers equal those of the reference; None = unknown.
-        figures: Its measurements; None for checks and trials that failed.
-    """
-
-    kind: Kind
-    round: int
+    kind: Kind  # its purpose
+    round: int  # 0 for checks and traces, 1 … for timing, 1 for ``once``
     variant: str
-    session: str = ""
+    session: str = ""  # name of its session's folder under ``trials``; empty = it could not be started
     state: State = "running"
-    why: str = ""
-    remedy: str = ""
-    wall_ns: int = 0
-    equal: bool | None = None
-    figures: Figures | None = None
+    why: str = ""  # why it is wrong, failed or unavailable; for others, a note
+    remedy: str = ""  # how to fix that
+    wall_ns: int = 0  # its duration
+    equal: bool | None = None  # whether its numbers equal those of the reference; None = unknown
+    figures: Figures | None = None  # its measurements; None for checks and trials that failed
 
 
 class LadderMeta(msgspec.Struct):
-    """``ladder.json``.
+    """``ladder.json``."""
 
-    Attributes:
-        v: Schema version.
-        ladder: Name of the ladder.
-        title: Its subject.
-        source: Hardware and software of the published figures; empty = none.
-        script: The script.
-        digest: SHA-256 of the script when the ladder was planned.
-        sources: SHA-256 of every file of the script, by its path relative to the script's folder; empty = written by
-            an earlier tuiprof.
-        software: Version of Python and of each package that the variants name, and the GPUs; empty = not installed.
-        baseline: The ladder's baseline.
-        preset: Preset asked for.
-        steps: Steps asked for; None = the preset's.
-        rounds: Timing trials a variant.
-        python: The interpreter.
-        host: Name of the host.
-        machine: Description of the machine, one line.
-        cwd: Working directory of the scripts.
-        unix_ns: When it was planned.
-        price: Price of the machine, dollars per hour; None = not given.
-        rungs: The variants, in the order of the script.
-        trials: The trials started so far, in order.
-        once: Every variant runs in a single process, which is checked, captured and timed.
-        inode: Inode of the folder in which it was started, which differs in a copy; 0 = written by an earlier tuiprof.
-    """
-
-    v: int
+    v: int  # schema version
     ladder: str
-    title: str
-    source: str
+    title: str  # its subject
+    source: str  # hardware and software of the published figures; empty = none
     script: str
-    digest: str
-    baseline: str
-    preset: str
-    steps: int | None
-    rounds: int
-    python: str
+    digest: str  # SHA-256 of the script when the ladder was planned
+    baseline: str  # the ladder's baseline
+    preset: str  # preset asked for
+    steps: int | None  # steps asked for; None = the preset's
+    rounds: int  # timing trials a variant
+    python: str  # the interpreter
     host: str
-    machine: str
-    cwd: str
-    unix_ns: int
-    price: float | None = None
-    rungs: tuple[Rung, ...] = ()
-    trials: list[Trial] = []
+    machine: str  # description of the machine, one line
+    cwd: str  # working directory of the scripts
+    unix_ns: int  # when it was planned
+    price: float | None = None  # price of the machine, dollars per hour; None = not given
+    rungs: tuple[Rung, ...] = ()  # the variants, in the order of the script
+    trials: list[Trial] = []  # the trials started so far, in order
+    #: SHA-256 of every file of the script, by its path relative to the script's folder; empty = written by an earlier
+    #: tuiprof.
     sources: dict[str, str] = {}
+    #: Version of Python and of each package that the variants name, and the GPUs; empty = not installed.
     software: dict[str, str] = {}
-    once: bool = False
+    once: bool = False  # every variant runs in a single process, which is checked, captured and timed
+    #: Inode of the folder in which it was started, which differs in a copy; 0 = written by an earlier tuiprof.
     inode: int = 0
 
     def sizes(self, figures: Iterable[Figures]) -> set[str]:

@@ -58,44 +58,27 @@ VERDICT_RULE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure with its confidence interval.
+    """A figure with its confidence interval."""
 
-    Attributes:
-        value: The figure.
-        low: Lower end; equal to ``value`` with a single trial.
-        high: Upper end.
-        coverage: Probability that such an interval contains the true value; 0 = one trial.
-    """
-
-    value: float
-    low: float
-    high: float
-    coverage: float
+    value: float  # the figure
+    low: float  # lower end; equal to ``value`` with a single trial
+    high: float  # upper end
+    coverage: float  # probability that such an interval contains the true value; 0 = one trial
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on one variant.
-
-    Attributes:
-        name: Its name.
-        word: The verdict.
-        why: Why it is wrong, failed, unavailable or undecided; for others, what a reader has to know; may be empty.
-        remedy: What to do about that; may be empty.
-        step_ns: Step time; None = not measured.
-        ratio: Step time over the baseline's; None = unknown.
-        equal: Whether its numbers were compared and are equal; None = not compared.
-        trials: What its timing trials measured, by round.
-    """
+    """The verdict on one variant."""
 
     name: str
-    word: Word
+    word: Word  # the verdict
+    #: Why it is wrong, failed, unavailable or undecided; for others, what a reader has to know; may be empty.
     why: str
-    remedy: str
-    step_ns: Interval | None
-    ratio: Interval | None
-    equal: bool | None
-    trials: Mapping[int, Figures]
+    remedy: str  # what to do about that; may be empty
+    step_ns: Interval | None  # step time; None = not measured
+    ratio: Interval | None  # step time over the baseline's; None = unknown
+    equal: bool | None  # whether its numbers were compared and are equal; None = not compared
+    trials: Mapping[int, Figures]  # what its timing trials measured, by round
 
 
 def median_known(values: Iterable[float | None]) -> float | None:

@@ -183,11 +183,7 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
 
 
 def last_result(session: Session) -> Result | str | None:
-    """Return a script's result line.
-
-    Returns:
-        The result; what is wrong with the line; or None if there is none.
-    """
+    """Return a script's result line; what is wrong with it; or None if there is none."""
     lines = _RESULT.findall(read_end(session.stdout, _END_BYTES))
     if not lines:
         return None

@@ -32,40 +32,26 @@ _SAME_SHARE: Final = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Figures from the trace of one variant.
+    """Figures from the trace of one variant."""
 
-    Attributes:
-        path: The trace; None = there is none.
-        syncs: Syncs a step; None = unknown.
-        launches: Launches a step; None = unknown.
-        problem: Why there is no trace, or why it cannot be read; empty = none.
-        work: Kernels of a step on the device, with their number; empty = none, or unknown.
-        work_ns: Their time a step.
-    """
-
-    path: Path | None
-    syncs: float | None = None
-    launches: float | None = None
-    problem: str = ""
+    path: Path | None  # the trace; None = there is none
+    syncs: float | None = None  # syncs a step; None = unknown
+    launches: float | None = None  # launches a step; None = unknown
+    problem: str = ""  # why there is no trace, or why it cannot be read; empty = none
+    #: Kernels of a step on the device, with their number; empty = none, or unknown.
     work: frozenset[tuple[str, float]] = frozenset()
-    work_ns: float = 0.0
+    work_ns: float = 0.0  # their time a step
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Changes of one variant.
-
-    Attributes:
-        variant: The variant.
-        against: The variant with which it is compared.
-        changes: What changed, one clause each, most important first; empty = nothing above the thresholds.
-        proof: Findings of the other variant that this one does not have, and their predicted saving; None =
-            there is none.
-    """
+    """Changes of one variant."""
 
     variant: str
-    against: str
+    against: str  # the variant with which it is compared
+    #: What changed, one clause each, most important first; empty = nothing above the thresholds.
     changes: tuple[str, ...]
+    #: Findings of the other variant that this one does not have, and their predicted saving; None = there is none.
     proof: Proof | None = None
 
 

@@ -12,11 +12,12 @@ import polars as pl
 from tuiprof.model.intervals import Ints
 
 if TYPE_CHECKING:
-    from tuiprof.model.intervals import Window
     from tuiprof.model.trace import Trace
 
 
 from typing import TYPE_CHECKING, Final
+
+from tuiprof.model.intervals import Window
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -56,8 +57,6 @@ class Steps:
 
     def window(self, index: int) -> Window:
         """Return the window of one step, by its index in ``numbers``."""
-        from tuiprof.model.intervals import Window
-
         return Window(int(self.starts[index]), int(self.ends[index]), f"step {self.numbers[index]}")
 
 

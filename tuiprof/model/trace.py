@@ -335,7 +335,7 @@ class Trace:
         self._work: dict[int, Ints] = {}
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
         self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
-        self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
+        self._busy: dict[int, tuple[Ints, Ints]] = {}
 
     def captured(self) -> Trace:
         """Return the same trace, whose figures are those of its steps as captured instead of without the profiler."""
@@ -515,17 +515,12 @@ class Trace:
         """Training steps and the step of every event; without markers ``steps.numbers`` is empty."""
         return steps.assign(self, self.given_step_markers)
 
-    def busy(self, device: int, window: Window | None = None) -> tuple[Ints, Ints]:
-        """Return when a device works (in a window): the union over all its streams, as a disjoint set in ns."""
-        key = (device, window)
-        if key not in self._busy:
+    def busy(self, device: int) -> tuple[Ints, Ints]:
+        """Return when a device works: the union over all its streams, as a disjoint set in ns."""
+        if device not in self._busy:
             rows = self.work_of(device)
-            starts, ends = self.starts[rows], self.ends[rows]
-            if window is not None:
-                low, high = self.bounds(window)
-                starts, ends = np.maximum(starts, low), np.minimum(ends, high)
-            self._busy[key] = union(starts, ends)
-        return self._busy[key]
+            self._busy[device] = union(self.starts[rows], self.ends[rows])
+        return self._busy[device]
 
     @derived
     def trust(self) -> Trust:

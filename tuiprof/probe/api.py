@@ -6,6 +6,7 @@ This file is also imported as ``tuiprof`` in environments without tuiprof, so it
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,21 +16,7 @@ __all__ = ["phase", "step"]
 
 _UNKNOWN = object()
 _runtime: Any = _UNKNOWN
-
-
-class _Nothing:
-    """A context manager that does nothing."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Do nothing; an exception passes."""
-
-
-_NOTHING = _Nothing()
+_NOTHING = nullcontext()
 
 
 def step(**metrics: float) -> None:

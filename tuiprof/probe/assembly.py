@@ -135,7 +135,6 @@ class Assembly:
                 self._parts.append(mark)
 
     def _end(self, n: int, t: int, metrics: Any, captured: bool, done: int) -> None:
-        """Complete a step."""
         began = self._began
         if not began:
             self._parts = _of_training(self._parts)

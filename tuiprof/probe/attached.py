@@ -30,11 +30,7 @@ _cells: list[tuple[CellType, Any]] = []
 
 
 def enter() -> dict[str, Any]:
-    """Start watching.
-
-    Returns:
-        The frameworks found, and the number of optimizers.
-    """
+    """Start watching; return the frameworks found, and the number of optimizers."""
     imports.watch()
     torch = sys.modules.get("torch")
     optimizers = _hook_optimizers(torch) if torch is not None else 0
@@ -74,11 +70,7 @@ def _point_to(function: Any, before: Any, now: Any, depth: int = 4) -> None:
 
 
 def leave() -> list[str]:
-    """Stop watching, and restore everything.
-
-    Returns:
-        What could not be restored; it is inactive.
-    """
+    """Stop watching, and restore everything; return what could not be restored (it is inactive)."""
     deadline = monotonic() + _CAPTURE_S
     while RUNTIME.capture.disturbing and monotonic() < deadline:
         sleep(0.02)

@@ -150,10 +150,6 @@ class BlackBox:
         session: The session directory.
         out: Where records go.
         note: Reports a message to the user once: level and text.
-
-    Attributes:
-        options: Enabled checks.
-        undo: Functions that undo registrations with a framework.
     """
 
     def __init__(
@@ -165,8 +161,8 @@ class BlackBox:
         self._note = note
         self._stall = StallWatch()
         self._not_finite: set[str] = set()
-        self.undo: list[Callable[[], None]] = []
-        self.options = _options(self._control)
+        self.undo: list[Callable[[], None]] = []  # functions that undo registrations with a framework
+        self.options = _options(self._control)  # enabled checks
         self._stall.least_ns = float(self.options.get("stall_s") or self._stall.least_ns / 1e9) * 1e9
 
     def write(self, kind: str, **fields: Any) -> None:

@@ -46,8 +46,6 @@ class CaptureError(Exception):
 
 
 class _Window:
-    """The active request."""
-
     def __init__(self, request: Request, first: int, profiler: Any) -> None:
         self.request = request
         self.first = first
@@ -243,7 +241,6 @@ class Capturer:
         self._tell(request, "written", first=window.first, last=last, path=path, why=why, ns=window.ns)
 
     def _fail(self, window: _Window, error: BaseException) -> None:
-        """Abort a window with a reason."""
         self._window = None
         self.disturbing = False
         try:
@@ -300,7 +297,6 @@ class Capturer:
         self.wait(120.0)
 
     def _tell(self, request: Request, state: str, **fields: Any) -> None:
-        """Record a change of state."""
         if state in ("written", "failed"):
             self.ended(request.id, state == "written")
         fields["cause"] = request.cause

@@ -33,30 +33,19 @@ _PATIENCE_NS = 3_000_000_000
 
 @dataclass(frozen=True)
 class Change:
-    """The requested definition of a step; one of the first three is given.
+    """The requested definition of a step; one of the first three is given."""
 
-    Attributes:
-        at: ``FILE:LINE``, an absolute path.
-        function: ``MODULE:NAME``.
-        by: A key of :data:`BY`.
-        problem: Why the request cannot be read.
-    """
-
-    at: str = ""
-    function: str = ""
-    by: str = ""
-    problem: str = ""
+    at: str = ""  # ``FILE:LINE``, an absolute path
+    function: str = ""  # ``MODULE:NAME``
+    by: str = ""  # a key of :data:`BY`
+    problem: str = ""  # why the request cannot be read
 
 
 class ChangedSteps:
-    """Serves requests, one after the other (in the log's thread).
-
-    Attributes:
-        made: The definition of a step was changed after the start.
-    """
+    """Serves requests, one after the other (in the log's thread)."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.made = False
+        self.made = False  # the definition of a step was changed after the start
         self._runtime = runtime
         self._hook = runtime.hook("changed steps")
         self._undo: list[Callable[[], None]] = []

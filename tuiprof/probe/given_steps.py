@@ -201,7 +201,6 @@ def _stem(path: str) -> str:
 
 
 def _command() -> list[str]:
-    """Return what Python was started with."""
     known: list[str] | None = getattr(sys, "orig_argv", None)
     if known is not None:
         return known

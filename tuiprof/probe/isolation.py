@@ -78,11 +78,7 @@ class ProbeThread:
         return self._running.locked()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its end.
-
-        Returns:
-            Whether it has ended.
-        """
+        """Wait for its end; return whether it has ended."""
         if not self._running.acquire(timeout=seconds):
             return False
         self._running.release()

@@ -127,11 +127,6 @@ class Log:
         steps: Where the lines come from.
         inside: Whether the script is inside one of its own phases.
         poll: Called in the log's thread at every flush, to look for requests.
-
-    Attributes:
-        writer: Name of the file without its ending; empty = not open.
-        on_steps: Is given the steps that are about to be written.
-        sampled: Returns the number of samples of the main thread, the lines seen most, and what the samples cost, ns.
     """
 
     def __init__(
@@ -141,8 +136,10 @@ class Log:
         self._steps = steps
         self._inside = inside
         self._poll = poll
-        self.writer = ""
+        self.writer = ""  # name of the file without its ending; empty = not open
+        #: Is given the steps that are about to be written.
         self.on_steps: Callable[[list[Step]], None] = lambda steps: None
+        #: Returns the number of samples of the main thread, the lines seen most, and what the samples cost, ns.
         self.sampled: Callable[[], tuple[int, list[tuple[str, int, int, str]], int]] = lambda: (0, [], 0)
         self._file: OwnFile | None = None
         self._thread: ProbeThread | None = None
@@ -244,11 +241,7 @@ class Log:
         self._thread.start()
 
     def pause(self) -> bool:
-        """Stop the thread, for example before a fork.
-
-        Returns:
-            Whether it was running.
-        """
+        """Stop the thread, for example before a fork; return whether it was running."""
         thread, self._thread = self._thread, None
         if thread is None or thread.is_current:
             return False
@@ -258,7 +251,6 @@ class Log:
         return True
 
     def _run(self) -> None:
-        """Flush until told to stop."""
         while not self._stop:
             self._wake.wait(FLUSH_S)
             if not self._stop:

@@ -20,7 +20,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Callable
 
 from .assembly import BEGIN, END
-from .sampler import RECENT, Loop, goes_over_epochs
+from .sampler import RECENT, Loop, goes_over_epochs, same_loop
 from .steps import LOOP, NONE, RECORD
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class LoopSteps:
             return
         # During the first few iterations it may be another loop, for example of the setup.
         loops = likely(list(sampler.recent))
-        if not loops or steps.n >= _SURE or (self._armed is not None and _same(loops[-1], self._armed)):
+        if not loops or steps.n >= _SURE or (self._armed is not None and same_loop(loops[-1], self._armed)):
             return
         try:
             self._count(loops)
@@ -281,7 +281,3 @@ def likely(recent: list[tuple[Loop, ...] | None]) -> list[Loop]:
 
 def _where(loop: Loop) -> str:
     return f"{loop.code.co_filename}:{loop.line}"
-
-
-def _same(one: Loop, other: Loop) -> bool:
-    return one.code is other.code and one.head == other.head

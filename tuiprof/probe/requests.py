@@ -36,29 +36,17 @@ _FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed aga
 
 @dataclass(frozen=True)
 class Trigger:
-    """What is armed: ``control/trigger-<id>.json``.
+    """What is armed: ``control/trigger-<id>.json``."""
 
-    Attributes:
-        id: Its name.
-        steps: Number of steps per capture.
-        above_ns: After a step longer than this, ns; None = otherwise.
-        times: After a step longer than this multiple of the median; None = other triggers.
-        every: At each multiple of this; None = otherwise.
-        cooldown_s: Time from the end of one capture to the next at the earliest.
-        budget_bytes: No capture is begun that would bring the session's traces above this.
-        options: Options of the capture: stack, shapes, memory.
-        problem: Why it cannot be served; empty = it can.
-    """
-
-    id: str
-    steps: int = 3
-    above_ns: float | None = None
-    times: float | None = None
-    every: int | None = None
-    cooldown_s: float = 30.0
-    budget_bytes: float = 500_000_000
-    options: tuple[str, ...] = ()
-    problem: str = ""
+    id: str  # its name
+    steps: int = 3  # number of steps per capture
+    above_ns: float | None = None  # after a step longer than this, ns; None = otherwise
+    times: float | None = None  # after a step longer than this multiple of the median; None = other triggers
+    every: int | None = None  # at each multiple of this; None = otherwise
+    cooldown_s: float = 30.0  # time from the end of one capture to the next at the earliest
+    budget_bytes: float = 500_000_000  # no capture is begun that would bring the session's traces above this
+    options: tuple[str, ...] = ()  # options of the capture: stack, shapes, memory
+    problem: str = ""  # why it cannot be served; empty = it can
 
     @classmethod
     def of(cls, identity: str, fields: dict[str, Any]) -> Trigger:
@@ -182,7 +170,6 @@ class Triggers:
         return 2 + _AHEAD_NS // max(self._median_ns or dur, 1)
 
     def _may(self, armed: _Armed) -> bool:
-        """Whether a trigger may fire now."""
         return not armed.stopped and not armed.waiting_for and monotonic_ns() >= armed.ready_ns
 
     def _ask(self, armed: _Armed, first: int | None, cause: str) -> None:
@@ -264,31 +251,18 @@ def _sizes(folder: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """Profile some steps.
+    """Profile some steps."""
 
-    Attributes:
-        id: Name of the request.
-        steps: How many.
-        at: First step; None = as soon as possible.
-        seconds: How long, for a capture by the clock; None = it is one of steps.
-        after_s: When that begins, from the import of the framework on.
-        stack: Record Python stacks.
-        shapes: Record tensor shapes.
-        memory: Record the allocator.
-        cause: Why the probe requested it itself; empty = requested by a user.
-        problem: Why it cannot be served; empty = it can.
-    """
-
-    id: str
-    steps: int = 1
-    at: int | None = None
-    seconds: float | None = None
-    after_s: float | None = None
-    stack: bool = False
-    shapes: bool = False
-    memory: bool = False
-    cause: str = ""
-    problem: str = ""
+    id: str  # name of the request
+    steps: int = 1  # how many
+    at: int | None = None  # first step; None = as soon as possible
+    seconds: float | None = None  # how long, for a capture by the clock; None = it is one of steps
+    after_s: float | None = None  # when that begins, from the import of the framework on
+    stack: bool = False  # record Python stacks
+    shapes: bool = False  # record tensor shapes
+    memory: bool = False  # record the allocator
+    cause: str = ""  # why the probe requested it itself; empty = requested by a user
+    problem: str = ""  # why it cannot be served; empty = it can
 
 
 class Requests:
@@ -296,25 +270,19 @@ class Requests:
 
     Args:
         folder: The session's ``control/``.
-
-    Attributes:
-        stacks: Requests for stacks, by id, since the list was last cleared.
-        changes: Requests for another kind of step, likewise.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._changed = -1
         self._seen: set[str] = set()
-        self.stacks: list[str] = []
-        self.changes: list[Change] = []
+        self.stacks: list[str] = []  # requests for stacks, by id, since the list was last cleared
+        self.changes: list[Change] = []  # requests for another kind of step, likewise
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
-        """Read the folder; costs one ``stat`` if nothing changed.
-
-        Returns:
-            Requests not returned before, oldest name first, and all triggers if they are others than last time.
+        """Return requests not returned before, oldest name first, and all triggers if they changed; one ``stat`` if
+        nothing did.
         """
         try:
             changed = os.stat(self._folder).st_mtime_ns

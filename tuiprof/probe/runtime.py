@@ -146,7 +146,6 @@ class Runtime:
         return triggers
 
     def _new_black_box(self) -> BlackBox:
-        """Return the black box."""
         return BlackBox(self.session, lambda: self.steps.out, self.note)
 
     def _steps_ended(self, steps: list[Any]) -> None:

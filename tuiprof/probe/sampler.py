@@ -312,7 +312,7 @@ def relation(first: list[Site], second: list[Site]) -> int:
     if _left(first, second):
         return ELSEWHERE
     shared = 0
-    while shared < min(len(inner), len(outer)) and _same(inner[shared], outer[shared]):
+    while shared < min(len(inner), len(outer)) and same_loop(inner[shared], outer[shared]):
         shared += 1
     if shared == len(outer):
         around = 0 < shared < len(inner) and not goes_over_epochs(outer[-1], inner[shared])
@@ -334,7 +334,8 @@ def _left(first: list[Site], second: list[Site]) -> bool:
     return False
 
 
-def _same(one: Loop, other: Loop) -> bool:
+def same_loop(one: Loop, other: Loop) -> bool:
+    """Whether two are one loop of the script."""
     return one.code is other.code and one.head == other.head
 
 

@@ -40,21 +40,13 @@ _SUSPENDED_NS = 5_000_000_000  # not checked for this long: the process or the m
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Steps take longer since a capture.
+    """Steps take longer since a capture."""
 
-    Attributes:
-        first: First step that ran under the profiler, or while it was prepared.
-        last: The last one.
-        before_ns: Median step time before.
-        after_ns: Median step time since.
-        index: Number of steps before ``first``, counted from the first one that was given.
-    """
-
-    first: int
-    last: int
-    before_ns: float
-    after_ns: float
-    index: int
+    first: int  # first step that ran under the profiler, or while it was prepared
+    last: int  # the last one
+    before_ns: float  # median step time before
+    after_ns: float  # median step time since
+    index: int  # number of steps before ``first``, counted from the first one that was given
 
     @property
     def share(self) -> float:
@@ -70,14 +62,10 @@ class Slowdown:
 
 
 class SlowdownWatch:
-    """Compares the steps before and after each capture, until one capture has slowed them down for good.
-
-    Attributes:
-        found: The capture that did, as far as known; None = none.
-    """
+    """Compares the steps before and after each capture, until one capture has slowed them down for good."""
 
     def __init__(self) -> None:
-        self.found: Slowdown | None = None
+        self.found: Slowdown | None = None  # the capture that did, as far as known; None = none
         self._is_final = False  # a further capture has begun since
         self._count = 0
         self._skip = WARM_UP
@@ -169,14 +157,10 @@ def stall_after_ns(median_ns: float, least_ns: float = STALL_NS) -> float:
 
 
 class StallWatch:
-    """Compares the time since the last step with earlier steps.
-
-    Attributes:
-        least_ns: Minimum length of a stall, ns.
-    """
+    """Compares the time since the last step with earlier steps."""
 
     def __init__(self) -> None:
-        self.least_ns: float = STALL_NS
+        self.least_ns: float = STALL_NS  # minimum length of a stall, ns
         self._times: deque[int] = deque(maxlen=_MEDIAN_OF)
         self._last_ns = 0
         self._looked_ns = 0

@@ -149,7 +149,6 @@ class Steps:
         "_parts",
         "_row",
         "_said",
-        "_several",
         "_sites",
         "assembly",
         "at_next_end",
@@ -161,6 +160,7 @@ class Steps:
         "due",
         "floor",
         "has_modules",
+        "knows_several",
         "loop_at",
         "loop_missed_ns",
         "loop_on_trial",
@@ -221,7 +221,7 @@ class Steps:
         self._in_turns = False  # only its first step after one of another optimizer counts
         self._counting_anew = False  # from its next step on
         self._said: set[str] = set()
-        self._several = several
+        self.knows_several = several  # whether there are several optimizers
 
     # -- the end of a step ----------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Steps:
     def _set_due(self, n: int) -> None:
         """Set the next steps to the fast path."""
         self.due = n
-        self.optimizer_due = n if self.source == OPTIMIZER and not self._several else 0
+        self.optimizer_due = n if self.source == OPTIMIZER and not self.knows_several else 0
 
     def attend(self, capture: Any) -> None:
         """Let the next step boundary serve a capture (from the log's thread)."""
@@ -547,7 +547,6 @@ class Steps:
         return False
 
     def _warn(self, text: str) -> None:
-        """Record a warning, once."""
         if text not in self._said:
             self._said.add(text)
             self.out.append((NOTE, monotonic_ns(), "warn", text))
@@ -573,13 +572,8 @@ class Steps:
 
     def several_optimizers(self) -> None:
         """Check from now on which optimizer has stepped."""
-        self._several = True
+        self.knows_several = True
         self.optimizer_due = 0
-
-    @property
-    def knows_several(self) -> bool:
-        """Whether there are several optimizers."""
-        return self._several
 
 
 def _line_of(sites: list[Site]) -> str:

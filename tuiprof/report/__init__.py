@@ -70,14 +70,10 @@ def in_full(rows: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One output format.
+    """One output format."""
 
-    Attributes:
-        name: Its name on the command line, for example ``"md"``.
-        render: Makes one document of reports; ``trust`` is the trust line of the trace, empty = none.
-    """
-
-    name: str
+    name: str  # its name on the command line, for example ``"md"``
+    #: Makes one document of reports; ``trust`` is the trust line of the trace, empty = none.
     render: Callable[[Sequence[Report | Unavailable], str, Style], str] = field(repr=False)
 
 

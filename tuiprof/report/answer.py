@@ -260,7 +260,6 @@ def _finding(change: Change) -> dict[str, Any]:
 
 
 def _clipped(answer: Answer, most: int = 200) -> Answer:
-    """Return an answer whose texts are cut."""
     changes = tuple(
         replace(change, what=change.what[:most], where=change.where[:most], fix=change.fix[:most])
         for change in answer.changes

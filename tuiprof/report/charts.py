@@ -407,7 +407,6 @@ def heat(table: Table, chart: Chart) -> str:
 
 
 def _first(count: int) -> np.ndarray:
-    """Return where each cell begins."""
     cells = min(count, _MOST)
     return np.arange(cells) * count // cells
 

@@ -281,7 +281,6 @@ def _follow(session: Session, who: Sequence[process.ProcessId], log: LogWriter) 
 
 
 def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
-    """Have the probe remove itself."""
     try:
         answer = ptrace.send(who.pid, session.control, "leave")
     except TuiprofError as error:

@@ -300,10 +300,6 @@ class Copy:
         folder: The session's folder there.
         root: Folder of the sessions here.
 
-    Attributes:
-        path: The copy.
-        over: Its recorder has ended and everything has been copied.
-
     Raises:
         SessionError: The path of the copy exists and is not a copy.
     """
@@ -311,8 +307,8 @@ class Copy:
     def __init__(self, remote: Remote, folder: str, root: Path) -> None:
         self.remote = remote
         self.folder = folder
-        self.path = root / f"{folder.rpartition('/')[2]}.{remote.name}"
-        self.over = False
+        self.path = root / f"{folder.rpartition('/')[2]}.{remote.name}"  # the copy
+        self.over = False  # its recorder has ended and everything has been copied
         self._sent: dict[str, int] = {}
         before = read_collected(self.path)
         if os.path.lexists(self.path) and (
@@ -387,9 +383,6 @@ class Collector:
         name: Name of the run; empty = the newest on each host.
         every_s: Pause between two copies, s.
         once: Copy the current state and return.
-
-    Attributes:
-        copies: What is collected, by host.
     """
 
     def __init__(
@@ -406,6 +399,7 @@ class Collector:
         self._name, self._every_s, self._once = name, every_s, once
         self._stopped = threading.Event()
         self.error: TuiprofError | None = None
+        #: What is collected, by host.
         self.copies: dict[str, list[Copy]] = {remote.host: [] for remote in remotes}
 
     def run(self) -> None:

@@ -30,6 +30,14 @@ def typed_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def size_of(path: Path) -> int:
+    """Return the size of a file, bytes; 0 = it was deleted in the meantime."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 
@@ -139,11 +147,7 @@ def file_system(path: Path) -> str:
 
 
 def read_end(path: Path, size: int) -> bytes:
-    """Return the last bytes of a file.
-
-    Returns:
-        Whole lines: the line cut by the start of the block is left out. Empty if there is no such file.
-    """
+    """Return the whole lines within the last bytes of a file; empty if there is no such file."""
     try:
         with open_regular(path) as file:
             length = file.seek(0, os.SEEK_END)
@@ -155,11 +159,7 @@ def read_end(path: Path, size: int) -> bytes:
 
 
 def read_small_json(path: Path, kind: type[T]) -> T | None:
-    """Read a small JSON file of a session that may as well not be there.
-
-    Returns:
-        Its content; None = there is none, or it is damaged.
-    """
+    """Return the content of a small JSON file of a session; None = there is none, or it is damaged."""
     try:
         return msgspec.json.decode(read_small(path), type=kind)
     except (OSError, *UNDECODABLE):

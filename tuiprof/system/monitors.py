@@ -90,11 +90,7 @@ class JsonStream:
         self._thread.start()
 
     def wait_first(self, timeout_s: float) -> bool:
-        """Wait for the first document, or for the end of the program.
-
-        Returns:
-            Whether a document arrived.
-        """
+        """Wait for the first document, or for the end of the program; return whether a document arrived."""
         self._arrived.wait(timeout_s)
         return self._arrived_at is not None
 

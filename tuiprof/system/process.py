@@ -28,11 +28,7 @@ class Processes(msgspec.Struct):
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a running process.
-
-    Returns:
-        Its identity; None if there is no such process, or only a zombie of it.
-    """
+    """Return the identity of a running process; None if there is no such process, or only a zombie of it."""
     start = _start(pid)
     return None if start is None else ProcessId(pid, start)
 
@@ -64,10 +60,8 @@ def _start(pid: int) -> str | None:
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's identity of this boot: processes that share it share CLOCK_MONOTONIC.
-
-    Returns:
-        Linux's ``boot_id``; elsewhere the host name and boot time.
+    """Return the kernel's identity of this boot, shared by processes that share CLOCK_MONOTONIC; not on Linux, host
+    name and boot time.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -17,15 +17,10 @@ from tuiprof.plugins import discover
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Missing hardware, and why: never an empty panel.
+    """Missing hardware, and why: never an empty panel."""
 
-    Attributes:
-        reason: For example ``"no NVIDIA driver (libnvidia-ml.so.1 not found)"``.
-        remedy: What would make it appear; may be empty.
-    """
-
-    reason: str
-    remedy: str = ""
+    reason: str  # for example ``"no NVIDIA driver (libnvidia-ml.so.1 not found)"``
+    remedy: str = ""  # what would make it appear; may be empty
 
 
 class Source(Protocol):
@@ -43,17 +38,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One telemetry backend.
+    """One telemetry backend."""
 
-    Attributes:
-        name: Its name, for example ``"nvidia"``.
-        open: Opens it for a process tree (root pid, or None for the machine alone).
-        order: Position among the panels; lower comes first.
-    """
-
-    name: str
+    name: str  # its name, for example ``"nvidia"``
+    #: Opens it for a process tree (root pid, or None for the machine alone).
     open: Callable[[int | None], Source | Absent]
-    order: int = 100
+    order: int = 100  # position among the panels; lower comes first
 
 
 def backends() -> dict[str, Backend]:
@@ -79,15 +69,10 @@ def _guarded(open_: Callable[[int | None], Source | Absent]) -> Callable[[int | 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What telemetry finds.
+    """What telemetry finds."""
 
-    Attributes:
-        devices: Devices by backend, in panel order.
-        absent: Why a backend finds none.
-    """
-
-    devices: Mapping[str, list[Device]]
-    absent: Mapping[str, Absent]
+    devices: Mapping[str, list[Device]]  # devices by backend, in panel order
+    absent: Mapping[str, Absent]  # why a backend finds none
 
     @property
     def all(self) -> list[Device]:

@@ -206,10 +206,8 @@ def show(key: str, value: float | None) -> str:
 
 
 def headline(kind: str, present: Iterable[str]) -> list[str]:
-    """Return the keys a panel shows first.
-
-    Returns:
-        Those of :data:`HEADLINE` that are present; for an unknown kind everything, in the order given.
+    """Return the keys a panel shows first: those of :data:`HEADLINE`; for an unknown kind everything, in the order
+    given.
     """
     present = list(present)
     if kind not in HEADLINE:

@@ -37,8 +37,6 @@ _MOST_PROCESSES: Final = 8
 
 
 class _Gpu:
-    """One GPU."""
-
     def __init__(self, nvml: Any, index: int) -> None:
         self.nvml = nvml
         self.index = index
@@ -236,10 +234,8 @@ def _gpus(nvml: Any) -> list[_Gpu]:
 
 
 def throttle_words(reasons: int) -> str:
-    """Return the reason why the clock is not higher.
-
-    Returns:
-        For example ``"power cap"``; ``"none"`` when nothing holds it down, ``"idle"`` without work.
+    """Return why the clock is not higher, e.g. ``"power cap"``; ``"none"`` if nothing holds it down, ``"idle"`` without
+    work.
     """
     held = [word for bit, word in _THROTTLE.items() if reasons & bit]
     return ", ".join(held) or ("idle" if reasons & _IDLE else "none")

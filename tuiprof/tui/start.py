@@ -9,28 +9,19 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The initial request.
+    """The initial request."""
 
-    Attributes:
-        view: Which screen.
-        path: The session directory, trace file or folder of ranks it shows; None for the library.
-        sessions: Folder of recorded sessions; None = the default one.
-        scenarios: More folders of scenarios.
-        python: Interpreter that scenarios are to run in; None = the active environment's.
-        speed: Session seconds a second of a replay.
-        launched: The session was started by this very command: its exit status becomes ours.
-        compared: What to compare, before and after; None unless that is the view.
-        directory: The directory that the trace was chosen from; None = the trace itself was named.
-    """
-
+    #: Which screen.
     view: Literal["library", "live", "replay", "trace", "compare", "ladder", "fleet"] = "library"
+    #: The session directory, trace file or folder of ranks it shows; None for the library.
     path: Path | None = None
-    sessions: Path | None = None
-    scenarios: tuple[Path, ...] = ()
-    python: Path | None = None
-    speed: float = 1.0
-    launched: bool = False
-    compared: tuple[str, str] | None = None
+    sessions: Path | None = None  # folder of recorded sessions; None = the default one
+    scenarios: tuple[Path, ...] = ()  # more folders of scenarios
+    python: Path | None = None  # interpreter that scenarios are to run in; None = the active environment's
+    speed: float = 1.0  # session seconds a second of a replay
+    launched: bool = False  # the session was started by this very command: its exit status becomes ours
+    compared: tuple[str, str] | None = None  # what to compare, before and after; None unless that is the view
+    #: The directory that the trace was chosen from; None = the trace itself was named.
     directory: Path | None = None
 
     @classmethod

@@ -91,14 +91,11 @@ class Dashboard:
 
     Args:
         process: Where it runs; leader of a process group.
-
-    Attributes:
-        errors: What it wrote to standard error, once it is over; untrusted.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.errors = ""
+        self.errors = ""  # what it wrote to standard error, once it is over; untrusted
 
     @classmethod
     async def start(cls, command: Sequence[str], env: dict[str, str], columns: int, lines: int) -> Dashboard:
@@ -147,11 +144,7 @@ class Dashboard:
             heard.cancel()
 
     async def take(self, message: str) -> str | None:
-        """Forward a message of the page; anything else is ignored.
-
-        Returns:
-            What to answer; None = nothing.
-        """
+        """Forward a message of the page, ignoring anything else; return what to answer, None = nothing."""
         try:
             content = json.loads(message)
         except (ValueError, RecursionError):

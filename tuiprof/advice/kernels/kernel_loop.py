@@ -21,8 +21,8 @@ LONGEST_PERIOD, LEAST_PASSES = 40, 12
 LEAST_INNER, LEAST_INNER_IN_ALL = 6, 48
 #: Longer kernels compute more than their launch costs.
 SHORT_NS: Final = 15_000
-#: Layers of a model repeat as well; these loops must not contain operators typical of layers. Copies from the host
-#: have their own rule.
+#: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
+#: between them are no layers, which have an activation each. Copies from the host have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
 #: Share of the device work of many short kernels that remains when done for all items at once: likely, least, most.
@@ -31,6 +31,10 @@ _TORCH: Final = (
     "process all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one "
     "call on a padded batch over samples; if the loop must stay, compile it or capture it in a CUDA "
     "graph"
+)
+_PRODUCTS: Final = (
+    "multiply all items at once: one wider layer, or torch.bmm with stacked weights; if the loop must stay, compile it "
+    "or capture it in a CUDA graph"
 )
 _JAX: Final = (
     "one jax.jit around the loop or the whole step; or process all items at once (jax.vmap; pad, then mask)"
@@ -44,12 +48,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     chosen = np.zeros(len(calls.rows), dtype=bool)
     found: list[tuple[int, int, int]] = []  # first call, period, iterations
-    short = _short(calls)
+    short, product = _short(calls, *_LAYERS), _short(calls, *_LAYERS[1:]) & trace.named("^aten::", calls.rows)
+    product &= ~short
     for run in _runs(evidence):
-        codes = trace.name_codes[calls.rows[run]].astype(np.int32)
-        codes = np.where(short[run], codes, -1)
+        words = trace.name_codes[calls.rows[run]].astype(np.int32)
+        codes, products = (np.where(which[run], words, np.int32(-1)) for which in (short, product))
         long = list(loops(codes, LONGEST_PERIOD, LEAST_PASSES))
-        for first, period, times in [*long, *_inner(codes, long)]:
+        of_products = loops(products, LONGEST_PERIOD, LEAST_PASSES)
+        for first, period, times in [*long, *of_products, *_inner(codes, long)]:
             members = np.arange(run[first], run[first + period * times - 1] + 1)
             chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
             found.append((int(run[first]), period, times))
@@ -69,7 +75,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             else ""
         ),
         evidence.function_of(int(calls.rows[first])),
-        _JAX if evidence.is_jax else _TORCH,
+        _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
         likely,
@@ -108,10 +114,10 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
         yield busy[keys == key]
 
 
-def _short(calls: Calls) -> Mask:
-    """Return which calls have only short kernels, and none typical of a layer."""
+def _short(calls: Calls, *without: str) -> Mask:
+    """Return which calls have only short kernels, and none of the given kinds."""
     trace = calls.trace
-    layers = calls.works_of(*_LAYERS) | trace.named(_TABLES_AND_COPIES, trace.device_work)
+    layers = calls.works_of(*without) | trace.named(_TABLES_AND_COPIES, trace.device_work)
     known = calls.call_of_work >= 0
     heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
     mean = calls.work_ns / np.maximum(calls.work_count, 1)

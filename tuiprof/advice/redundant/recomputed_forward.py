@@ -18,7 +18,7 @@ _FORWARD: Final = (
     r"^aten::(linear|conv\dd|layer_norm|batch_norm|group_norm|rms_norm|scaled_dot_product_attention|embedding|dropout"
     r"|gelu|silu|relu|lstm|gru)$"
 )
-#: Minimum share of the step; below it, the saving is not worth the memory.
+#: Minimum share of the device's time, or of a CPU's; below it, the saving is not worth the memory.
 LEAST_SHARE: Final = 0.03
 
 
@@ -52,14 +52,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     ]
     host_ns = float((ends - starts).sum())
     work, calls = evidence.work_in(mine)
-    busy_ns = host_ns if not trace.device_indices else float(trace.lengths(work).sum())
-    low, high = trace.span
-    if busy_ns < LEAST_SHARE * (high - low):
+    if trace.device_indices:
+        of, share = "device time", float(trace.lengths(work).sum() / trace.lengths(trace.device_work).sum())
+    else:
+        of, share = "the time", host_ns / (trace.span[1] - trace.span[0])
+    if share < LEAST_SHARE:
         return
     host = HostTime(trace.track_codes[nodes].astype(np.int64), starts, ends, np.zeros(len(nodes)))
     user = evidence.function_of(int(forward[0]))
     yield Finding(
-        f"{format_rough_share(busy_ns / (high - low))} of the step recomputes the forward pass during "
+        f"{format_rough_share(share)} of {of} recomputes the forward pass during "
         f"backward (activation checkpointing, {len(nodes) / evidence.step_count:.0f} times a step)",
         user,
         "drop torch.utils.checkpoint (gradient_checkpointing_disable()) if the activations fit in "

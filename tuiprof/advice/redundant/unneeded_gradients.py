@@ -1,4 +1,4 @@
-"""Gradients of weights that no optimizer updates."""
+"""Gradients that no optimizer uses: their weights are not updated, or they are cleared before."""
 
 from __future__ import annotations
 
@@ -14,19 +14,31 @@ from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
 
 #: Nodes that compute the gradient of a weight and of its input, each about half of the work: the share that
-#: remains, likely, and where freezing the weight helps least and most. Other nodes are not considered.
+#: remains, likely, and where freezing the weight helps least and most. The names of cuDNN's kernels tell which is
+#: which. Other nodes are not considered.
 _WITH_WEIGHT: Final = ("gemm", "convolution")
 _KEEP: Final = (0.5, 0.7, 0.4)
+_NOT_UPDATED: Final = (
+    "belong to weights that the optimizer does not update",
+    "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
+    "they are added to gradients of earlier steps, which nothing has used or cleared",
+)
+_CLEARED: Final = (
+    "are cleared before an optimizer uses them",
+    "torch.autograd.grad(loss, inputs) or loss.backward(inputs=inputs), which compute these gradients alone",
+    "backward passes add to them, and zero_grad() follows before the step",
+)
 #: Nodes that only pass the gradient on to its weight.
 _HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for gradients that are added to older ones although the step has only one backward pass.
+    """Look for gradients that are added to older ones and never used.
 
-    The optimizer's gradients are cleared before each backward pass. A gradient that still exists belongs to a
-    weight without an optimizer, or with another one, such as the discriminator's while the generator is trained.
-    CUDA graphs keep gradients allocated and clear them in the graph.
+    The optimizer's gradients are cleared before the backward pass that it needs them from. In a step with a single
+    pass, a gradient that still exists belongs to a weight without an optimizer, or with another one, such as the
+    discriminator's while the generator is trained. In a step with several, those of a pass are unused if they are
+    cleared before the next one. CUDA graphs keep gradients allocated and clear them in the graph.
     """
     calls = evidence.calls
     steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
@@ -34,8 +46,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     accumulated = trace.named(ACCUMULATE, calls.rows)
     added = accumulated & _adds(calls)
     graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
-    if not steps or len(passes) > steps or graphs or not added.any():
+    if not steps or graphs or not added.any():
         return
+    several = len(passes) > steps
+    if several:
+        passes = _cleared(calls, passes, accumulated, added)
     unneeded = np.zeros(len(calls.rows), dtype=bool)
     halved, unread = unneeded.copy(), unneeded.copy()
     for nodes in passes:
@@ -49,24 +64,57 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not unread.any():
         return
     chosen = unneeded | halved | unread
+    part = halved[calls.call_of_work]
+    of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
     likely, least, most = (
-        calls.edit(chosen, np.where(halved, 1.0, 0.0), np.where(halved, keep, 0.0)[calls.call_of_work])
+        calls.edit(
+            chosen,
+            np.where(halved, 1.0, 0.0),
+            np.select([of_weight, of_input, part], [0.0, 1.0, keep], 0.0),
+        )
         for keep in _KEEP
     )
     made_by = calls.forward[np.flatnonzero((unneeded | halved) & (calls.forward >= 0))]
     event = int(calls.rows[made_by[0] if len(made_by) else np.flatnonzero(unread)[0]])
-    share = int(unread.sum()) / max(int(accumulated.sum()), 1)
+    share = format_rough_share(int(unread.sum()) / max(int(accumulated.sum()), 1))
+    what, instead, because = _CLEARED if several else _NOT_UPDATED
     yield Finding(
-        f"{format_rough_share(share)} of the gradients belong to weights that the optimizer does not update",
+        f"{share} of the gradients {what}",
         evidence.function_of(event),
-        "model.backbone.requires_grad_(False) for what is not trained: the backward pass then ends before it",
+        instead,
         "high",
-        "they are added to gradients of earlier steps, which nothing has used or cleared",
+        because,
         likely,
         least,
         most,
         event=event,
     )
+
+
+def _cleared(calls: Calls, passes: list[Ints], accumulated: Mask, added: Mask) -> list[Ints]:
+    """Return the backward passes whose added gradients are cleared before an optimizer uses them.
+
+    After such a pass there is no optimizer step before the next pass, which either begins with cleared gradients of as
+    many weights and is followed by one optimizer step, or adds to these gradients and is such a pass itself.
+    """
+    trace = calls.trace
+    steps, clears = (
+        np.sort(trace.starts[np.flatnonzero(trace.named(rf"^Optimizer\.{name}#") & trace.on_host)])
+        for name in ("step", "zero_grad")
+    )
+    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
+    stepped = np.diff(np.searchsorted(steps, begins))
+    cleared = np.diff(np.searchsorted(clears, begins)) > 0
+    lost = [False] * len(passes)
+    for i in range(len(passes) - 2, -1, -1):
+        mine, following = passes[i], passes[i + 1]
+        anew = cleared[i] and stepped[i + 1] == 1 and not added[following].any()
+        goes_on = not cleared[i] and lost[i + 1]
+        which = accumulated if anew else added
+        lost[i] = bool(
+            stepped[i] == 0 and (anew or goes_on) and 0 < added[mine].sum() <= which[following].sum()
+        )
+    return [nodes for nodes, is_lost in zip(passes, lost, strict=True) if is_lost]
 
 
 def _adds(calls: Calls) -> Mask:

@@ -212,10 +212,8 @@ class Async:
 
 
 def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
-    """Match asynchronous begin and end events (b, e) of the same process, category and id.
-
-    Returns:
-        The spans; how many begins had no end; how many ends had no begin, or events had no time.
+    """Match asynchronous begin and end events (b, e) of one process, category and id; return the spans, how many begins
+    had no end, and how many ends had no begin, or events had no time.
     """
     both = [event for event in events if event.phase in ("b", "e")]
     timed = [(event, event.ts) for event in both if event.ts is not None]

@@ -212,27 +212,25 @@ NO_ARGS = Args()
 NO_MEMORY_ARGS = MemoryArgs()
 
 
-class Event(msgspec.Struct, gc=False):
-    """One event with its times as numbers: exact for nearly every trace, and checked per value."""
-
+class _Timeless(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | int | float | None = None
     pid: int | str | float | None = None
     tid: int | str | float | None = None
+
+
+class Event(_Timeless, gc=False):
+    """One event with its times as numbers: exact for nearly every trace, and checked per value."""
+
     ts: Loose = None
     dur: Loose = None
     args: Args | None = NO_ARGS
 
 
-class ExactEvent(msgspec.Struct, gc=False):
+class ExactEvent(_Timeless, gc=False):
     """One event with its times as text, for timestamps that a double cannot represent."""
 
-    ph: str = ""
-    cat: str | None = None
-    name: str | int | float | None = None
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
     ts: msgspec.Raw = msgspec.Raw()
     dur: msgspec.Raw = msgspec.Raw()
     args: Args | None = NO_ARGS
@@ -329,18 +327,12 @@ class Columns(msgspec.Struct):
 
 
 class Books:
-    """The distinct values of one chunk, numbered in order of appearance.
-
-    Attributes:
-        names: Names.
-        cats: Category words.
-        lanes: (process, thread) pairs.
-    """
+    """The distinct values of one chunk, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self.names: dict[object, int] = {}
-        self.cats: dict[object, int] = {}
-        self.lanes: dict[tuple[object, object], int] = {}
+        self.cats: dict[object, int] = {}  # category words
+        self.lanes: dict[tuple[object, object], int] = {}  # (process, thread) pairs
 
     def lane_codes(self, pids: list[Any], tids: list[Any]) -> Codes:
         """Number the (process, thread) pairs."""

@@ -192,19 +192,14 @@ def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
 
 
 class Inflow:
-    """The list of events of one stream, in stretches with their text.
-
-    Attributes:
-        ended: Whether all of the stream was read.
-        damage: Why the stream ended early; None = it did not.
-    """
+    """The list of events of one stream, in stretches with their text."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._held = b""  # read but not yet returned; begins after an event
         self._offset = 0  # of what is held
-        self.ended = False
-        self.damage: str | None = None
+        self.ended = False  # whether all of the stream was read
+        self.damage: str | None = None  # why the stream ended early; None = it did not
 
     def open(self) -> Head:
         """Find the list of events.

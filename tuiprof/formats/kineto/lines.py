@@ -55,16 +55,12 @@ MOST_DIGITS = 18
 
 
 class Text:
-    """A text of at least 128 bytes that can be read at many positions at once.
-
-    Attributes:
-        characters: Its bytes.
-        words: The eight bytes that begin at each of its bytes.
-    """
+    """A text of at least 128 bytes that can be read at many positions at once."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.characters = np.frombuffer(data, dtype=np.uint8)
+        self.characters = np.frombuffer(data, dtype=np.uint8)  # its bytes
+        #: The eight bytes that begin at each of its bytes.
         self.words: Words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
 
     def three_before(self, at: Ints) -> npt.NDArray[np.uint32]:
@@ -294,12 +290,7 @@ class _Complete:
 
 
 class _Chunk:
-    """A chunk with the positions of its events and of their keys.
-
-    Attributes:
-        starts: Where the brace of each event stands.
-        stops: Where its last brace stands.
-    """
+    """A chunk with the positions of its events and of their keys."""
 
     def __init__(self, text: Text) -> None:
         self.text, characters = text, text.characters
@@ -307,8 +298,8 @@ class _Chunk:
         braces = true_at(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
         first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
-        self.starts = braces[first]
-        self.stops = np.append(self.starts[1:] - 5, end - 1)
+        self.starts = braces[first]  # where the brace of each event stands
+        self.stops = np.append(self.starts[1:] - 5, end - 1)  # where its last brace stands
         self._objects = np.diff(first, append=len(braces))
         keys = true_at((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each

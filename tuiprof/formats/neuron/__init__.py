@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.registry import Format, Options
+from tuiprof.formats.registry import Format, Options, first_bytes
 from tuiprof.formats.source import Damaged, Source
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def _directory(path: Path) -> bool:
 def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.neuron import captures, monitor
     from tuiprof.formats.neuron.tables import JsonTables, ParquetTables
-    from tuiprof.formats.registry import first_bytes
 
     path = source.path
     if path.is_dir():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import TraceError
+from tuiprof.formats.registry import first_bytes
+from tuiprof.formats.source import open_source
 from tuiprof.system.monitors import find_tool
 
 #: Parts of a system capture; the first two are required.
@@ -72,9 +75,6 @@ def refusal(path: Path) -> TraceError:
 
 
 def _is_capture_at(path: Path) -> bool:
-    from tuiprof.formats.registry import first_bytes
-    from tuiprof.formats.source import open_source
-
     if path.is_dir():
         return is_capture_directory(path)
     try:
@@ -134,8 +134,6 @@ def convert(found: Conversion, say: Callable[[str], None]) -> Path:
     Raises:
         TraceError: The program could not be started, failed, or wrote nothing.
     """
-    import subprocess
-
     last = ""
     try:
         with subprocess.Popen(

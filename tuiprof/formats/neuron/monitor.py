@@ -305,17 +305,10 @@ def read(source: Source) -> Trace:
 
 
 class _Lines:
-    """The lines of a file.
-
-    Attributes:
-        begun: How many lines begin a document.
-        damage: Why the compressed stream ended early; None = it did not.
-    """
-
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.begun = 0
-        self.damage: str | None = None
+        self.begun = 0  # how many lines begin a document
+        self.damage: str | None = None  # why the compressed stream ended early; None = it did not
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines; one that is too long is split into pieces, which are not documents."""

@@ -504,14 +504,12 @@ class Builder:
         ).sort("ts")
 
     def _steps(self, ts: Ints, end: Ints, stats: Named) -> pl.DataFrame | None:
-        """Return the host's step marks."""
         rows = stats.events("step_num")
         rows = rows[self.host[rows]]
         return step_markers(self.name[rows], stats.ints("step_num")[rows], ts[rows], end[rows])
 
 
 def _remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame | None) -> list[Remark]:
-    """Return the limitations of the trace."""
     found = [
         Remark("profiler-error", f"the profiler reports: {text[:300]}", level="bad") for text in space.errors
     ]

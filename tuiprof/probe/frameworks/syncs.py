@@ -355,7 +355,6 @@ class JaxSyncWatch(SiteWatch):
         return call
 
     def _mark_thread(self) -> None:
-        """Mark the thread in the trace, once."""
         if not getattr(self._inside, "marked", False):
             self._inside.marked = True
             with sys.modules["jax.profiler"].TraceAnnotation(THREAD_MARK, **{THREAD_ID: self._thread_id()}):

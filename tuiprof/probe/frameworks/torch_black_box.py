@@ -110,8 +110,6 @@ class OutOfMemoryWatch:
 
 
 class _Check:
-    """The check of one step."""
-
     def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[Any]) -> None:
         self.n = n
         self.values = values  # the loss first, if there is one, then the norm of each gradient

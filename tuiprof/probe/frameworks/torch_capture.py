@@ -87,16 +87,12 @@ def _entries(address: int | None) -> list[int]:
 
 
 class Cupti:
-    """CUPTI of this process.
-
-    Attributes:
-        is_down: It was shut down, and no profile ran since.
-    """
+    """CUPTI of this process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._graphs = _Graphs(torch) if _cuda(torch) < _CUDA_WITH_GRAPHS else None
-        self.is_down = False
+        self.is_down = False  # it was shut down, and no profile ran since
 
     def reason_to_keep(self, by_script: bool) -> str:
         """Return why CUPTI stays loaded after a capture; empty = it can be shut down.
@@ -131,10 +127,8 @@ class Cupti:
             yield
 
     def taken_down_after(self, stop: Callable[[], None]) -> bool:
-        """Stop a profile, and shut CUPTI down.
-
-        Returns:
-            Whether it finished in time; otherwise it happens at a later CUDA call.
+        """Stop a profile, and shut CUPTI down; return whether it finished in time (else it happens at a later CUDA
+        call).
         """
         before = _threads()
         with visible_to_c(_NAME, "1"):
@@ -157,8 +151,6 @@ class Cupti:
 
 
 class _Graphs:
-    """Whether the script has captured CUDA graphs."""
-
     def __init__(self, torch: Any) -> None:
         self.captured = False
         graph = getattr(torch.cuda, "CUDAGraph", None)
@@ -174,7 +166,6 @@ class _Graphs:
 
 
 def _threads() -> set[str]:
-    """Return the threads of this process."""
     return set(os.listdir("/proc/self/task"))
 
 
@@ -190,20 +181,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class Profilers:
-    """The script's own profilers that are prepared or running, and whether a call is ours.
-
-    Attributes:
-        own: The call that is going on was made by the probe.
-        others: Instances of ``torch.autograd.profiler.profile`` of the script.
-        used_by_script: There has been one.
-        cupti: What traces an NVIDIA GPU; None = PyTorch was not built for one.
-    """
+    """The script's own profilers that are prepared or running, and whether a call is ours."""
 
     def __init__(self, cupti: Cupti | None) -> None:
-        self.own = False
+        self.own = False  # the call that is going on was made by the probe
+        #: Instances of ``torch.autograd.profiler.profile`` of the script.
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.used_by_script = False
-        self.cupti = cupti
+        self.used_by_script = False  # there has been one
+        self.cupti = cupti  # what traces an NVIDIA GPU; None = PyTorch was not built for one
 
     def coming_back(self) -> contextlib.AbstractContextManager[None]:
         """Start a profile as if CUPTI had never been shut down."""
@@ -346,11 +331,7 @@ class TorchProfiler:
         self._break_device_chain()
 
     def finish(self) -> str:
-        """Compress the trace and move it to its final path, after the lines of host waits.
-
-        Returns:
-            Path relative to the session.
-        """
+        """Write the lines of host waits, then compress and move the trace; return its path relative to the session."""
         trace = self._stem + ".pt.trace.json.gz"
         packed = self._raw + ".gz"
         _compress(self._raw, packed)

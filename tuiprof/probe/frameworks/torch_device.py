@@ -33,12 +33,7 @@ _MOST_POOLED = 64
 
 
 class TorchDevice:
-    """Device events of the steps, on the CUDA (or ROCm) device that is current at their ends.
-
-    Attributes:
-        cost_ns: Host time spent at the step boundaries so far, ns.
-        every: Every n-th step is timed.
-    """
+    """Device events of the steps, on the CUDA (or ROCm) device that is current at their ends."""
 
     def __init__(self, runtime: Runtime, torch: Any) -> None:
         self._hook = runtime.hook("torch.cuda.Event")
@@ -54,15 +49,15 @@ class TorchDevice:
         )
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-        self.cost_ns = 0
-        self.every = 1
+        self.cost_ns = 0  # host time spent at the step boundaries so far, ns
+        self.every = 1  # every n-th step is timed
         self._told: set[int] = set()
         self._forget_events()
         self._forget_costs()
 
     def _forget_events(self) -> None:
         self._pool: list[Any] = []
-        self._initialized = False
+        self.is_used = False  # whether the script uses the device
         # step, its first event, its last event, the stream, whether the last one begins the next step, `every` then
         self._pending: deque[tuple[int, Any, Any, Any, bool, int]] = deque()
         self._last: Any = None
@@ -94,18 +89,14 @@ class TorchDevice:
         self.every = 1
 
     def boundary(self, n: int) -> int:
-        """Record the end of a step and read the events that have completed.
-
-        Returns:
-            The next step whose end is wanted.
-        """
+        """Record the end of a step, read the events that completed, and return the next step whose end is wanted."""
         cuda = self._cuda
         if not self._hook.on:
             return 1 << 62
-        if not self._initialized:
+        if not self.is_used:
             if not cuda.is_initialized():
                 return n + 8
-            self._initialized = True
+            self.is_used = True
         began = monotonic_ns()
         try:
             self._look_around()
@@ -160,11 +151,6 @@ class TorchDevice:
     def _captures(self) -> bool:
         """Whether a graph is being captured on the current stream; the default stream cannot, and is not asked."""
         return self._stream_id != 0 and self._capturing is not None and self._capturing()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the script uses the device."""
-        return self._initialized
 
     def captures_graph(self) -> bool:
         """Whether a graph is being captured on the current stream, which any profiler would end."""

@@ -380,7 +380,6 @@ class Models:
         setattr(kind, name, method)
 
     def _time_saving(self) -> None:
-        """Record the time of ``torch.save``."""
         original = self._torch.save
         note, clock, ident = self._steps.marks.append, monotonic_ns, get_ident
 
@@ -466,13 +465,10 @@ def install_loader(runtime: Runtime, module: Any) -> None:
 
 
 class _Workers:
-    """Time of loader workers to stop, and to restart.
-
-    Attributes:
-        fresh: The iterator whose workers were started again and have made no batch yet; None = there is none.
-    """
+    """Time of loader workers to stop, and to restart."""
 
     def __init__(self, runtime: Runtime, iterator_class: Any) -> None:
+        #: The iterator whose workers were started again and have made no batch yet; None = there is none.
         self.fresh: Any = None
         self._steps = runtime.steps
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -69,7 +69,6 @@ def _wrap(made: Any, change: Change) -> None:
 
 
 def _call(original: Callable[..., None], bound: inspect.BoundArguments, **changed: Any) -> None:
-    """Call a constructor with some arguments changed."""
     given = inspect.BoundArguments(bound.signature, type(bound.arguments)(bound.arguments))
     given.arguments.update(changed)
     original(*given.args, **given.kwargs)

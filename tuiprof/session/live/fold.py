@@ -56,27 +56,20 @@ _LEVELS: Final = ("info", "warn", "bad")
 class DeviceHistory:
     """The readings of one device: the last :data:`KEEP_READINGS` whole, all of them in overview.
 
-    Attributes:
-        key: Key of the device: ``host``, ``gpu0``, …
-        rows: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
-        overview: Each figure over the whole run.
-        last: The newest value of each figure.
-        text: The newest reading of each text figure, e.g. ``throttle``.
-        peak: Highest value of each figure so far.
-
     Args:
         key: Its key.
         cores: Keep a figure of each core as well: a host may have hundreds.
     """
 
     def __init__(self, key: str, *, cores: bool = True) -> None:
-        self.key = key
+        self.key = key  # key of the device: ``host``, ``gpu0``, …
         self._cores = cores
+        #: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
         self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
-        self.overview: dict[str, Overview] = {}
-        self.last: dict[str, float] = {}
-        self.text: dict[str, str] = {}
-        self.peak: dict[str, float] = {}
+        self.overview: dict[str, Overview] = {}  # each figure over the whole run
+        self.last: dict[str, float] = {}  # the newest value of each figure
+        self.text: dict[str, str] = {}  # the newest reading of each text figure, e.g. ``throttle``
+        self.peak: dict[str, float] = {}  # highest value of each figure so far
 
     @property
     def t_ns(self) -> Ints:
@@ -228,34 +221,25 @@ class Fold:
 
     Args:
         clock: Session time (``LogReader.clock``).
-
-    Attributes:
-        version: Incremented with every change, so that a screen knows when to redraw.
-        writers: State of each writer by name.
-        devices: Telemetry by device key, in order of appearance.
-        captures: Capture requests by id.
-        notes: The last :data:`KEEP_NOTES` notes, in order of session time.
-        stacks: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
-        troubles: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
-        now_ns: Session time of the newest record.
-        records: Number of records so far.
-        printed: Bytes of standard output and of standard error at the newest record with them; None = none.
-        problems: Log lines that could not be read, one sentence per file.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.version = 0
-        self.writers: dict[str, WriterState] = {}
-        self.devices: dict[str, DeviceHistory] = {}
-        self.captures: dict[str, CaptureState] = {}
+        self.version = 0  # incremented with every change, so that a screen knows when to redraw
+        self.writers: dict[str, WriterState] = {}  # state of each writer by name
+        self.devices: dict[str, DeviceHistory] = {}  # telemetry by device key, in order of appearance
+        self.captures: dict[str, CaptureState] = {}  # capture requests by id
+        #: The last :data:`KEEP_NOTES` notes, in order of session time.
         self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
+        #: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
         self.stacks: dict[str, StacksState] = {}
+        #: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
         self.troubles: list[Trouble] = []
-        self.now_ns = 0
-        self.records = 0
+        self.now_ns = 0  # session time of the newest record
+        self.records = 0  # number of records so far
+        #: Bytes of standard output and of standard error at the newest record with them; None = none.
         self.printed: tuple[int, int] | None = None
-        self.problems: list[str] = []
+        self.problems: list[str] = []  # log lines that could not be read, one sentence per file
 
     @property
     def ranks(self) -> list[WriterState]:
@@ -293,11 +277,7 @@ class Fold:
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records, writer by writer (``LogReader.poll_batches()``).
-
-        Returns:
-            Whether anything changed.
-        """
+        """Take in records, writer by writer (``LogReader.poll_batches()``); return whether anything changed."""
         before = self.version
         for batch in batches:
             if batch.records:

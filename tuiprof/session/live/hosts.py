@@ -126,15 +126,13 @@ class HostWatch:
     Args:
         session: The run.
         now_s: The clock, for tests.
-
-    Attributes:
-        statuses: State of each host's part, as :func:`read_statuses` returns it; refreshed by the caller.
     """
 
     def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._now_s = now_s
         self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when that was read
+        #: State of each host's part, as :func:`read_statuses` returns it; refreshed by the caller.
         self.statuses = read_statuses(session) if session.others else {}
 
     @property

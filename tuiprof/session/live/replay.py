@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
 from tuiprof.session.store.meta import Clock
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
-from tuiprof.system.files import read_end
+from tuiprof.system.files import read_end, size_of
 from tuiprof.system.process import Processes, alive
 
 #: Bytes per background read, and the pause after each.
@@ -63,16 +62,13 @@ class Live:
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
         self.session = session
         self.reader = LogReader(session, tail_bytes)
-        self._fold = Fold(self.reader.clock)
-        huge = tail_bytes is not None and any(_size(log.path) > tail_bytes + BLOCK for log in session.logs())
+        self.fold = Fold(self.reader.clock)  # the state to draw
+        huge = tail_bytes is not None and any(
+            size_of(log.path) > tail_bytes + BLOCK for log in session.logs()
+        )
         self._rest = _Rest(session) if huge else None
         self._processes: Processes | None = None
         self.processes()
-
-    @property
-    def fold(self) -> Fold:
-        """The state to draw."""
-        return self._fold
 
     @property
     def behind(self) -> int:
@@ -85,9 +81,9 @@ class Live:
         if rest is not None and rest.done:
             self._rest = None
             self.reader.close()
-            self.reader, self._fold = rest.live.reader, rest.live.fold
-        changed = self._fold.feed(self.reader.poll_batches(max_bytes))
-        self._fold.problems = self.reader.problems
+            self.reader, self.fold = rest.live.reader, rest.live.fold
+        changed = self.fold.feed(self.reader.poll_batches(max_bytes))
+        self.fold.problems = self.reader.problems
         return changed or rest is not self._rest
 
     def catch_up(self) -> None:
@@ -109,8 +105,8 @@ class Live:
             return self.session.status()
         runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
         self.catch_up()
-        if self._fold.end is not None:
-            return replace(from_end(self._fold.end), detail=DELETED)
+        if self.fold.end is not None:
+            return replace(from_end(self.fold.end), detail=DELETED)
         return Status("running" if runs else "interrupted", detail=DELETED)
 
     @property
@@ -127,19 +123,13 @@ class Live:
 
 
 class _Rest:
-    """Reads a whole session in a thread, in pieces, so that the screen stays responsive.
-
-    Attributes:
-        live: The target; owned by the thread until :attr:`done`.
-        done: All of it is read.
-        share: How much of it is read, 0 to 1.
-    """
+    """Reads a whole session in a thread, in pieces, so that the screen stays responsive."""
 
     def __init__(self, session: Session) -> None:
-        self.live = Live(session)
-        self.done = False
-        self.share = 0.0
-        self._total = sum(_size(log.path) for log in session.logs())
+        self.live = Live(session)  # the target; owned by the thread until :attr:`done`
+        self.done = False  # all of it is read
+        self.share = 0.0  # how much of it is read, 0 to 1
+        self._total = sum(size_of(log.path) for log in session.logs())
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
         self._thread.start()
@@ -159,13 +149,6 @@ class _Rest:
             if self._stopped.wait(_BREATH_S):
                 return
         self.done = True
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # deleted in the meantime
-        return 0
 
 
 def read_fold(session: Session) -> Fold:
@@ -244,24 +227,15 @@ class Replay:
         self._fed_ns = -1
         self._clock = Clock(session.meta)
         self._logs: dict[str, _Due] = {}
-        self._fold = Fold(self._clock)
-        self._whole = _span_ns(session)
+        #: The state at :attr:`position_ns`; another object after a seek backwards.
+        self.fold = Fold(self._clock)
+        self.duration_ns = _span_ns(session)  # session time of the last record written when the replay began
         self._times_output: bool | None = None
-
-    @property
-    def fold(self) -> Fold:
-        """The state at :attr:`position_ns`; another object after a seek backwards."""
-        return self._fold
 
     @property
     def behind(self) -> int:
         """Always 0: what is due is fed at once."""
         return 0
-
-    @property
-    def duration_ns(self) -> int:
-        """Session time of the last record written when the replay began."""
-        return self._whole
 
     @property
     def times_output(self) -> bool:
@@ -278,7 +252,7 @@ class Replay:
         if self._paused:
             return self._anchor_ns
         passed_ns = int((self._now_s() - self._anchor_s) * 1e9 * self._speed)
-        return min(self._anchor_ns + passed_ns, self._whole)
+        return min(self._anchor_ns + passed_ns, self.duration_ns)
 
     @property
     def speed(self) -> float:
@@ -302,36 +276,36 @@ class Replay:
 
     def extend(self) -> None:
         """Add what was recorded since the replay began, for a running session."""
-        self._whole = max(self._whole, _span_ns(self.session))
+        self.duration_ns = max(self.duration_ns, _span_ns(self.session))
 
     @property
     def over(self) -> bool:
         """Whether the end is reached."""
-        return self.position_ns >= self._whole
+        return self.position_ns >= self.duration_ns
 
     def seek(self, t_ns: int) -> None:
         """Set the clock."""
-        self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self._whole))
+        self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self.duration_ns))
         if self._anchor_ns < self._fed_ns or any(
             log.far_from(self._anchor_ns) for log in self._logs.values()
         ):
             self.close()
             self._logs.clear()
-            self._fold = Fold(self._clock)
+            self.fold = Fold(self._clock)
             self._fed_ns = -1
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
         """Feed what is due; return whether anything changed."""
         until_ns = self.position_ns
-        if until_ns <= self._fed_ns and self._fed_ns < self._whole:
+        if until_ns <= self._fed_ns and self._fed_ns < self.duration_ns:
             return False
         for log in self.session.logs():
             if log.writer not in self._logs:
                 self._logs[log.writer] = _Due(log, until_ns)
         # At the end everything is due, including records with later times.
-        limit_ns = until_ns if until_ns < self._whole else _FOREVER
+        limit_ns = until_ns if until_ns < self.duration_ns else _FOREVER
         self._fed_ns = until_ns
-        return self._fold.feed([due.take(limit_ns, max_bytes) for due in self._logs.values()])
+        return self.fold.feed([due.take(limit_ns, max_bytes) for due in self._logs.values()])
 
     def close(self) -> None:
         """Close the files."""

@@ -98,16 +98,12 @@ class Overview:
 
     Args:
         buckets: Highest number of rows; even.
-
-    Attributes:
-        width: Samples a full row stands for.
-        total: Samples so far.
     """
 
     def __init__(self, buckets: int = 2048) -> None:
         self.buckets = buckets
-        self.width = 1
-        self.total = 0
+        self.width = 1  # samples a full row stands for
+        self.total = 0  # samples so far
         self._start = np.zeros(buckets, np.int64)
         self._end = np.zeros(buckets, np.int64)
         self._count = np.zeros(buckets, np.int64)
@@ -234,10 +230,8 @@ class Histogram:
         self.count += len(values)
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share (0 to 1) of all values lies.
-
-        Returns:
-            The middle of its bin; NaN if there are no values.
+        """Return the value below which a share (0 to 1) of all values lies: the middle of its bin; NaN if there are no
+        values.
         """
         if not self.count:
             return float("nan")

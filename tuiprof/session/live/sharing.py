@@ -81,10 +81,8 @@ _LEAST_READINGS: Final = 4
 
 
 def crowded(fold: Fold) -> str:
-    """Return a warning if other programs used cores that the run could have used.
-
-    Returns:
-        A sentence with the shares; empty if there were idle cores, or if it is unknown.
+    """Return a warning if other programs used cores that the run could have used; empty if they did not, or it is
+    unknown.
     """
     host = fold.devices.get("host")
     cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0

@@ -45,23 +45,16 @@ class Batch:
 
 
 class LogFile:
-    """One log file, read as it grows.
-
-    Attributes:
-        writer: Name of its writer.
-        malformed: Lines that are no JSON record (a truncated line, damage).
-        unknown: Lines of a type that this version does not know.
-        unreadable: Why it cannot be read; empty = readable.
-    """
+    """One log file, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.writer = path.stem
-        self.malformed = 0
-        self.unknown = 0
-        self.unreadable = ""
+        self.writer = path.stem  # name of its writer
+        self.malformed = 0  # lines that are no JSON record (a truncated line, damage)
+        self.unknown = 0  # lines of a type that this version does not know
+        self.unreadable = ""  # why it cannot be read; empty = readable
         self._file: BinaryIO | None = None
-        self._position = 0  # of the first byte not yet decoded
+        self.position = 0  # of the first byte not yet decoded
         self._partial = b""
 
     @property
@@ -70,16 +63,12 @@ class LogFile:
         if self.unreadable:
             return 0
         try:
-            return max(0, self.path.stat().st_size - self._position - len(self._partial))
+            return max(0, self.path.stat().st_size - self.position - len(self._partial))
         except OSError:
             return 0
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
-        """Decode what was appended since, at most ``max_bytes`` of it.
-
-        Returns:
-            The whole lines among it; empty when there is nothing new.
-        """
+        """Decode at most ``max_bytes`` of what was appended since; return the whole lines among it."""
         if self._file is None:
             try:
                 self._file = open_regular(self.path)
@@ -87,25 +76,23 @@ class LogFile:
                 self.unreadable = error.strerror or str(error)
                 return []
             self.unreadable = ""
-            self._file.seek(self._position)
+            self._file.seek(self.position)
         block = self._partial + read_at_most(self._file, max_bytes)
         cut = block.rfind(b"\n") + 1
         self._partial = block[cut:]
-        self._position += cut
+        self.position += cut
         if len(self._partial) > LONGEST_LINE:
-            self._position += len(self._partial)
+            self.position += len(self._partial)
             if not self._partial.strip(b"\0"):  # a hole may be much larger than the disk
-                self._position = _data_after(self.path, self._position)
-                self._file.seek(self._position)
+                self.position = _data_after(self.path, self.position)
+                self._file.seek(self.position)
             self._partial = b""
             self.malformed += 1
         return self._decode(block[:cut]) if cut else []
 
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
-        """Skip all but the end, for a first frame of a huge log; call before reading.
-
-        Returns:
-            The first line (the head), which is needed to interpret the rest.
+        """Skip all but the end before reading, for a first frame of a huge log; return the first line (the head),
+        needed for the rest.
         """
         if self.behind <= keep_bytes + BLOCK:
             return []
@@ -114,18 +101,14 @@ class LogFile:
                 first = file.readline(LONGEST_LINE)
                 file.seek(-keep_bytes, 2)
                 file.readline()  # the partial line at the cut
-                self._position = file.tell()
+                self.position = file.tell()
         except OSError as error:
             self.unreadable = error.strerror or str(error)
             return []
         return self._decode(first)
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
-        """Skip records long before a moment; call before reading.
-
-        Returns:
-            The first line (the head), if something was skipped.
-        """
+        """Skip records long before a moment, before reading; return the head (first line) if some were skipped."""
         first = self.position_of(at) - keep_bytes
         if first <= BLOCK:
             return []
@@ -133,7 +116,7 @@ class LogFile:
             head = file.readline(LONGEST_LINE)
             file.seek(first)
             file.readline()  # the partial line at the cut
-            self._position = file.tell()
+            self.position = file.tell()
         return self._decode(head)
 
     def position_of(self, at: int) -> int:
@@ -163,11 +146,6 @@ class LogFile:
                 else:
                     low = middle
         return low
-
-    @property
-    def position(self) -> int:
-        """Bytes from the beginning to the first that is not yet decoded."""
-        return self._position
 
     def close(self) -> None:
         """Close the file."""
@@ -304,7 +282,6 @@ class LogReader:
             file.close()
 
     def _find(self) -> None:
-        """Start following files that have appeared."""
         for log in self.session.logs():
             if log.writer not in self._files:
                 file = self._files[log.writer] = LogFile(log.path)

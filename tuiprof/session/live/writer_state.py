@@ -85,22 +85,13 @@ class StepSeries:
 
     Figures never include captured steps, and if a capture has slowed later steps down (:attr:`slowdown`), they never
     mix steps before and after it: :meth:`comparable` selects the steps that count.
-
-    Attributes:
-        rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``:
-            rare evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns``
-            (device time, -1 = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in
-            this step) and one ``v:<name>`` a metric (NaN = not given).
-        overview: Step times of the whole run, ns.
-        metrics: Each metric over the whole run.
-        phases: Names of the phases seen, in order of appearance.
-        captured: Steps that ran under the profiler.
-        device_every: Every n-th step is timed on the device at present; the others have no device time.
-        longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
-        dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
     """
 
     def __init__(self, keep: int = KEEP_STEPS) -> None:
+        #: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``: rare
+        #: evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns`` (device time, -1
+        #: = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in this step) and one ``v:<name>``
+        #: a metric (NaN = not given).
         self.rows = Series(
             keep,
             {
@@ -113,13 +104,15 @@ class StepSeries:
                 "captured": (np.bool_, False),
             },
         )
-        self.overview = Overview()
-        self.metrics: dict[str, Overview] = {}
-        self.phases: list[str] = []
-        self.captured = 0
+        self.overview = Overview()  # step times of the whole run, ns
+        self.metrics: dict[str, Overview] = {}  # each metric over the whole run
+        self.phases: list[str] = []  # names of the phases seen, in order of appearance
+        self.captured = 0  # steps that ran under the profiler
+        #: Every n-th step is timed on the device at present; the others have no device time.
         self.device_every = 1
+        #: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
         self.longest: tuple[int, int, int] | None = None
-        self.dropped_names: set[str] = set()
+        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MOST_NAMES`, not kept
         self._histogram = Histogram()  # of uncaptured steps, as is the next
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # how many steps have had each of these
@@ -422,19 +415,14 @@ class StepSeries:
 
 
 class MemorySeries:
-    """The framework allocator's view of one device of one rank.
-
-    Attributes:
-        rows: Columns ``t_ns``, ``alloc``, ``reserved``, ``peak`` (bytes), the last :data:`KEEP_MEMORY` of them.
-        overview: ``alloc`` over the whole run.
-        last: The newest reading.
-    """
+    """The framework allocator's view of one device of one rank."""
 
     def __init__(self) -> None:
         kinds = dict.fromkeys(("t_ns", "alloc", "reserved", "peak"), (np.int64, 0))
+        #: Columns ``t_ns``, ``alloc``, ``reserved``, ``peak`` (bytes), the last :data:`KEEP_MEMORY` of them.
         self.rows = Series(KEEP_MEMORY, kinds)
-        self.overview = Overview(1024)
-        self.last: Memory | None = None
+        self.overview = Overview(1024)  # ``alloc`` over the whole run
+        self.last: Memory | None = None  # the newest reading
 
     def extend(self, readings: Sequence[Memory], offset_ns: int) -> None:
         """Append readings."""
@@ -446,42 +434,27 @@ class MemorySeries:
 
 
 class WriterState:
-    """One writer of a session: a rank of the script, or the recorder.
-
-    Attributes:
-        name: ``rank0``, ``recorder``, …
-        host: Name of its host; empty = the run has one.
-        head: Its head; None = not read.
-        offset_ns: What to add to its ``at`` to get session time.
-        seen_ns: Session time of its newest record.
-        steps: Its steps.
-        step_source: What ends its steps; None = unknown.
-        likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
-        lines: Sampled lines of its main thread; None = unknown.
-        workers: Time spent on restarting loader workers so far; None = no restarts.
-        memory: Allocator memory by device index.
-        uses: The accelerator of each used device index; empty = unknown.
-        cost: Cost of its hooks so far (for the recorder: CPU time of sampling); None = unknown.
-        end: How it ended; None = still running, or died.
-        restarts: Number of restarts of its process.
-    """
+    """One writer of a session: a rank of the script, or the recorder."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.host = ""
-        self.head: Head | None = None
-        self.offset_ns = 0
-        self.seen_ns = 0
+        self.name = name  # ``rank0``, ``recorder``, …
+        self.host = ""  # name of its host; empty = the run has one
+        self.head: Head | None = None  # its head; None = not read
+        self.offset_ns = 0  # what to add to its ``at`` to get session time
+        self.seen_ns = 0  # session time of its newest record
         self.steps = StepSeries()
-        self.step_source: StepSource | None = None
+        self.step_source: StepSource | None = None  # what ends its steps; None = unknown
+        #: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
         self.likely_step = ""
-        self.lines: Lines | None = None
+        self.lines: Lines | None = None  # sampled lines of its main thread; None = unknown
+        #: Time spent on restarting loader workers so far; None = no restarts.
         self.workers: WorkersStarted | None = None
-        self.memory: dict[int, MemorySeries] = {}
-        self.uses: dict[int, Uses] = {}
+        self.memory: dict[int, MemorySeries] = {}  # allocator memory by device index
+        self.uses: dict[int, Uses] = {}  # the accelerator of each used device index; empty = unknown
+        #: Cost of its hooks so far (for the recorder: CPU time of sampling); None = unknown.
         self.cost: Cost | None = None
-        self.end: End | None = None
-        self.restarts = 0
+        self.end: End | None = None  # how it ended; None = still running, or died
+        self.restarts = 0  # number of restarts of its process
 
     @property
     def rank(self) -> int | None:

@@ -157,7 +157,6 @@ def start(spec: LaunchSpec) -> Session:
 
 
 def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
-    """Store the script as it is now."""
     script = script_of(spec.argv, cwd)
     if script is not None:
         text = spec.keep_source and config.keeps_source()
@@ -186,11 +185,7 @@ def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
 
 
 def wait(session: Session, timeout_s: float | None = None) -> Status:
-    """Wait for the end of a run.
-
-    Returns:
-        How it ended (``code`` as in a shell), or its status at the timeout.
-    """
+    """Wait for the end of a run; return how it ended (``code`` as in a shell), or its status at the timeout."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = 0.01
     while True:
@@ -391,11 +386,7 @@ def _in_order(folder: Path) -> Iterator[Path]:
 
 
 def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
-    """Copy a script into its session.
-
-    Returns:
-        The kept source; None = the script cannot be read, which is reported when it is started.
-    """
+    """Copy a script into its session; None = it cannot be read, which is reported when it is started."""
     digests: dict[str, str] = {}
     kept: list[str] = []
     room = MOST_SOURCE_BYTES

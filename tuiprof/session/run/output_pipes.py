@@ -66,7 +66,7 @@ class OutputPipes:
             raise explain(error, session.stdout, "write") from error
         self._pipes: list[int] = []
         self._counts = -1
-        self._writer: int | None = None
+        self.pid: int | None = None  # process id of the writer; None = it has ended, or there is none
         self._killed = False
         self._again_s = 0.0  # not before then is another writer started
         self.problem = ""
@@ -85,32 +85,27 @@ class OutputPipes:
         os.close(self.err)
 
     @property
-    def pid(self) -> int | None:
-        """Process id of the writer; None = it has ended, or there is none."""
-        return self._writer
-
-    @property
     def cpu_ns(self) -> int:
         """CPU time of the writer so far, ns."""
         with contextlib.suppress(psutil.Error):
-            if self._writer is not None:
-                times = psutil.Process(self._writer).cpu_times()
+            if self.pid is not None:
+                times = psutil.Process(self.pid).cpu_times()
                 return round((times.user + times.system) * 1e9)
         return 0
 
     def tend(self, now_s: float) -> None:
         """Start another writer when it was killed, and wake it when it was stopped."""
-        if self._writer is None:
+        if self.pid is None:
             return
         if not self._killed:
-            pid, status = os.waitpid(self._writer, os.WNOHANG | os.WUNTRACED)
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if not pid:
                 return
             if os.WIFSTOPPED(status):
                 os.kill(pid, signal.SIGCONT)
                 return
             if os.waitstatus_to_exitcode(status) == 0:  # all writing ends are closed
-                self._writer = None
+                self.pid = None
                 return
             self._killed = True
         if now_s >= self._again_s:
@@ -122,7 +117,7 @@ class OutputPipes:
         """Wait until all output is written, at most until a monotonic time: leftover processes may still print."""
         while True:
             self.tend(time.monotonic())
-            if self._writer is None or time.monotonic() >= deadline_s:
+            if self.pid is None or time.monotonic() >= deadline_s:
                 return
             time.sleep(_TICK_S)
 
@@ -138,7 +133,7 @@ class OutputPipes:
             start_new_session=True,
         )
         writer.returncode = 0  # waited for by its number, to hear of a stop as well
-        self._writer, self._killed = writer.pid, False
+        self.pid, self._killed = writer.pid, False
 
 
 def _counts_file(path: Path) -> int:

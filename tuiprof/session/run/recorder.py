@@ -173,10 +173,8 @@ def _said(error: BaseException) -> str:
 
 
 def git_state(cwd: Path) -> Git | None:
-    """Return the state of the checkout that a directory lies in.
-
-    Returns:
-        Its state; None if it is not a checkout, or git is not installed or takes more than a few seconds.
+    """Return the state of the checkout of a directory; None = none, git is not installed, or it takes more than a few
+    seconds.
     """
     try:
         commit = _git(cwd, "rev-parse", "HEAD")

@@ -82,14 +82,12 @@ class Family:
         leader: The script's process, leader of its process group.
         helper: Returns the child of this process that does not belong to the script and has its own group; None = none
             now.
-
-    Attributes:
-        exit: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
     """
 
     def __init__(self, leader: int, helper: Callable[[], int | None] = lambda: None) -> None:
         self.leader = leader
         self._helper = helper
+        #: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
         self.exit: int | None = None
 
     def reap(self, *, strays: bool) -> None:
@@ -213,11 +211,7 @@ NO_PROBE: Final = (
 
 
 def main(argv: list[str]) -> int:
-    """Run the supervisor.
-
-    Returns:
-        0 in the process that was started; the one it leaves behind never returns to a caller.
-    """
+    """Run the supervisor; return 0 in the process that was started (the one it leaves behind never returns)."""
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     if os.fork():
         return 0  # reaped by the launcher; the child belongs to init from now on
@@ -238,8 +232,6 @@ def _answer(reply: Reply) -> None:
 
 
 class _Run:
-    """One run of a script."""
-
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
         self._plan = plan
@@ -450,8 +442,6 @@ def head(session: Session) -> Head:
 
 
 def _name(item: object) -> str:
-    import psutil
-
     assert isinstance(item, psutil.Process)
     try:
         return str(item.name())

@@ -383,10 +383,8 @@ def find_session(root: Path, text: str) -> Session:
 
 
 def run_of(session: Session) -> Session:
-    """Return the run that a session is a part of, where other hosts have recorded parts of it in the same folder.
-
-    Returns:
-        The part with the lowest rank, with the others; the session itself if there are none.
+    """Return the run of several hosts in the session's folder, led by the part with the lowest rank; a session of one
+    host itself.
     """
     own, launch = part_of(session), launch_of(session)
     if own is None and (launch is None or not launch.waits):

@@ -53,9 +53,6 @@ class OutputReader:
     Args:
         path: ``stdout.log`` or ``stderr.log``.
         tail_bytes: How much of the existing output is read.
-
-    Attributes:
-        skipped: Bytes before the first line read.
     """
 
     def __init__(self, path: Path, tail_bytes: int = TAIL_BYTES) -> None:
@@ -63,7 +60,7 @@ class OutputReader:
         self._tail_bytes = tail_bytes
         self._file: BinaryIO | None = None
         self._partial = b""
-        self.skipped = 0
+        self.skipped = 0  # bytes before the first line read
 
     @property
     def unfinished(self) -> str:

@@ -98,11 +98,7 @@ class Below(Lines):
 
 
 class AnswerTables(Vertical):
-    """Couples a table with the widget below it, and divides the lines between them.
-
-    Attributes:
-        advice: The answer that may hold advice on a row.
-    """
+    """Couples a table with the widget below it, and divides the lines between them."""
 
     DEFAULT_CSS = """
     AnswerTables {
@@ -118,7 +114,7 @@ class AnswerTables(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.advice: Report | None = None
+        self.advice: Report | None = None  # the answer that may hold advice on a row
         self._prose = False
         self._in_detail = False
 
@@ -346,10 +342,10 @@ class AnswerPane(Vertical):
         self._load_table()
         self.table.resume(state, self.needle)
 
-    def next_table(self, by: int = 1) -> None:
-        """Show another table of the report."""
+    def next_table(self) -> None:
+        """Show the next table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
-            self._table = (self._table + by) % len(self.answer.tables)
+            self._table = (self._table + 1) % len(self.answer.tables)
             self.needle = ""
             self._close_filter()
             self._load_table()

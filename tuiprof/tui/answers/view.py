@@ -58,21 +58,13 @@ _LOCATION = re.compile(r"(?P<file>[^\s()'\"]+\.py)(?:\((?P<in_frame>\d+)\)|:(?P<
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of a row.
+    """One value of a row."""
 
-    Attributes:
-        label: Its heading.
-        lines: Its text, safe for a terminal; one line, unless it is a list.
-        whole: Whether the table shows it whole.
-        strong: Whether it is what to act upon.
-        beside: Whether it is not of the row itself, or a list: it may be shown beside the others.
-    """
-
-    label: str
-    lines: tuple[str, ...]
-    whole: bool = False
-    strong: bool = False
-    beside: bool = False
+    label: str  # its heading
+    lines: tuple[str, ...]  # its text, safe for a terminal; one line, unless it is a list
+    whole: bool = False  # whether the table shows it whole
+    strong: bool = False  # whether it is what to act upon
+    beside: bool = False  # whether it is not of the row itself, or a list: it may be shown beside the others
 
 
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
@@ -276,50 +268,30 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class RowDetail:
-    """One row of a table, whole.
+    """One row of a table, whole."""
 
-    Attributes:
-        title: Title of the table.
-        cells: Heading and text of each column.
-        excerpt: Source text of the line it names, where that is on this machine.
-    """
-
-    title: str
-    cells: tuple[tuple[str, str], ...]
-    excerpt: Excerpt | None = None
+    title: str  # title of the table
+    cells: tuple[tuple[str, str], ...]  # heading and text of each column
+    excerpt: Excerpt | None = None  # source text of the line it names, where that is on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class EventDetail:
-    """Content of the detail pane for an event; all texts are untrusted.
+    """Content of the detail pane for an event; all texts are untrusted."""
 
-    Attributes:
-        row: Row in the event table.
-        name: Its name, whole.
-        fields: Label and value of each known figure.
-        launch: Row of the host call that launched it; None = not device work, or not recorded.
-        links: What it is linked with: launch or work first, what a sync waited for and delayed.
-        work: Rows of the device work it launched, first ones only.
-        work_count: How many there are in all.
-        chain: Rows that enclose the call, innermost first, Python frames left out.
-        frames: Rows of the Python frames that enclose it, innermost first.
-        excerpt: Source text, where the file is on this machine.
-        raw: The event as written in the file; empty when the format does not keep it.
-        raw_cut: How many characters of it were left out.
-    """
-
-    row: int
-    name: str
-    fields: tuple[tuple[str, str], ...]
-    launch: int | None
+    row: int  # row in the event table
+    name: str  # its name, whole
+    fields: tuple[tuple[str, str], ...]  # label and value of each known figure
+    launch: int | None  # row of the host call that launched it; None = not device work, or not recorded
+    #: What it is linked with: launch or work first, what a sync waited for and delayed.
     links: tuple[Link, ...]
-    work: tuple[int, ...]
-    work_count: int
-    chain: tuple[int, ...]
-    frames: tuple[int, ...]
-    excerpt: Excerpt | None
-    raw: str
-    raw_cut: int
+    work: tuple[int, ...]  # rows of the device work it launched, first ones only
+    work_count: int  # how many there are in all
+    chain: tuple[int, ...]  # rows that enclose the call, innermost first, Python frames left out
+    frames: tuple[int, ...]  # rows of the Python frames that enclose it, innermost first
+    excerpt: Excerpt | None  # source text, where the file is on this machine
+    raw: str  # the event as written in the file; empty when the format does not keep it
+    raw_cut: int  # how many characters of it were left out
 
 
 def describe(trace: Trace, row: int) -> EventDetail:

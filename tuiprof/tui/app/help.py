@@ -7,17 +7,20 @@ once, on the first start; where that is noted lies in the user's state folder. `
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import platformdirs
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
@@ -135,10 +138,7 @@ def all_binding_ids() -> set[str]:
 
 def all_bindings() -> Iterator[Binding]:
     """Yield every binding of every screen and widget of tuiprof."""
-    import importlib
     import pkgutil
-
-    from textual.dom import DOMNode
 
     import tuiprof.tui
 
@@ -161,21 +161,14 @@ _FIRST_STEPS_NS: Final = 12_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One step of the tour.
+    """One step of the tour."""
 
-    Attributes:
-        title: What it is about.
-        words: What is seen there, and the keys to try.
-        go: Brings the dashboard there.
-    """
-
-    title: str
-    words: str
-    go: Callable[[TuiprofApp], None]
+    title: str  # what it is about
+    words: str  # what is seen there, and the keys to try
+    go: Callable[[TuiprofApp], None]  # brings the dashboard there
 
 
 def _library(app: TuiprofApp) -> None:
-    """Return to the first screen."""
     while len(app.screen_stack) > 1:
         app.pop_screen()
 
@@ -324,14 +317,10 @@ class TourCard(Static, can_focus=True):
 
 
 class Tour:
-    """Drives the screens from step to step.
-
-    Attributes:
-        index: Index of the step shown.
-    """
+    """Drives the screens from step to step."""
 
     def __init__(self, app: TuiprofApp) -> None:
-        self.index = 0
+        self.index = 0  # index of the step shown
         self._app = app
 
     def begin(self) -> None:
@@ -374,8 +363,6 @@ def _without_card(screen: Screen[object]) -> None:
 
 def seen_path() -> Path:
     """Return the file that notes that the tour was shown."""
-    import platformdirs
-
     return Path(platformdirs.user_state_dir("tuiprof", appauthor=False)) / "tour-shown"
 
 

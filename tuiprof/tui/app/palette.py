@@ -93,17 +93,11 @@ _MOVING: Final = {"up", "down", "left", "right", "home", "end", "pageup", "paged
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing the palette can do.
+    """One thing the palette can do."""
 
-    Attributes:
-        text: What is searched and shown.
-        remark: What is shown at the right end: its key, or how old it is.
-        run: Does it.
-    """
-
-    text: str
-    remark: str
-    run: Callable[[], object]
+    text: str  # what is searched and shown
+    remark: str  # what is shown at the right end: its key, or how old it is
+    run: Callable[[], object]  # does it
 
 
 class TuiprofCommands(Provider):

@@ -40,35 +40,22 @@ _FONTS: Final = "'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberati
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """Content of a snapshot.
-
-    Attributes:
-        columns: Width, cells.
-        lines: Height, cells.
-        step: Number of the selected step; None = none.
-        at_s: Moment of the session, s since its start; None = its end, or now.
-        keys: Keys pressed before the picture is taken, by Textual's names.
-    """
+    """Content of a snapshot."""
 
     start: Start
-    columns: int = 160
-    lines: int = 48
-    step: int | None = None
-    at_s: float | None = None
-    keys: tuple[str, ...] = ()
+    columns: int = 160  # width, cells
+    lines: int = 48  # height, cells
+    step: int | None = None  # number of the selected step; None = none
+    at_s: float | None = None  # moment of the session, s since its start; None = its end, or now
+    keys: tuple[str, ...] = ()  # keys pressed before the picture is taken, by Textual's names
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A screen as it was.
+    """A screen as it was."""
 
-    Attributes:
-        svg: As a drawing.
-        text: As text, a line a row of cells.
-    """
-
-    svg: str
-    text: str
+    svg: str  # as a drawing
+    text: str  # as text, a line a row of cells
 
 
 def take(shot: Shot) -> Picture:

@@ -36,19 +36,12 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Everything that the screen shows.
+    """Everything that the screen shows."""
 
-    Attributes:
-        before: The baseline.
-        after: What is judged.
-        report: What changed.
-        lanes: Lanes of both traces; None = not both have one.
-    """
-
-    before: Side
-    after: Side
-    report: Report
-    lanes: tuple[Lanes, Lanes] | None
+    before: Side  # the baseline
+    after: Side  # what is judged
+    report: Report  # what changed
+    lanes: tuple[Lanes, Lanes] | None  # lanes of both traces; None = not both have one
 
 
 def tabs_of(report: Report) -> list[Tab]:

@@ -64,15 +64,12 @@ class TimelinePair(Vertical):
 
     Args:
         lanes: Lanes of both traces; None = there is nothing to show.
-
-    Attributes:
-        shift: How much later an instant of the second trace is than the one above it, ns.
     """
 
     def __init__(self, lanes: tuple[Lanes, Lanes] | None, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._lanes = lanes
-        self.shift = 0
+        self.shift = 0  # how much later an instant of the second trace is than the one above it, ns
 
     def compose(self) -> ComposeResult:
         """Before, after, and the line below."""
@@ -180,12 +177,7 @@ class TimelinePair(Vertical):
 
 
 class CompareView(Vertical):
-    """Shows a comparison; both timelines are operated together.
-
-    Attributes:
-        tabs: Keys of the tables that are listed.
-        current: Key of the one that shows.
-    """
+    """Shows a comparison; both timelines are operated together."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
@@ -201,7 +193,8 @@ class CompareView(Vertical):
     def __init__(self, found: Comparison) -> None:
         super().__init__()
         self.found = found
-        self.tabs = [tab.name for tab in tabs_of(found.report)]
+        self.tabs = [tab.name for tab in tabs_of(found.report)]  # keys of the tables that are listed
+        #: Key of the one that shows.
         self.current = next((key for key in self.tabs if len(found.report.table(key).rows)), self.tabs[0])
         self._lines_of_why = 1
 

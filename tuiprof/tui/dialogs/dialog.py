@@ -94,11 +94,10 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         )
     ]
 
-    def __init__(self, title: str, names: list[str], start: int = 0) -> None:
+    def __init__(self, title: str, names: list[str]) -> None:
         super().__init__()
         self._question = title
         self._names = names
-        self._start = start
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
@@ -116,7 +115,6 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         choices.show(
             [Choice(str(index), [(sanitize(name), "text")]) for index, name in enumerate(self._names)]
         )
-        choices.move_to(str(self._start))
         choices.focus()
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:

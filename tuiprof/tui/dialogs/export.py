@@ -21,6 +21,7 @@ from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
+from tuiprof.report import Style, render_all
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
@@ -127,17 +128,11 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @dataclass
     class Done(Message):
-        """The file is written, or could not be.
+        """The file is written, or could not be."""
 
-        Attributes:
-            path: Where.
-            problem: Why it could not be written; empty = it is.
-            exists: Whether that is because there is a file of this name.
-        """
-
-        path: Path
-        problem: str
-        exists: bool
+        path: Path  # where
+        problem: str  # why it could not be written; empty = it is
+        exists: bool  # whether that is because there is a file of this name
 
     def __init__(
         self,
@@ -237,8 +232,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self, path: Path, answers: list[Report | Unavailable], format_: Format, *, replace: bool
     ) -> None:
         """Write in a thread, since a network folder may take its time."""
-        from tuiprof.report import Style, render_all
-
         problem, exists = "", False
         try:
             style = Style(width=None if format_ != "text" else 120, rows=None, details=True)

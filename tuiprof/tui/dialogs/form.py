@@ -74,24 +74,15 @@ class _Option(RadioButton):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line to type.
-
-    Attributes:
-        label: Text above it; empty = none.
-        value: What it holds at first.
-        placeholder: Shown while it is empty.
-        parse: Makes its value of the text.
-        suggester: Completes the input.
-        replace: The first key typed replaces what it holds, instead of adding to its end.
-    """
+    """A line to type."""
 
     name: str
-    label: str = ""
-    value: str = ""
-    placeholder: str = ""
-    parse: Parse = str
-    suggester: Suggester | None = None
-    replace: bool = True
+    label: str = ""  # text above it; empty = none
+    value: str = ""  # what it holds at first
+    placeholder: str = ""  # shown while it is empty
+    parse: Parse = str  # makes its value of the text
+    suggester: Suggester | None = None  # completes the input
+    replace: bool = True  # the first key typed replaces what it holds, instead of adding to its end
 
     def widget(self) -> Input:
         """Return the field."""
@@ -231,7 +222,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         )
 
     def _problem(self) -> str:
-        """Return the first error; empty = none."""
         for field in self.query(Input):
             found = field.validate(field.value)
             if found is not None and found.failure_descriptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -115,19 +116,17 @@ class FleetScreen(Screen[None]):
         _ranks("q,escape", "leave", "close", "Close the ranks", id="fleet.close"),
     ]
 
+    @dataclass(eq=False)
     class Read(Message):
         """All ranks were read."""
 
-        def __init__(self, fleet: Fleet) -> None:
-            super().__init__()
-            self.fleet = fleet
+        fleet: Fleet
 
+    @dataclass(eq=False)
     class Failed(Message):
         """They cannot be shown."""
 
-        def __init__(self, error: TuiprofError) -> None:
-            super().__init__()
-            self.error = error
+        error: TuiprofError
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -16,9 +16,18 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.ladder.report import report
+from tuiprof.ladder.runner import last_words, pending, plan, runner_of, start_in_background, stop_runner
+from tuiprof.ladder.scenarios import find_ladder
+from tuiprof.ladder.state import LadderRun, create, list_ladders
+from tuiprof.report import Style, render
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
+from tuiprof.session.run.interpreter import facts
+from tuiprof.session.store.folders import sessions_root
 from tuiprof.system.files import typed_path
-from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, form_keys, optional, whole
+from tuiprof.telemetry import find_hardware
+from tuiprof.tui.dialogs.dialog import SourceScreen
+from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, TextForm, form_keys, optional, whole
 from tuiprof.tui.ladder.view import (
     LadderView,
     RungRow,
@@ -39,23 +48,17 @@ from tuiprof.tui.widgets.spans import wrap
 if TYPE_CHECKING:
     import subprocess
 
-    from tuiprof.ladder.state import LadderMeta, LadderRun
+    from tuiprof.ladder.state import LadderMeta
     from tuiprof.tui.start import Start
 
 
 @dataclass(frozen=True, slots=True)
 class LadderWish:
-    """How the user wants it measured.
+    """How the user wants it measured."""
 
-    Attributes:
-        preset: Name of a preset, or ``fit``.
-        rounds: Timing trials a variant.
-        steps: Steps a trial; None = the preset's.
-    """
-
-    preset: str = "fit"
-    rounds: int = 5
-    steps: int | None = None
+    preset: str = "fit"  # name of a preset, or ``fit``
+    rounds: int = 5  # timing trials a variant
+    steps: int | None = None  # steps a trial; None = the preset's
 
 
 class LadderForm(Form[LadderWish], inherit_bindings=False):
@@ -94,14 +97,10 @@ class LadderShelf:
     @property
     def root(self) -> Path:
         """Folder of the sessions."""
-        from tuiprof.session.store.folders import sessions_root
-
         return sessions_root(self._start.sessions)
 
     def folders(self) -> list[Path]:
         """Return the ladders of this name that were begun, the newest first."""
-        from tuiprof.ladder.state import LadderRun, list_ladders
-
         return [
             one.path
             for one in list_ladders(self.root)
@@ -114,9 +113,6 @@ class LadderShelf:
         Raises:
             TuiprofError: Its folder cannot be read.
         """
-        from tuiprof.ladder.runner import last_words, runner_of
-        from tuiprof.ladder.state import LadderRun
-
         meta = LadderRun(folder).meta
         running = runner_of(folder) is not None
         view = view_of(meta, folder, running=running)
@@ -129,8 +125,6 @@ class LadderShelf:
         Raises:
             TuiprofError: There is no such ladder.
         """
-        from tuiprof.ladder.scenarios import find_ladder
-
         found = find_ladder(self._name, self._start.scenarios)
         return ["fit", *(name for name in found.presets if name != "fit")]
 
@@ -140,11 +134,6 @@ class LadderShelf:
         Raises:
             TuiprofError: There is no such ladder or preset, or the interpreter does not answer.
         """
-        from tuiprof.ladder.runner import plan
-        from tuiprof.ladder.scenarios import find_ladder
-        from tuiprof.session.run.interpreter import facts
-        from tuiprof.telemetry import find_hardware
-
         found = find_ladder(self._name, self._start.scenarios)
         known = facts(self._start.python)
         return plan(found, known, find_hardware().all, rounds=rounds, preset=preset, steps=steps)
@@ -155,9 +144,6 @@ class LadderShelf:
         Raises:
             TuiprofError: Nothing of it can run here, or the folder cannot be made.
         """
-        from tuiprof.ladder.runner import pending
-        from tuiprof.ladder.state import create
-
         if not pending(meta):
             raise UsageProblem(
                 "no variant of this ladder can run here", "the list says of each why, and what to do"
@@ -269,8 +255,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             show(view)
             if view.running or worker.is_cancelled:
                 return
-            from tuiprof.ladder.report import report
-            from tuiprof.ladder.state import LadderRun
 
             show(with_report(view, report(LadderRun(folder, view.meta))))
         except TuiprofError as error:
@@ -365,7 +349,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
     def _begin(self, wish: LadderWish) -> None:
-        """Plan the ladder and make its folder."""
         try:
             meta: LadderMeta = self._shelf.planned(rounds=wish.rounds, preset=wish.preset, steps=wish.steps)
             folder = self._shelf.begin(meta).path
@@ -380,9 +363,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._resume(folder)
 
     def _resume(self, folder: Path) -> None:
-        from tuiprof.ladder.runner import start_in_background
-        from tuiprof.ladder.state import LadderRun
-
         with self.app.telling_errors():
             self._child = start_in_background(LadderRun(folder))
             self._asked = 0
@@ -390,8 +370,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_stop(self) -> None:
         """Stop after the current trial; the second time, immediately."""
-        from tuiprof.ladder.runner import stop_runner
-
         folder = self._folder
         if folder is not None and stop_runner(folder):
             self._asked += 1
@@ -401,8 +379,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_watch(self) -> None:
         """Watch the trial that runs."""
-        from tuiprof.ladder.state import LadderRun
-
         view = self._view
         if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
             self.app.go.session(LadderRun(view.folder, view.meta).session_path(view.trial))
@@ -433,15 +409,12 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
-        from tuiprof.tui.dialogs.dialog import SourceScreen
-
         if self._view is not None:
             rung = self._rung
             self.app.push_screen(SourceScreen(Path(self._view.meta.script), rung.name if rung else ""))
 
     def action_export(self) -> None:
         """Write the table to a file."""
-        from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
             if text:
@@ -454,8 +427,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         )
 
     def _write(self, path: Path) -> None:
-        from tuiprof.report import Style, render
-
         report = self._view.report if self._view is not None else None
         if report is None:
             return

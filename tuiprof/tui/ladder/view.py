@@ -110,75 +110,45 @@ _REASON = 40
 
 @dataclass(frozen=True, slots=True)
 class RungRow:
-    """One rung.
-
-    Attributes:
-        against: The variant it builds on, else its baseline; empty = it is the first.
-        published: The publication's figures.
-        step_ns: Step time; None = not measured.
-        step_interval: Its interval in words.
-        change: Step time against the baseline's in words.
-        change_interval: The interval of that.
-        ratio: Step time over the baseline's, and the ends of its interval; None = not measured.
-        syncs: Syncs a step; None = unknown.
-        launches: Launches a step; None = unknown.
-        note: What the variant changes.
-        why: Why it is wrong, failed, unavailable or undecided.
-        remedy: What to do about that.
-        changes: What changed in its captured steps; empty = not known yet, or nothing.
-        kernel: Measurement of a single kernel against the chip's limits, as text; empty = not a kernel.
-        parts: Times of named parts of the step in words; empty = its script marks none.
-        trace: Its trace; None = there is none.
-    """
+    """One rung."""
 
     name: str
-    against: str
+    against: str  # the variant it builds on, else its baseline; empty = it is the first
     word: str
-    published: str = ""
-    step_ns: float | None = None
-    step_interval: str = ""
-    change: str = ""
-    change_interval: str = ""
+    published: str = ""  # the publication's figures
+    step_ns: float | None = None  # step time; None = not measured
+    step_interval: str = ""  # its interval in words
+    change: str = ""  # step time against the baseline's in words
+    change_interval: str = ""  # the interval of that
+    #: Step time over the baseline's, and the ends of its interval; None = not measured.
     ratio: tuple[float, float, float] | None = None
-    syncs: float | None = None
-    launches: float | None = None
-    note: str = ""
-    why: str = ""
-    remedy: str = ""
-    changes: str = ""
+    syncs: float | None = None  # syncs a step; None = unknown
+    launches: float | None = None  # launches a step; None = unknown
+    note: str = ""  # what the variant changes
+    why: str = ""  # why it is wrong, failed, unavailable or undecided
+    remedy: str = ""  # what to do about that
+    changes: str = ""  # what changed in its captured steps; empty = not known yet, or nothing
+    #: Measurement of a single kernel against the chip's limits, as text; empty = not a kernel.
     kernel: str = ""
-    parts: str = ""
-    trace: Path | None = None
+    parts: str = ""  # times of named parts of the step in words; empty = its script marks none
+    trace: Path | None = None  # its trace; None = there is none
 
 
 @dataclass(frozen=True, slots=True)
 class LadderView:
-    """The state of a ladder.
+    """The state of a ladder."""
 
-    Attributes:
-        meta: What is kept of it; of one that was not begun, the plan.
-        folder: Its folder; None = it was not begun.
-        verdict: One sentence.
-        level: Its level.
-        done: Trials that are over.
-        total: Trials in all.
-        left_s: Time left; None = not known.
-        running: A process runs it now.
-        problem: The last output of its process, if it ended early.
-        report: The whole report, for an export; None = the traces are not read yet.
-    """
-
-    meta: LadderMeta
-    folder: Path | None
+    meta: LadderMeta  # what is kept of it; of one that was not begun, the plan
+    folder: Path | None  # its folder; None = it was not begun
     rows: tuple[RungRow, ...]
-    verdict: str = ""
+    verdict: str = ""  # one sentence
     level: Level = "info"
-    done: int = 0
-    total: int = 0
-    left_s: float | None = None
-    running: bool = False
-    problem: str = ""
-    report: Report | None = None
+    done: int = 0  # trials that are over
+    total: int = 0  # trials in all
+    left_s: float | None = None  # time left; None = not known
+    running: bool = False  # a process runs it now
+    problem: str = ""  # the last output of its process, if it ended early
+    report: Report | None = None  # the whole report, for an export; None = the traces are not read yet
 
     @property
     def trial(self) -> Trial | None:

@@ -337,34 +337,22 @@ def sample_traces() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Measurement of one variant.
+    """Measurement of one variant."""
 
-    Attributes:
-        step_ns: Median step time.
-        preset: Preset.
-        unix_ns: When it was measured.
-        what: ``ladder`` or ``run``.
-        change: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
-        trace: A trace of it; None = there is none.
-    """
-
-    step_ns: float
+    step_ns: float  # median step time
     preset: str
-    unix_ns: int
-    what: str
+    unix_ns: int  # when it was measured
+    what: str  # ``ladder`` or ``run``
+    #: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
     change: float | None = None
-    trace: Path | None = None
+    trace: Path | None = None  # a trace of it; None = there is none
 
 
 class Measured:
-    """Finds the newest measurement of every variant on this host; called in threads, one after the other.
-
-    Attributes:
-        ladder_bytes: Disk use of the ladders' folders.
-    """
+    """Finds the newest measurement of every variant on this host; called in threads, one after the other."""
 
     def __init__(self) -> None:
-        self.ladder_bytes = 0
+        self.ladder_bytes = 0  # disk use of the ladders' folders
         self._host = platform.node()
         self._scenario_of: dict[str, Scenario | None] = {}
         self._ladders: dict[Path, tuple[int, dict[str, Figure], str, int]] = {}

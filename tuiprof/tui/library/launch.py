@@ -37,19 +37,12 @@ FIT = "fit"
 
 @dataclass(frozen=True, slots=True)
 class LaunchWish:
-    """The user's options.
+    """The user's options."""
 
-    Attributes:
-        preset: Name of a preset, or ``fit``.
-        steps: Number of steps; None = the preset's.
-        capture: ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing.
-        stack: Record Python stacks while capturing.
-    """
-
-    preset: str = FIT
-    steps: int | None = None
-    capture: str = ""
-    stack: bool = False
+    preset: str = FIT  # name of a preset, or ``fit``
+    steps: int | None = None  # number of steps; None = the preset's
+    capture: str = ""  # ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing
+    stack: bool = False  # record Python stacks while capturing
 
 
 class LaunchForm(Form[LaunchWish], inherit_bindings=False):
@@ -69,18 +62,12 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
 
 @dataclass(frozen=True, slots=True)
 class RunWish:
-    """The user's choice of what to run.
-
-    Attributes:
-        cwd: Where to run it.
-        capture: As of :class:`LaunchWish`.
-        stack: Record Python stacks while capturing.
-    """
+    """The user's choice of what to run."""
 
     argv: tuple[str, ...]
-    cwd: Path
-    capture: str = ""
-    stack: bool = False
+    cwd: Path  # where to run it
+    capture: str = ""  # as of :class:`LaunchWish`
+    stack: bool = False  # record Python stacks while capturing
 
 
 class RunForm(Form[RunWish], inherit_bindings=False):

@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.getters import app as getters_app
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -28,8 +29,6 @@ from tuiprof.tui.widgets.lines import Heading, Painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from textual.widgets import Input
 
     from tuiprof.session.store.folders import Session, Summary
     from tuiprof.tui.library.launch import LaunchWish, RunWish
@@ -121,12 +120,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     """Items to run, watch, replay and read.
 
     What only an action needs is imported in it: the first picture comes before.
-
-    Attributes:
-        library: Finds the items.
-        panes: Draw the items.
-        marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
-        deleted: Present and original folders of each deleted run, latest last.
     """
 
     app = getters_app(TerminalApp)
@@ -188,9 +181,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)
-        self.panes = LibraryPanes()
+        self.library = Library(start.sessions, start.scenarios, start.python)  # finds the items
+        self.panes = LibraryPanes()  # draw the items
+        #: Paths of the sessions to compare, two at most, in the order in which they were marked.
         self.marked: list[str] = []
+        #: Present and original folders of each deleted run, latest last.
         self.deleted: list[list[tuple[Path, Path]]] = []
         self._shelf: Shelf | None = None  # None = not searched yet
         self._filter = ""
@@ -443,7 +438,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _run(self, wish: RunWish) -> None:
-        """Start a command."""
         self._start(lambda: self.library.run(wish.argv, wish.cwd, wish.capture, stack=wish.stack))
 
     def action_python(self) -> None:
@@ -601,8 +595,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     async def action_filter(self) -> None:
         """Type what to look for."""
-        from textual.widgets import Input
-
         if not self.query("#filter"):
             field = Input(placeholder="filter", id="filter", compact=True)
             await self.query_one("#side").mount(field, before=0)

@@ -40,54 +40,34 @@ _REASON: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class VariantItem:
-    """One variant of a ladder, as listed.
-
-    Attributes:
-        note: What it changes.
-        published: The publication's figure, as text; empty = none.
-        here_ns: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
-        here_preset: Preset of that run.
-        change: Against the baseline's run of the same preset, as a share; None = unknown.
-        runnable: Whether it can run in the chosen interpreter; None = not known yet.
-        why: Why it cannot, and how to change that.
-        syncs_per_step: Syncs per step in the trace of that run; None = unknown, or not read yet.
-        trace: That trace; None = there is none.
-        measured: What that run was: ``ladder``, or ``run``; empty = not run yet.
-    """
+    """One variant of a ladder, as listed."""
 
     name: str
-    note: str = ""
-    published: str = ""
+    note: str = ""  # what it changes
+    published: str = ""  # the publication's figure, as text; empty = none
+    #: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
     here_ns: float | None = None
-    here_preset: str = ""
-    change: float | None = None
-    runnable: bool | None = None
-    why: str = ""
+    here_preset: str = ""  # preset of that run
+    change: float | None = None  # against the baseline's run of the same preset, as a share; None = unknown
+    runnable: bool | None = None  # whether it can run in the chosen interpreter; None = not known yet
+    why: str = ""  # why it cannot, and how to change that
+    #: Syncs per step in the trace of that run; None = unknown, or not read yet.
     syncs_per_step: float | None = None
-    trace: Path | None = None
-    measured: str = ""
+    trace: Path | None = None  # that trace; None = there is none
+    measured: str = ""  # what that run was: ``ladder``, or ``run``; empty = not run yet
 
 
 @dataclass(frozen=True, slots=True)
 class LadderItem:
-    """One ladder, as listed.
-
-    Attributes:
-        title: What it is about, in a line.
-        story: What it shows, in some sentences.
-        baseline: Name of the variant the others are compared with.
-        source: Hardware and software of the published figures.
-        needs: Packages it needs.
-        presets: Names of its presets.
-    """
+    """One ladder, as listed."""
 
     name: str
-    title: str
-    story: str
-    baseline: str
-    source: str
-    needs: tuple[str, ...]
-    presets: tuple[str, ...]
+    title: str  # what it is about, in a line
+    story: str  # what it shows, in some sentences
+    baseline: str  # name of the variant the others are compared with
+    source: str  # hardware and software of the published figures
+    needs: tuple[str, ...]  # packages it needs
+    presets: tuple[str, ...]  # names of its presets
     variants: tuple[VariantItem, ...]
     script: Path = Path()
 
@@ -104,56 +84,34 @@ class LadderItem:
 
 @dataclass(frozen=True, slots=True)
 class PastCommand:
-    """A command that was run.
+    """A command that was run."""
 
-    Attributes:
-        argv: As it was given.
-        cwd: Where it ran.
-        unix_ns: When it was begun.
-        median_ns: Median step time; None = no steps.
-    """
-
-    argv: tuple[str, ...]
-    cwd: str
-    unix_ns: int
-    median_ns: float | None = None
+    argv: tuple[str, ...]  # as it was given
+    cwd: str  # where it ran
+    unix_ns: int  # when it was begun
+    median_ns: float | None = None  # median step time; None = no steps
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """All that is listed, at one moment.
+    """All that is listed, at one moment."""
 
-    Attributes:
-        ladders: Scenarios.
-        sessions: Recorded sessions, the newest first.
-        traces: Shipped sample traces.
-        machine: What scenarios would run on, in words; empty = not known yet.
-        problems: What could not be listed, each with the reason.
-        root: Folder of the sessions.
-        labels: Tags and notes of the sessions that have any, by id.
-        sizes: Disk use of each session in bytes, by id.
-        total_bytes: Disk use of the whole folder.
-        commands: Commands that were run, the newest first, each once.
-        captured: Traces of sessions, the newest first, by the session's id.
-        python: The interpreter that scripts run in; empty = not known yet.
-        prefix: Its environment.
-        example: Main finding of the example trace; empty = not read yet.
-    """
-
-    ladders: tuple[LadderItem, ...] = ()
-    sessions: tuple[Summary, ...] = ()
-    traces: tuple[Path, ...] = ()
-    machine: str = ""
-    problems: tuple[str, ...] = ()
-    root: Path = Path()
+    ladders: tuple[LadderItem, ...] = ()  # scenarios
+    sessions: tuple[Summary, ...] = ()  # recorded sessions, the newest first
+    traces: tuple[Path, ...] = ()  # shipped sample traces
+    machine: str = ""  # what scenarios would run on, in words; empty = not known yet
+    problems: tuple[str, ...] = ()  # what could not be listed, each with the reason
+    root: Path = Path()  # folder of the sessions
+    #: Tags and notes of the sessions that have any, by id.
     labels: Mapping[str, Labels] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    total_bytes: int = 0
-    commands: tuple[PastCommand, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)  # disk use of each session in bytes, by id
+    total_bytes: int = 0  # disk use of the whole folder
+    commands: tuple[PastCommand, ...] = ()  # commands that were run, the newest first, each once
+    #: Traces of sessions, the newest first, by the session's id.
     captured: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    python: str = ""
-    prefix: str = ""
-    example: str = ""
+    python: str = ""  # the interpreter that scripts run in; empty = not known yet
+    prefix: str = ""  # its environment
+    example: str = ""  # main finding of the example trace; empty = not read yet
 
     def ladder(self, name: str) -> LadderItem | None:
         """Return a ladder by name; None = there is none."""
@@ -443,7 +401,6 @@ def _syncs(variant: VariantItem) -> str:
 
 
 def _wrapped(text: str, width: int, role: str) -> list[Row]:
-    """Return a paragraph in lines."""
     return [[(line, role)] for line in textwrap.wrap(sanitize(" ".join(text.split())), max(20, width))]
 
 

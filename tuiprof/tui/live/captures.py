@@ -32,20 +32,15 @@ from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
 
 class RunCaptures:
-    """Past and pending captures of the shown run.
-
-    Attributes:
-        traces: Traces of the session.
-        armed: Triggers of automatic captures.
-        seen: Ids of the captures that were there when a trace was opened; they are not offered again.
-        requested: Id and time (monotonic s) of the capture requested here, until the script answers.
-    """
+    """Past and pending captures of the shown run."""
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self.traces: list[Path] = []
-        self.armed: list[TriggerRequest] = []
+        self.traces: list[Path] = []  # traces of the session
+        self.armed: list[TriggerRequest] = []  # triggers of automatic captures
+        #: Ids of the captures that were there when a trace was opened; they are not offered again.
         self.seen: set[str] = set()
+        #: Id and time (monotonic s) of the capture requested here, until the script answers.
         self.requested: tuple[str, float] | None = None
 
     @property
@@ -227,11 +222,9 @@ class Verdict:
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [said for said in (lost_output(moment.session), short) if said]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return (
-                [*over, (glyphs.DOT, "dim"), *headline_row(headline, fresh=False)[1:]] if headline else over
-            )
+            return [*over, (glyphs.DOT, "dim"), *headline_row(headline)[1:]] if headline else over
         if headline is not None:
-            return headline_row(headline, fresh=False)
+            return headline_row(headline)
         if self._figures.alerts:
             return [] if tall else alert_row(self._figures.alerts, width)
         if stats.count:
@@ -245,7 +238,7 @@ class Verdict:
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
             if newest.state == "written" and newest.id not in captures.seen:
-                return headline_row(headline, fresh=True) if headline else capture_row(newest)
+                return headline_row(headline) if headline else capture_row(newest)
             if newest.state in ("armed", "started") and moment.running:
                 return capture_row(newest)
             if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:

@@ -31,52 +31,32 @@ _EMPTY: Floats = np.empty(0)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A step worth pointing at.
+    """A step worth pointing at."""
 
-    Attributes:
-        at_s: When it ended, on the clock of the chart.
-        dur_ms: What it took.
-        label: What to write beside it.
-    """
-
-    at_s: float
-    dur_ms: float
-    label: str
+    at_s: float  # when it ended, on the clock of the chart
+    dur_ms: float  # what it took
+    label: str  # what to write beside it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartData:
-    """Content of the chart.
+    """Content of the chart."""
 
-    Attributes:
-        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
-        ends_s: Its end, same shape, as are the next two.
-        low_ms: What it took; of a bucket of steps the shortest.
-        high_ms: The same; of a bucket of steps the longest.
-        now_s: The moment shown, on the same clock; nothing is known beyond it.
-        window_s: Width of the axis.
-        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
-        median_ms: Drawn as a dotted line; None = not yet known.
-        limit_ms: Steps above this are outliers, which the y axis does not follow.
-        marks: Outliers, the most telling first.
-        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
-        live: The moment shown is the present (it is then called "now").
-        selected: The selected step; None = none.
-    """
-
+    #: Start of each step in seconds, ascending, shape ``(n,)``.
     starts_s: Floats = field(default_factory=lambda: _EMPTY)
-    ends_s: Floats = field(default_factory=lambda: _EMPTY)
-    low_ms: Floats = field(default_factory=lambda: _EMPTY)
-    high_ms: Floats = field(default_factory=lambda: _EMPTY)
-    now_s: float = 0.0
-    window_s: float = 60.0
-    edge_s: float | None = None
-    median_ms: float | None = None
-    limit_ms: float = math.inf
-    marks: tuple[Mark, ...] = ()
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)  # its end, same shape, as are the next two
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)  # what it took; of a bucket of steps the shortest
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)  # the same; of a bucket of steps the longest
+    now_s: float = 0.0  # the moment shown, on the same clock; nothing is known beyond it
+    window_s: float = 60.0  # width of the axis
+    edge_s: float | None = None  # its right edge (see :meth:`StripChart.edge`); None = the moment shown
+    median_ms: float | None = None  # drawn as a dotted line; None = not yet known
+    limit_ms: float = math.inf  # steps above this are outliers, which the y axis does not follow
+    marks: tuple[Mark, ...] = ()  # outliers, the most telling first
+    #: Spans of time that ran under the profiler, as ``(start, end)``.
     captured_s: tuple[tuple[float, float], ...] = ()
-    live: bool = True
-    selected: Mark | None = None
+    live: bool = True  # the moment shown is the present (it is then called "now")
+    selected: Mark | None = None  # the selected step; None = none
 
 
 def chart_data(
@@ -486,7 +466,6 @@ class StripChart(Lines):
         return row
 
     def _draw_empty(self, height: int) -> list[Row]:
-        """Centre the explanation."""
         above = max(0, (height - len(self._empty)) // 2)
         return [
             *([[]] * above),

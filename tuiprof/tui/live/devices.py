@@ -24,30 +24,21 @@ _HISTORY = 240
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device, with its last readings.
+    """One device, with its last readings."""
 
-    Attributes:
-        key: Its key in samples.
-        kind: ``"host"``, ``"nvidia"``, …
-        name: Product name; untrusted.
-        memory_bytes: Total memory; None = unknown.
-        details: What is fixed (``cores``, ``power_limit_w``, …).
-        words: The last readings that are words (``throttle``).
-        history: Past values of the figures that are drawn as history, oldest first.
-        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
-        foreign: The run does not use it: others may.
-    """
-
-    key: str
-    kind: str
-    name: str
-    memory_bytes: int | None = None
+    key: str  # its key in samples
+    kind: str  # ``"host"``, ``"nvidia"``, …
+    name: str  # product name; untrusted
+    memory_bytes: int | None = None  # total memory; None = unknown
+    #: What is fixed (``cores``, ``power_limit_w``, …).
     details: Mapping[str, str | float | int] = field(default_factory=dict)
     latest: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)  # the last readings that are words (``throttle``)
+    #: Past values of the figures that are drawn as history, oldest first.
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: The framework's own view: allocated, reserved and peak bytes; None = not given.
     allocator: tuple[int, int, int] | None = None
-    foreign: bool = False
+    foreign: bool = False  # the run does not use it: others may
 
     @property
     def label(self) -> str:

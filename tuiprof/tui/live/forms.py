@@ -22,19 +22,12 @@ _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 @dataclass(frozen=True, slots=True)
 class CaptureWish:
-    """The user's capture options.
+    """The user's capture options."""
 
-    Attributes:
-        steps: How many steps.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-    """
-
-    steps: int
-    stack: bool = False
-    shapes: bool = False
-    memory: bool = False
+    steps: int  # how many steps
+    stack: bool = False  # record Python stacks
+    shapes: bool = False  # record operator input shapes
+    memory: bool = False  # record allocations
 
 
 class CaptureForm(Form[CaptureWish], inherit_bindings=False):

@@ -23,7 +23,7 @@ from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.folders import Session, Summary, list_sessions
+from tuiprof.session.store.folders import Session, Summary, list_sessions, session_dirs, summary_of
 from tuiprof.session.store.meta import store_viewing
 from tuiprof.session.store.output import trouble
 from tuiprof.system import process
@@ -49,32 +49,24 @@ class Moment:
     """One session at a moment. Going back in time is a paused replay beside the run, which is still read.
 
     Nothing is drawn here: the caller redraws after a change of the moment.
-
-    Attributes:
-        run: Reads the whole run: as it is written, or by the clock of a replay.
-        past: Replay at the earlier moment that is shown; None = the run as it is now, or its replay.
-        status: State of the session.
-        window: Index of the width of the time axis in :data:`WINDOWS_S`.
-        rank_name: Writer that is shown; empty = the first with steps.
-        selected: Number of the selected step; None = none.
-        hosts: The hosts of the run, by rank; empty = it has one.
-        watch: Watches them.
-        frozen_ns: Session time at which the view was paused; None = it is not.
     """
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         self.session = session
+        #: Reads the whole run: as it is written, or by the clock of a replay.
         self.run: Live | Replay = (
             Live(session, TAIL_BYTES) if replay_speed is None else Replay(session, replay_speed)
         )
+        #: Replay at the earlier moment that is shown; None = the run as it is now, or its replay.
         self.past: Replay | None = None
-        self.status = session.status()
-        self.watch = HostWatch(session)
-        self.hosts: list[HostState] = []
+        self.status = session.status()  # state of the session
+        self.watch = HostWatch(session)  # watches them
+        self.hosts: list[HostState] = []  # the hosts of the run, by rank; empty = it has one
+        #: Index of the width of the time axis in :data:`WINDOWS_S`.
         self.window = WINDOWS_S.index(None if self.status.over and replay_speed is None else 60.0)
-        self.rank_name = ""
-        self.selected: int | None = None
-        self.frozen_ns: int | None = None
+        self.rank_name = ""  # writer that is shown; empty = the first with steps
+        self.selected: int | None = None  # number of the selected step; None = none
+        self.frozen_ns: int | None = None  # session time at which the view was paused; None = it is not
 
     def take_up(self, session: Session, *, keep_rank: bool = False) -> None:
         """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
@@ -287,21 +279,15 @@ class Moment:
 
 
 class Figures:
-    """The figures of the moment that is shown.
-
-    Attributes:
-        stats: Statistics of the steps in view.
-        phases: Mean host time of each phase of the steps in view, or of the selected step, ns.
-        alerts: What goes wrong, the worst first.
-        others: Keys of the devices that the run does not use.
-    """
+    """The figures of the moment that is shown."""
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self.stats: StepStats = NO_STATS
+        self.stats: StepStats = NO_STATS  # statistics of the steps in view
+        #: Mean host time of each phase of the steps in view, or of the selected step, ns.
         self.phases: dict[str, float] = {}
-        self.alerts: list[Alert] = []
-        self.others: Set[str] = frozenset()
+        self.alerts: list[Alert] = []  # what goes wrong, the worst first
+        self.others: Set[str] = frozenset()  # keys of the devices that the run does not use
 
     def update(self, view: View) -> None:
         """Compute the figures of the visible range."""
@@ -370,14 +356,10 @@ _NEWEST: Final = 40
 
 
 class OtherRuns:
-    """The runs that go on in the folder of a session.
-
-    Attributes:
-        shown: They and the session itself, the oldest first.
-    """
+    """The runs that go on in the folder of a session."""
 
     def __init__(self, session: Session) -> None:
-        self.shown: list[Summary] = []
+        self.shown: list[Summary] = []  # they and the session itself, the oldest first
         self._session = session
         self._known: dict[str, Summary] = {}
 
@@ -404,7 +386,6 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
     None = there is none, or this is one.
     """
     from tuiprof.ladder.scenarios import ladders
-    from tuiprof.session.store.folders import summary_of
 
     scenario = session.meta.scenario
     if scenario is None:
@@ -429,8 +410,6 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
 
 def newest_first(root: Path) -> list[Session]:
     """Return the readable sessions of a folder, the newest first."""
-    from tuiprof.session.store.folders import session_dirs
-
     found = []
     for path in session_dirs(root):
         try:

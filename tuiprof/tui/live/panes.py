@@ -19,7 +19,7 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import lanes
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.step_source import counted, likely
+from tuiprof.session.live.step_source import activity, counted, likely
 from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.live import view as live_view
@@ -39,11 +39,7 @@ _KEEP_LINES: Final = 2000
 
 
 class OutputPane(Lines, can_focus=True):
-    """Standard output and standard error together, in the order in which they arrive here.
-
-    Attributes:
-        following: The newest line is at the bottom and stays there.
-    """
+    """Standard output and standard error together, in the order in which they arrive here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _output("up,k", "scroll(-1)", "up", "One line up", id="output.up", show=False),
@@ -64,7 +60,7 @@ class OutputPane(Lines, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
         super().__init__(id=id)
-        self.following = True
+        self.following = True  # the newest line is at the bottom and stays there
         self._lines: list[tuple[str, str]] = []
         self._unfinished: list[tuple[str, str]] = []
         self._readers: list[tuple[OutputReader, str]] = []
@@ -378,15 +374,12 @@ _ASK_AGAIN_NS: Final = 1_000_000_000
 
 
 class RunPanes(Vertical):
-    """The state of the run on top, its figures below, the verdict at the bottom.
-
-    Attributes:
-        baseline: Name of the variant to compare with and its median step time in ns; None = none is known.
-    """
+    """The state of the run on top, its figures below, the verdict at the bottom."""
 
     def __init__(self, moment: Moment, figures: Figures, verdict: Verdict) -> None:
         super().__init__()
         self._moment, self._figures, self._verdict = moment, figures, verdict
+        #: Name of the variant to compare with and its median step time in ns; None = none is known.
         self.baseline: tuple[str, float] | None = None
         self._least = 0
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
@@ -438,8 +431,6 @@ class RunPanes(Vertical):
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or it has made one."""
-        from tuiprof.session.live.step_source import activity
-
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):
             return ""

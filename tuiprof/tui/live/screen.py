@@ -16,16 +16,18 @@ from textual.getters import app as getters_app
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
+from tuiprof.comparison.headline import ask
 from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.hosts import outdated, read_statuses, unasked
 from tuiprof.session.live.replay import Live
+from tuiprof.session.live.step_source import counted
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
-from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
+from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest, add_note, read_labels
 from tuiprof.system.own_process import map_arrays, return_freed
-from tuiprof.tui.dialogs.dialog import ConfirmScreen
+from tuiprof.tui.dialogs.dialog import ConfirmScreen, ReadingScreen
 from tuiprof.tui.live.captures import RunCaptures, Verdict
 from tuiprof.tui.live.moment import Figures, Moment, OtherRuns, Overhead, baseline_of, read_stacks
 from tuiprof.tui.live.panes import OutputBox, RunPanes
@@ -66,14 +68,7 @@ _HOSTS_S: Final = 600.0
 
 
 class LiveScreen(Screen[None], inherit_bindings=False):
-    """One session, followed as it is written or, with ``replay_speed``, replayed from its beginning.
-
-    Attributes:
-        moment: What of the run is shown.
-        captures: What was and will be captured.
-        figures: Statistics, phases and alerts of the shown state.
-        runs: Other active runs.
-    """
+    """One session, followed as it is written or, with ``replay_speed``, replayed from its beginning."""
 
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,10 +172,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
-        self.moment = Moment(session, replay_speed=replay_speed)
-        self.captures = RunCaptures(self.moment)
-        self.figures = Figures(self.moment)
-        self.runs = OtherRuns(session)
+        self.moment = Moment(session, replay_speed=replay_speed)  # what of the run is shown
+        self.captures = RunCaptures(self.moment)  # what was and will be captured
+        self.figures = Figures(self.moment)  # statistics, phases and alerts of the shown state
+        self.runs = OtherRuns(session)  # other active runs
         self._overhead = Overhead(self.moment)
         self._verdict = Verdict(
             self.moment,
@@ -479,7 +474,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def _read_headline(self, path: Path) -> None:
         """Read the main finding of a trace in another process."""
-        from tuiprof.comparison.headline import ask
 
         def show(headline: Headline) -> None:
             self._verdict.set_headline(path, headline)
@@ -489,8 +483,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_stacks(self) -> None:
         """Show the stacks of all threads; for a finished run, the last recorded ones."""
-        from tuiprof.tui.dialogs.dialog import ReadingScreen
-
         running, fold = self.moment.running, self.moment.run.fold
         if running:
             self.app.notify("reading the stacks of all processes …", timeout=2)
@@ -504,7 +496,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_steps_form(self) -> None:
         """Ask what a step is, and request that the script counts these."""
         from tuiprof.session.asking import change_request, request_change
-        from tuiprof.session.live.step_source import counted
         from tuiprof.tui.live.forms import StepsForm
 
         def parse(kind: str, text: str) -> dict[str, str]:
@@ -573,16 +564,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
-        from tuiprof.session.store.meta import read_labels
-        from tuiprof.tui.dialogs.dialog import ReadingScreen
-
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
         paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)
         self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
 
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
-        from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected

@@ -54,19 +54,12 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The part of a run that is in view.
+    """The part of a run that is in view."""
 
-    Attributes:
-        now_ns: Session time at the right edge.
-        window_s: Width of the axis; None = from the beginning.
-        live: The right edge is the present.
-        begin_ns: Session time at which the first step began: before it there is nothing to draw.
-    """
-
-    now_ns: int
-    window_s: float | None
-    live: bool
-    begin_ns: int = 0
+    now_ns: int  # session time at the right edge
+    window_s: float | None  # width of the axis; None = from the beginning
+    live: bool  # the right edge is the present
+    begin_ns: int = 0  # session time at which the first step began: before it there is nothing to draw
 
     @property
     def age_s(self) -> float:
@@ -233,17 +226,11 @@ def _indented(parts: list[Row], width: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a step.
+    """One phase of a step."""
 
-    Attributes:
-        name: As the script or the probe calls it; untrusted.
-        dur_ns: Mean host time per step; means, because they add up.
-        role: Colour role; the name beside it carries the meaning.
-    """
-
-    name: str
-    dur_ns: float
-    role: str
+    name: str  # as the script or the probe calls it; untrusted
+    dur_ns: float  # mean host time per step; means, because they add up
+    role: str  # colour role; the name beside it carries the meaning
 
 
 def phases_of(means: dict[str, float]) -> list[Phase]:
@@ -463,11 +450,10 @@ def capture_row(capture: CaptureState) -> Row:
     return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
 
 
-def headline_row(headline: Headline, *, fresh: bool) -> Row:
-    """Return the main finding of the newest trace."""
+def headline_row(headline: Headline) -> Row:
+    """Return the main finding of the newest trace; the footer has the key that opens it."""
     role = headline.level if headline.level in ("good", "warn", "bad") else "info"
-    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
-    return [*row, (" — enter opens it", "dim")] if fresh else row
+    return [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
 
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:

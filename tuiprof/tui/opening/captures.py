@@ -16,7 +16,6 @@ from textual.screen import ModalScreen
 from textual.worker import Worker, get_current_worker
 
 from tuiprof.errors import TuiprofError
-from tuiprof.model.report import Report
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
@@ -41,15 +40,10 @@ _READING, _UNREAD = "…", glyphs.NONE
 
 @dataclass(frozen=True, slots=True)
 class Captures:
-    """Position of a trace among those it belongs with.
+    """Position of a trace among those it belongs with."""
 
-    Attributes:
-        sets: The captures, oldest first; each holds its ranks.
-        path: The trace that is shown.
-    """
-
-    sets: tuple[TraceSet, ...]
-    path: Path
+    sets: tuple[TraceSet, ...]  # the captures, oldest first; each holds its ranks
+    path: Path  # the trace that is shown
 
     def __len__(self) -> int:
         """Return the number of traces."""
@@ -120,30 +114,22 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a list of traces says of one of them.
+    """What a list of traces says of one of them."""
 
-    Attributes:
-        events: Number of events.
-        busy_share: Busy time of its devices between first and last work; None = no device activity.
-        step_ns: Median step; None = it marks no steps.
-    """
-
-    events: int
+    events: int  # number of events
+    #: Busy time of its devices between first and last work; None = no device activity.
     busy_share: float | None
-    step_ns: float | None
+    step_ns: float | None  # median step; None = it marks no steps
 
 
 def figures(trace: Trace) -> Figures:
     """Compute the figures of a trace."""
-    from tuiprof import analyses
+    from tuiprof.analyses import run
+    from tuiprof.analyses.shared.changes import figure_of
 
-    def fact(name: str, key: str) -> float | None:
-        answer = analyses.run(name, trace)
-        value = answer.fact(key) if isinstance(answer, Report) else None
-        return float(value) if isinstance(value, (int, float)) else None
-
-    idle = fact("device_idle", "idle_share")
-    return Figures(len(trace), None if idle is None else 1 - idle, fact("steps", "step_period_ns"))
+    idle = figure_of(run("device_idle", trace), "idle_share")
+    step_ns = figure_of(run("steps", trace), "step_period_ns")
+    return Figures(len(trace), None if idle is None else 1 - idle, step_ns)
 
 
 class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):

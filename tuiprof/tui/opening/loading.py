@@ -28,15 +28,10 @@ _BAR = 40
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of opening.
+    """Progress of opening."""
 
-    Attributes:
-        done: Bytes of the file read.
-        total: Bytes of the file; 0 = not known.
-    """
-
-    done: int
-    total: int
+    done: int  # bytes of the file read
+    total: int  # bytes of the file; 0 = not known
 
     @property
     def share(self) -> float:
@@ -135,12 +130,7 @@ class LoadingPanel(Lines, can_focus=True):
         self._file = name
         self._progress = Progress(0, 0)
         self._began = time.monotonic()
-        self._error: TuiprofError | None = None
-
-    @property
-    def error(self) -> TuiprofError | None:
-        """Why it cannot be opened; None = nothing is known to be wrong."""
-        return self._error
+        self.error: TuiprofError | None = None  # why it cannot be opened; None = nothing is known to be wrong
 
     def on_mount(self) -> None:
         """Count the seconds."""
@@ -154,18 +144,18 @@ class LoadingPanel(Lines, can_focus=True):
 
     def fail(self, error: TuiprofError) -> None:
         """Show why it cannot be opened, and what to do."""
-        self._error = error
+        self.error = error
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the bar, or the error."""
         rows: list[Row] = [[(self._file, "title")], []]
-        if self._error is not None:
-            rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self._error.message), width)]
-            if self._error.remedy:
+        if self.error is not None:
+            rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self.error.message), width)]
+            if self.error.remedy:
                 rows += [
                     [],
-                    *([(line, "text")] for line in wrap("→ " + sanitize_lines(self._error.remedy), width)),
+                    *([(line, "text")] for line in wrap("→ " + sanitize_lines(self.error.remedy), width)),
                 ]
             return rows
         share, seconds = self._progress.share, time.monotonic() - self._began

@@ -26,7 +26,7 @@ from tuiprof.system.own_process import GRACE_S, exit_within, on_hang_up
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone
+from tuiprof.tui.terminal.output import OneColour, PlainText, TextAlone, squeezing
 
 
 class Navigation(Protocol):
@@ -93,27 +93,20 @@ TERMINAL_KEYS: Final = (
 
 
 class TerminalApp(App[int], inherit_bindings=False):
-    """Terminal handling of the application; :data:`TERMINAL_KEYS` are its keys.
-
-    Attributes:
-        terminal: What the terminal can show.
-        go: The way to other screens.
-        farewell: Printed once the terminal is the user's again, for example how to come back to a run.
-    """
+    """Terminal handling of the application; :data:`TERMINAL_KEYS` are its keys."""
 
     start: Start
-    go: Navigation
+    go: Navigation  # the way to other screens
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        #: Printed once the terminal is the user's again, for example how to come back to a run.
         self.farewell = ""
-        self.terminal = this_terminal()
+        self.terminal = this_terminal()  # what the terminal can show
         self._drawn_size: Size | None = None
 
     def get_driver_class(self) -> type[Driver]:
         """Return the terminal driver, which minimizes output; a browser page has its own driver."""
-        from tuiprof.tui.terminal.output import squeezing
-
         driver = super().get_driver_class()
         return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
 

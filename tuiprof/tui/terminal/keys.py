@@ -15,11 +15,11 @@ the help (``?``).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from textual.binding import Binding
 
-from tuiprof.config import config_path
+from tuiprof import config
+from tuiprof.errors import UsageProblem
 
 
 def key(
@@ -50,34 +50,20 @@ def key(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user configured.
+    """What the user configured."""
 
-    Attributes:
-        keys: Keys by id of binding.
-        theme: Name of a theme; empty = the default.
-        problems: What could not be used, each a sentence.
-    """
-
-    keys: dict[str, str] = field(default_factory=dict)
-    theme: str = ""
-    problems: tuple[str, ...] = ()
+    keys: dict[str, str] = field(default_factory=dict)  # keys by id of binding
+    theme: str = ""  # name of a theme; empty = the default
+    problems: tuple[str, ...] = ()  # what could not be used, each a sentence
 
 
-def load_settings(path: Path | None = None) -> Settings:
-    """Read the configuration, the user's unless a path is given; errors in it are reported, never fatal."""
-    path = path or config_path()
+def load_settings() -> Settings:
+    """Read the user's configuration; errors in it are reported, never fatal."""
+    path = config.config_path()
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return Settings()
-    except OSError as error:
-        return Settings(problems=(f"{path} cannot be read: {error.strerror}",))
-    import tomllib
-
-    try:
-        content = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return Settings(problems=(f"{path} is not TOML: {error}",))
+        content = config.read(path)
+    except UsageProblem as error:
+        return Settings(problems=(error.message,))
     problems = [
         f"{path}: unknown setting {name!r}" for name in content if name not in ("keys", "theme", "scenarios")
     ]

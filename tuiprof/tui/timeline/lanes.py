@@ -140,15 +140,10 @@ class SampledBars(Bars):
 
 @dataclass(frozen=True, eq=False)
 class Lost:
-    """Cost of a finding over time.
+    """Cost of a finding over time."""
 
-    Attributes:
-        losses: Where the time goes that the change saves; a text = why that is unknown.
-        bad: Whether the finding is bad rather than a warning.
-    """
-
-    losses: Losses | str
-    bad: bool
+    losses: Losses | str  # where the time goes that the change saves; a text = why that is unknown
+    bad: bool  # whether the finding is bad rather than a warning
 
     @cached_property
     def _knots(self) -> tuple[Ints, Floats]:
@@ -170,17 +165,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Values over time, each valid until the next.
+    """Values over time, each valid until the next."""
 
-    Attributes:
-        at: Instants in ns, ascending.
-        values: What was measured then, same shape.
-        is_bytes: Whether they are sizes.
-    """
-
-    at: Ints
-    values: Floats
-    is_bytes: bool
+    at: Ints  # instants in ns, ascending
+    values: Floats  # what was measured then, same shape
+    is_bytes: bool  # whether they are sizes
 
     @property
     def peak(self) -> float:
@@ -211,31 +200,18 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One line of the timeline.
+    """One line of the timeline."""
 
-    Attributes:
-        label: Written in front of it.
-        style: How it is drawn.
-        bars: Its events; for an idle lane, the work whose gaps it shows.
-        priority: Which lanes to keep when there is no room; lower = more important.
-        syncs: Of a lane of calls: those that wait for the device (``S``).
-        launches: Of a lane of calls: those that launch work (``L``).
-        samples: Of a lane of a counter: its values.
-        nested: Whether it spells out what another lane encloses: drawn on request only.
-        lost: Of the lane of what is lost: what the finding costs, and where.
-        steps: When its steps begin, where that is not when they did in the capture.
-    """
-
-    label: str
-    style: LaneStyle
-    bars: Bars
-    priority: int
-    syncs: Bars | None = None
-    launches: Bars | None = None
-    samples: Samples | None = None
-    nested: bool = False
-    lost: Lost | None = None
-    steps: Steps | None = None
+    label: str  # written in front of it
+    style: LaneStyle  # how it is drawn
+    bars: Bars  # its events; for an idle lane, the work whose gaps it shows
+    priority: int  # which lanes to keep when there is no room; lower = more important
+    syncs: Bars | None = None  # of a lane of calls: those that wait for the device (``S``)
+    launches: Bars | None = None  # of a lane of calls: those that launch work (``L``)
+    samples: Samples | None = None  # of a lane of a counter: its values
+    nested: bool = False  # whether it spells out what another lane encloses: drawn on request only
+    lost: Lost | None = None  # of the lane of what is lost: what the finding costs, and where
+    steps: Steps | None = None  # when its steps begin, where that is not when they did in the capture
 
     @property
     def has_events(self) -> bool:
@@ -252,22 +228,14 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """Everything a timeline draws of one trace.
-
-    Attributes:
-        trace: The trace.
-        lanes: Lanes in order of display.
-        syncs: Host waits, in order of start.
-        stride: How many events each of these represents; 1 = all events are there.
-        sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
-        replayed: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
-    """
+    """Everything a timeline draws of one trace."""
 
     trace: Trace
-    lanes: tuple[Lane, ...]
-    syncs: Bars
-    stride: int = 1
-    sketch_of: Trace | None = None
+    lanes: tuple[Lane, ...]  # lanes in order of display
+    syncs: Bars  # host waits, in order of start
+    stride: int = 1  # how many events each of these represents; 1 = all events are there
+    sketch_of: Trace | None = None  # of a sketch, the whole trace, of which ``trace`` is a sample
+    #: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
     replayed: tuple[int, int] | None = None
 
     @property

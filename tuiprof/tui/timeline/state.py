@@ -28,21 +28,13 @@ _LANES_BEFORE_MAP = 4
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """A range of time over a number of columns, kept within the trace.
+    """A range of time over a number of columns, kept within the trace."""
 
-    Attributes:
-        low: First instant shown, ns.
-        high: First instant not shown, ns.
-        columns: Number of columns.
-        first: Begin of the trace, ns.
-        last: End of the trace, ns.
-    """
-
-    low: int
-    high: int
-    columns: int
-    first: int
-    last: int
+    low: int  # first instant shown, ns
+    high: int  # first instant not shown, ns
+    columns: int  # number of columns
+    first: int  # begin of the trace, ns
+    last: int  # end of the trace, ns
 
     @classmethod
     def over(cls, first: int, last: int, columns: int) -> Viewport:
@@ -199,17 +191,11 @@ def _of_syncs(trace: Trace, row: int) -> list[Link]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Events whose name contains a text.
+    """Events whose name contains a text."""
 
-    Attributes:
-        needle: The text.
-        hits: The events, in order of start.
-        by_lane: Those of each lane that draws events, by ``id`` of the lane.
-    """
-
-    needle: str
-    hits: Bars
-    by_lane: dict[int, Bars]
+    needle: str  # the text
+    hits: Bars  # the events, in order of start
+    by_lane: dict[int, Bars]  # those of each lane that draws events, by ``id`` of the lane
 
     @classmethod
     def of(cls, lanes: Lanes, needle: str) -> Search:
@@ -276,48 +262,32 @@ def moved(window: Window, by: int) -> Window:
 
 
 class TimelineState:
-    """The state of a timeline. Methods that change it call ``on_change`` once, when the change is complete.
-
-    Attributes:
-        lanes: What there is to show; None = nothing yet.
-        view: The range of time in view.
-        cursor: Where the cursor is, ns.
-        selection: Begin and end of what is selected, ns.
-        anchor: Where extending the selection began, ns; None = it is not being extended.
-        window: The part that is analysed.
-        visible_lanes: The lanes there is room for.
-        chosen: Which of them the keys act on.
-        event: Row of the chosen event.
-        links: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
-        mark: Where measuring began, ns.
-        measured: What was measured, from when to when in ns; None = nothing.
-        nested: Whether lanes are drawn that are nested in what others draw.
-        bookmarks: Instants in ns, ascending.
-        search: What was searched for.
-        caption: Written beside the axis; safe for a terminal.
-        legend: Whether the signs are explained below: those that are drawn, or all, for another timeline as well.
-    """
+    """The state of a timeline. Methods that change it call ``on_change`` once, when the change is complete."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
         self._lines = 0
         self._laid_out: tuple[Lanes | None, int, bool] = (None, 0, False)
-        self.lanes: Lanes | None = None
-        self.view = Viewport.over(0, 1, 1)
-        self.cursor = 0
-        self.selection: tuple[int, int] | None = None
+        self.lanes: Lanes | None = None  # what there is to show; None = nothing yet
+        self.view = Viewport.over(0, 1, 1)  # the range of time in view
+        self.cursor = 0  # where the cursor is, ns
+        self.selection: tuple[int, int] | None = None  # begin and end of what is selected, ns
+        #: Where extending the selection began, ns; None = it is not being extended.
         self.anchor: int | None = None
-        self.window = Window()
-        self.visible_lanes: list[Lane] = []
-        self.chosen = 0
-        self.event: int | None = None
+        self.window = Window()  # the part that is analysed
+        self.visible_lanes: list[Lane] = []  # the lanes there is room for
+        self.chosen = 0  # which of them the keys act on
+        self.event: int | None = None  # row of the chosen event
+        #: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
         self.links: tuple[Link, ...] = ()
-        self.mark: int | None = None
+        self.mark: int | None = None  # where measuring began, ns
+        #: What was measured, from when to when in ns; None = nothing.
         self.measured: tuple[int, int] | None = None
-        self.nested = False
-        self.bookmarks: list[int] = []
-        self.search: Search | None = None
-        self.caption = ""
+        self.nested = False  # whether lanes are drawn that are nested in what others draw
+        self.bookmarks: list[int] = []  # instants in ns, ascending
+        self.search: Search | None = None  # what was searched for
+        self.caption = ""  # written beside the axis; safe for a terminal
+        #: Whether the signs are explained below: those that are drawn, or all, for another timeline as well.
         self.legend: Literal["drawn", "all", ""] = "drawn"
 
     def _changed(self) -> None:

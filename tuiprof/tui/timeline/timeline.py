@@ -40,13 +40,7 @@ def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -
 
 
 class Timeline(Widget, can_focus=True):
-    """A trace over time; empty until its state shows one.
-
-    Attributes:
-        state: What it shows. Whoever changes it does so there: the widget draws, and posts :class:`Moved`.
-        canvas: What draws it.
-        navigation: Moves it by steps, waits, links, hits and bookmarks.
-    """
+    """A trace over time; empty until its state shows one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = STYLES
 
@@ -142,9 +136,10 @@ class Timeline(Widget, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
+        #: What it shows. Whoever changes it does so there: the widget draws, and posts :class:`Moved`.
         self.state = TimelineState(self._state_changed)
-        self.canvas = Canvas(self.state, self.get_component_rich_style)
-        self.navigation = Navigation(self)
+        self.canvas = Canvas(self.state, self.get_component_rich_style)  # what draws it
+        self.navigation = Navigation(self)  # moves it by steps, waits, links, hits and bookmarks
         self._posted = self.state.view, self.state.cursor
         self._drag: _Drag | None = None
 

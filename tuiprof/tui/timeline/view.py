@@ -81,15 +81,10 @@ _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E,
 
 @dataclass(slots=True)
 class Cells:
-    """The cells of one lane.
+    """The cells of one lane."""
 
-    Attributes:
-        chars: One character a column, each one cell wide.
-        kinds: What each shows, :class:`Kind` as uint8, same length.
-    """
-
-    chars: list[str]
-    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]
+    chars: list[str]  # one character a column, each one cell wide
+    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]  # what each shows, :class:`Kind` as uint8, same length
 
 
 def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
@@ -300,10 +295,8 @@ def overview(lanes: Lanes, whole: Viewport) -> Cells:
 def link_cells(
     source: tuple[int, int], target: tuple[int, int], columns: int
 ) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Draw the connection from a call to work over the cells of a timeline.
-
-    Returns:
-        By line and column: the sign, and whether it may replace what is drawn there.
+    """Draw the connection from a call to work; return by line and column the sign, and whether it may replace what is
+    there.
     """
     (y1, x1), (y2, x2) = source, target
     down = 1 if y2 > y1 else -1

@@ -104,6 +104,9 @@ class TraceHead(Lines):
             text = shorter[0]
             # What is known of the trace gives way to a whole clause that is not too long.
             clause = cell_len(shorter[-1]) + 1
+            if clause > width // 3:
+                remarks = len(trust.remarks)
+                shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
             least = clause if clause <= width // 3 else 26
         else:
             level, text, least = "info", "", 0

@@ -87,21 +87,13 @@ class TraceScreen(Screen[None]):
 
     @dataclass(eq=False)
     class Opened(Message):
-        """A trace can be shown, and the modules that show it are imported.
+        """A trace can be shown, and the modules that show it are imported."""
 
-        Attributes:
-            path: The file.
-            trace: What was read.
-            view: The widget that shows it.
-            found: Content of its first frame, if already computed.
-            part: How far in the file that is; None = it is the whole trace.
-        """
-
-        path: Path | None
-        trace: Trace
-        view: type[TraceView]
-        found: Survey | None
-        part: Progress | None = None
+        path: Path | None  # the file
+        trace: Trace  # what was read
+        view: type[TraceView]  # the widget that shows it
+        found: Survey | None  # content of its first frame, if already computed
+        part: Progress | None = None  # how far in the file that is; None = it is the whole trace
 
     @dataclass(eq=False)
     class Failed(Message):

@@ -31,37 +31,25 @@ LEAST_SHARE = 0.005
 _BAR_CELLS: Final = 28
 #: Below this width there is no bar.
 _WITH_BAR: Final = 100
+#: Where advice can end early and still be a whole sentence.
+_CLAUSE_END: Final = re.compile(r"; |, (?=(?:which|or|if|where|since|because|so) )")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding as the head shows it; texts are untrusted.
+    """A finding as the head shows it; texts are untrusted."""
 
-    Attributes:
-        rule: Name of its rule.
-        what: What was seen.
-        where: The location; empty = the whole step.
-        fix: What to write instead.
-        prove: A command that shows it before and after; empty = none.
-        saves_ns: Time it saves per step; None = unknown.
-        low_ns: At least.
-        high_ns: At most.
-        share: ``saves_ns`` as a share of the step.
-        step_ns: A step without the profiler; None = unknown.
-        event: Row of the typical event; None = none.
-    """
-
-    rule: str
-    what: str
-    where: str
-    fix: str
-    prove: str
-    saves_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    share: float | None
-    step_ns: float | None
-    event: int | None
+    rule: str  # name of its rule
+    what: str  # what was seen
+    where: str  # the location; empty = the whole step
+    fix: str  # what to write instead
+    prove: str  # a command that shows it before and after; empty = none
+    saves_ns: float | None  # time it saves per step; None = unknown
+    low_ns: float | None  # at least
+    high_ns: float | None  # at most
+    share: float | None  # ``saves_ns`` as a share of the step
+    step_ns: float | None  # a step without the profiler; None = unknown
+    event: int | None  # row of the typical event; None = none
 
 
 def step_times_of(advice: object) -> tuple[float | None, float | None]:
@@ -116,8 +104,7 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     room = max(width - 10, 8)
 
     def line(text: str, label: str, keys: Row, most: int) -> None:
-        space = room - (row_width(keys) + 2 if keys else 0)
-        for i, part in enumerate(wrap(sanitize(text), space, most)):
+        for i, part in enumerate(_wrapped(sanitize(text), room, row_width(keys) + 2 if keys else 0, most)):
             row: Row = [
                 ("▌  ", level),
                 ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
@@ -141,6 +128,21 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     return lines[:height]
 
 
+def _wrapped(text: str, width: int, taken: int, most: int) -> list[str]:
+    """Break a text whose first line is shorter; the last clauses are left out rather than cut."""
+
+    def broken(text: str, most: int = 0) -> list[str]:
+        first = wrap(text, width - taken)[0]
+        rest = text[len(first) :].lstrip()
+        if most == 1 or not rest:
+            return wrap(text, width - taken, most)
+        return [first, *wrap(rest, width, max(most - 1, 0))]
+
+    ends = [match.start() for match in _CLAUSE_END.finditer(text)]
+    whole = (text[:end] for end in (len(text), *reversed(ends)))
+    return next((lines for part in whole if len(lines := broken(part)) <= most), broken(text, most))
+
+
 def _saves(found: Finding, level: str, width: int) -> Row:
     if found.saves_ns is None:
         return [("savings unknown", level)]
@@ -162,19 +164,12 @@ def _saves(found: Finding, level: str, width: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The sentence above everything.
+    """The sentence above everything."""
 
-    Attributes:
-        sentence: The sentence; untrusted.
-        level: Its weight; None = not a verdict yet.
-        pointer: Key of the tab that has the evidence, such as ``3``; empty = the open one.
-        of_current: Whether it is the verdict of the tab that is open.
-    """
-
-    sentence: str
-    level: Level | None = None
-    pointer: str = ""
-    of_current: bool = False
+    sentence: str  # the sentence; untrusted
+    level: Level | None = None  # its weight; None = not a verdict yet
+    pointer: str = ""  # key of the tab that has the evidence, such as ``3``; empty = the open one
+    of_current: bool = False  # whether it is the verdict of the tab that is open
 
 
 def headline(results: Results, window: Window, current: str, read: float | None) -> Headline:

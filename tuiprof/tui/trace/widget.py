@@ -65,11 +65,6 @@ class TraceView(Vertical):
         part: How far in its file the trace reaches; None = it is whole.
         step: Number of the step to analyse first; None = the whole trace.
         found: Content of the first frame; None = computed once the view is mounted.
-
-    Attributes:
-        work: The results, and the workers that fill them.
-        window: The part that is analysed.
-        tabs: Names of the analyses in tab order, and of the table of events.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -93,9 +88,9 @@ class TraceView(Vertical):
         found: Survey | None = None,
     ) -> None:
         super().__init__()
-        self.work = TraceWork(self, trace, part, found)
-        self.window = Window()
-        self.tabs = self.work.results.names
+        self.work = TraceWork(self, trace, part, found)  # the results, and the workers that fill them
+        self.window = Window()  # the part that is analysed
+        self.tabs = self.work.results.names  # names of the analyses in tab order, and of the table of events
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows

@@ -168,15 +168,7 @@ def survey_if_small(trace: Trace) -> Survey | None:
 
 
 class TraceWork:
-    """The results of a trace view and the workers that fill them; posts to the view what is new.
-
-    Attributes:
-        results: The answers on the trace.
-        current: Name of the tab that is open: its analysis comes first.
-        part: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
-        trust: Trust line of the trace; None = not computed.
-        trust_is_complete: Whether it says what replaying the steps has shown, which comes later in a large trace.
-    """
+    """The results of a trace view and the workers that fill them; posts to the view what is new."""
 
     @dataclass(eq=False)
     class Sketched(Message):
@@ -186,17 +178,11 @@ class TraceWork:
 
     @dataclass(eq=False)
     class Surveyed(Message):
-        """A trace can be shown.
+        """A trace can be shown."""
 
-        Attributes:
-            survey: What there is to show of it.
-            part: How far in its file it reaches; None = it is whole.
-            search: The search of the previous trace, applied to this one.
-        """
-
-        survey: Survey
-        part: Progress | None
-        search: Search | None = None
+        survey: Survey  # what there is to show of it
+        part: Progress | None  # how far in its file it reaches; None = it is whole
+        search: Search | None = None  # the search of the previous trace, applied to this one
 
     @dataclass(eq=False)
     class Answered(Message):
@@ -212,38 +198,29 @@ class TraceWork:
 
     @dataclass(eq=False)
     class Located(Message):
-        """The time lost to a finding is located.
+        """The time lost to a finding is located."""
 
-        Attributes:
-            window: The part in which it was found.
-            finding: Which of the findings.
-            losses: Where; a text = why that is unknown.
-        """
-
-        window: Window
-        finding: int
-        losses: Losses | str
+        window: Window  # the part in which it was found
+        finding: int  # which of the findings
+        losses: Losses | str  # where; a text = why that is unknown
 
     @dataclass(eq=False)
     class Replayed(Message):
-        """A step was replayed with the fix of a finding.
+        """A step was replayed with the fix of a finding."""
 
-        Attributes:
-            window: The part in which it was found.
-            finding: Which of the findings.
-            lanes: The step as it is and with the fix; a text = why it cannot be replayed.
-        """
-
-        window: Window
-        finding: int
-        lanes: Lanes | str
+        window: Window  # the part in which it was found
+        finding: int  # which of the findings
+        lanes: Lanes | str  # the step as it is and with the fix; a text = why it cannot be replayed
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
-        self.results = found.results if found is not None else Results(trace)
-        self.current = self.results.names[0]
+        self.results = found.results if found is not None else Results(trace)  # the answers on the trace
+        self.current = self.results.names[0]  # name of the tab that is open: its analysis comes first
+        #: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
         self.part = part
+        #: Trust line of the trace; None = not computed.
         self.trust = found.trust if found is not None else None
+        #: Whether it says what replaying the steps has shown, which comes later in a large trace.
         self.trust_is_complete = found is not None
         self._other: Results | None = None
 

@@ -26,8 +26,6 @@ _NARROW: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key of the line."""
-
     display: str
     label: str
     key: str
@@ -125,25 +123,15 @@ _ASKING: Final = ("bad", "warn")
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """One tab.
+    """One tab."""
 
-    Attributes:
-        name: What it is called in code.
-        title: Its text; safe for a terminal.
-        mark: One sign after the title; may be empty.
-        role: Role of the sign.
-        number: The figure that ranks it, such as ``5 %``; empty = none.
-        key: The key that opens it; empty = none.
-        pinned: Whether it is always in view.
-    """
-
-    name: str
-    title: str
-    mark: str = ""
-    role: str = "dim"
-    number: str = ""
-    key: str = ""
-    pinned: bool = False
+    name: str  # what it is called in code
+    title: str  # its text; safe for a terminal
+    mark: str = ""  # one sign after the title; may be empty
+    role: str = "dim"  # role of the sign
+    number: str = ""  # the figure that ranks it, such as ``5 %``; empty = none
+    key: str = ""  # the key that opens it; empty = none
+    pinned: bool = False  # whether it is always in view
 
 
 class TabBar(Lines):
@@ -154,12 +142,11 @@ class TabBar(Lines):
 
     DEFAULT_CSS = "TabBar { height: 1; }"
 
+    @dataclass(eq=False)
     class Chosen(Message):
         """A tab was clicked."""
 
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
+        name: str
 
     class MoreWanted(Message):
         """The separate list of tabs is requested."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -20,11 +21,7 @@ __all__ = ["Choice", "Choices"]
 
 
 class Choices(Lines, can_focus=True):
-    """The list.
-
-    Attributes:
-        title: Said when the list is empty.
-    """
+    """The list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _list("up,k", "move(-1)", "up", "One entry up", id="list.up", show=False),
@@ -36,17 +33,12 @@ class Choices(Lines, can_focus=True):
         _list("enter", "choose", "open", "Open the selected entry", id="list.open"),
     ]
 
+    @dataclass(eq=False)
     class Moved(Message):
-        """The cursor is on another choice.
+        """The cursor is on another choice."""
 
-        Attributes:
-            key: What the cursor is on; empty = nothing.
-        """
-
-        def __init__(self, choices: Choices, key: str) -> None:
-            super().__init__()
-            self.choices = choices
-            self.key = key
+        choices: Choices
+        key: str  # what the cursor is on; empty = nothing
 
         @property
         def control(self) -> Choices:

@@ -66,17 +66,12 @@ _EXAMPLE: Final = {
 
 
 class FilterError(ValueError):
-    """The text is not a valid filter.
-
-    Attributes:
-        message: Why, for a person.
-        at: Which character is wrong, from 0.
-    """
+    """The text is not a valid filter."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(f"{message} (at character {at + 1})")
-        self.message = message
-        self.at = at
+        self.message = message  # why, for a person
+        self.at = at  # which character is wrong, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +83,12 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column against a value.
-
-    Attributes:
-        operator: How they are compared; never ``!=`` or ``!~``, which are :class:`Not`.
-        value: A figure in the unit of the column, or a text.
-        regex: Whether the text is a regular expression.
-    """
+    """A column against a value."""
 
     column: Column
-    operator: Operator
-    value: float | str
-    regex: bool = False
+    operator: Operator  # how they are compared; never ``!=`` or ``!~``, which are :class:`Not`
+    value: float | str  # a figure in the unit of the column, or a text
+    regex: bool = False  # whether the text is a regular expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +148,6 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads tokens from left to right."""
-
     def __init__(self, text: str, tokens: Sequence[_Token], columns: Sequence[Column]) -> None:
         self._text, self._tokens, self._columns = text, tokens, columns
         self._next = 0

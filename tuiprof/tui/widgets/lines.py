@@ -34,18 +34,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a role is painted.
+    """How a role is painted."""
 
-    Attributes:
-        variable: Theme variable that gives the colour.
-        strength: 1 = the colour itself, less = mixed with the background.
-        background: Theme variable that gives the background; empty = the widget's.
-    """
-
-    variable: str
-    strength: float = 1.0
+    variable: str  # theme variable that gives the colour
+    strength: float = 1.0  # 1 = the colour itself, less = mixed with the background
     bold: bool = False
-    background: str = ""
+    background: str = ""  # theme variable that gives the background; empty = the widget's
 
 
 #: Roles of text. Component classes of a style sheet would be equivalent, but are recomputed for every widget, which
@@ -79,13 +73,8 @@ class Lines(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 - the name Textual uses
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
         self._rows: list[Row] = []
         self._strips: list[Strip] = []
         self._role_styles: dict[str, Style] = {}
@@ -134,7 +123,6 @@ class Lines(Widget):
         return style
 
     def _variable(self, name: str) -> Color:
-        """Return a colour of the theme."""
         return Color.parse(self.app.theme_variables[name])
 
     def notify_style_update(self) -> None:
@@ -188,7 +176,6 @@ class Lines(Widget):
         return rows
 
     def _strip(self, row: Row, width: int) -> Strip:
-        """Return a row as styled cells."""
         return Strip([Segment(text, self.style_of(role)) for text, role in row], width)
 
 
@@ -207,8 +194,8 @@ Painter = Callable[[int, int], list[Row]]
 class Painted(Lines):
     """Lines drawn by a function that the screen hands over."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._painter: Painter | None = None
         self._height = 0
 

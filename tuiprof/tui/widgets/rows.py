@@ -24,18 +24,12 @@ _PLACE: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The head of one column.
-
-    Attributes:
-        right: Whether its values are right-aligned, as numbers are.
-        help: Its definition in one sentence.
-        elide: Where a text that is too long is cut.
-    """
+    """The head of one column."""
 
     label: str
-    right: bool = False
-    help: str = ""
-    elide: Literal["end", "start", "middle"] = "end"
+    right: bool = False  # whether its values are right-aligned, as numbers are
+    help: str = ""  # its definition in one sentence
+    elide: Literal["end", "start", "middle"] = "end"  # where a text that is too long is cut
 
 
 class Rows(Protocol):
@@ -230,17 +224,11 @@ def column_order(headings: Sequence[Heading], least: list[int], contents: list[i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of the columns of a table.
+    """Layout of the columns of a table."""
 
-    Attributes:
-        order: Indices of the columns, from left to right.
-        widths: Cells of each, in that order.
-        contents: Cells of the widest value of each, in the order of the headings.
-    """
-
-    order: list[int]
-    widths: list[int]
-    contents: list[int]
+    order: list[int]  # indices of the columns, from left to right
+    widths: list[int]  # cells of each, in that order
+    contents: list[int]  # cells of the widest value of each, in the order of the headings
 
 
 def lay_out(rows: Rows, sample: Sequence[int], room: int, *, in_order: bool = False) -> Layout:

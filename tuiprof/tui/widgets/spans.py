@@ -69,17 +69,11 @@ def merge(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One line of a list to choose from.
+    """One line of a list to choose from."""
 
-    Attributes:
-        key: Identifies the line; empty = a heading or a remark, which the cursor skips.
-        line: What to draw, or a function of the width in cells that draws it.
-        indent: Cells in front of it that hold the cursor mark.
-    """
-
-    key: str
-    line: Row | LineOf
-    indent: int = 2
+    key: str  # identifies the line; empty = a heading or a remark, which the cursor skips
+    line: Row | LineOf  # what to draw, or a function of the width in cells that draws it
+    indent: int = 2  # cells in front of it that hold the cursor mark
 
     def draw(self, width: int) -> Row:
         """Return the line, at most ``width`` cells where it depends on the width."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
@@ -104,17 +105,12 @@ class VirtualTable(ScrollView, can_focus=True):
     }
     """
 
+    @dataclass(eq=False)
     class Highlighted(Message):
-        """The cursor came to another row.
+        """The cursor came to another row."""
 
-        Attributes:
-            source: The row, as its rows name it.
-        """
-
-        def __init__(self, table: VirtualTable, source: int) -> None:
-            super().__init__()
-            self.table = table
-            self.source = source
+        table: VirtualTable
+        source: int  # the row, as its rows name it
 
         @property
         def control(self) -> VirtualTable:
@@ -124,30 +120,22 @@ class VirtualTable(ScrollView, can_focus=True):
     class Selected(Highlighted):
         """A row was opened with enter or a click on the row under the cursor."""
 
+    @dataclass(eq=False)
     class Sorted(Message):
         """The order changed."""
 
-        def __init__(self, table: VirtualTable) -> None:
-            super().__init__()
-            self.table = table
+        table: VirtualTable
 
+    @dataclass(eq=False)
     class Ordered(Message):
-        """The order of a column was computed.
+        """The order of a column was computed."""
 
-        Attributes:
-            rows: Of which rows.
-            column: Index of the column.
-            descending: Whether the largest were wanted first.
-        """
+        rows: Rows
+        column: int  # its index
+        descending: bool  # the largest were wanted first
 
-        def __init__(self, rows: Rows, column: int, descending: bool) -> None:
-            super().__init__()
-            self.rows = rows
-            self.column = column
-            self.descending = descending
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
         self.rows: Rows = ListRows((), ())
         self.empty = ""
         self.cursor = 0
@@ -163,13 +151,12 @@ class VirtualTable(ScrollView, can_focus=True):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def load(self, rows: Rows, *, empty: str = "", source: int | None = None, in_order: bool = False) -> None:
+    def load(self, rows: Rows, *, empty: str = "", in_order: bool = False) -> None:
         """Show other rows."""
         self.rows, self.empty, self._in_order = rows, empty, in_order
         self.sorted_by, self.descending, self.sorting = None, False, None
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
-        position = rows.position(source) if source is not None else 0
-        self.cursor = position or 0
+        self.cursor = 0
         self._measure()
         self._changed()
 
