@@ -651,20 +651,28 @@ def written(page: str, heading: str, outcomes: Sequence[Outcome], on_gpu: bool =
         return page
     block = found[0] if "| `" in found[0] else ""
     old = re.search(rf"^{re.escape(heading)}\n\n((?:\|.*\n)+)", block, re.MULTILINE)
-    rows = dict(re.findall(r"^(\| `(?:[^`]+)` \|)(.*)$", old[1] if old else "", re.MULTILINE))
-    for one in outcomes:
-        name, _, rest = row(one, on_gpu)[2:].partition(" |")
-        rows[f"| {name} |"] = rest
-    order = {f"| `{case.name}` |": index for index, case in enumerate(CASES)}
     titles = list(_cells(outcomes[0], on_gpu))
+    rows = _rows(old[1], titles) if old else {}
+    rows |= {f"`{one.case.name}`": row(one, on_gpu) for one in outcomes}
+    order = {f"`{case.name}`": index for index, case in enumerate(CASES)}
     lines = [heading, "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-    lines += [name + rows[name] for name in sorted(rows, key=lambda name: order.get(name, len(order)))]
+    lines += [rows[name] for name in sorted(rows, key=lambda name: order.get(name, len(order)))]
     table = "\n".join(lines) + "\n"
     if old:
         block = block[: old.start()] + table + block[old.end() :]
     else:
         block += ("\n" if block else "") + table
     return page[: found.start()] + block + page[found.end() :]
+
+
+def _rows(table: str, titles: Sequence[str]) -> dict[str, str]:
+    """Return a table's rows by script, with the columns that these titles name; a row without one has a dash there."""
+    had, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
+    cells = [dict(zip(had, row, strict=False)) for row in rows]
+    return {
+        row[had[0]]: f"| {' | '.join([row[had[0]], *(row.get(title, '–') for title in titles[1:])])} |"
+        for row in cells
+    }
 
 
 def _heading(python: str, on_gpu: bool) -> str:

@@ -109,6 +109,15 @@ def test_rows_of_earlier_calls_stay() -> None:
     assert other.endswith("<!-- /survey: gpu -->\nafter\n")
 
 
+def test_rows_from_before_a_column_stay_below_their_titles() -> None:
+    page = survey.written(PAGE.replace("| a |", "| capture |"), "Python 3.11:", [outcome("nanogpt")])
+    titles, _, *rows = [line.split(" | ") for line in page.splitlines() if line.startswith("|")][:4]
+    assert len(rows) == 2
+    [earlier] = [row for row in rows if "`ddp`" in row[0]]
+    assert dict(zip(titles, earlier, strict=True))["capture"] == "1"
+    assert earlier[titles.index("idiom")] == "–"
+
+
 def test_rows_below_another_heading_stay() -> None:
     page = survey.written(PAGE, "Python 3.12:", [outcome("ddp")])
     assert PAGE[: PAGE.index("<!-- /survey -->")] in page
