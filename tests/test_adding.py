@@ -11,16 +11,20 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from analyses.made import Made
 
 import tuiprof
 from tuiprof import advice, formats, plugins, telemetry
+from tuiprof.cli.machine import examine
 from tuiprof.model import Report
 from tuiprof.resources import shipped
+from tuiprof.telemetry import figures
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 BLOCKS = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', PAGE.read_text(), flags=re.S))
 NAMES = {"analyses": "ANALYSIS", "advice": "RULE", "formats": "FORMAT", "telemetry": "BACKEND"}
-CACHES = (tuiprof.analyses.available, advice.available, formats.available)
+TESTS = re.findall(r"```python\n(def test_.*?)```", PAGE.read_text(), flags=re.S)
+CACHES = (tuiprof.analyses.available, advice.available, formats.available, figures.declared)
 
 
 def load(folder: Path, path: str) -> ModuleType:
@@ -76,4 +80,26 @@ def test_each_is_found_and_answers(tmp_path: Path) -> None:
     assert read.events["dur"].to_list() == [100, 50, 30]
     source = telemetry.backends()["load"].open(None)
     assert not isinstance(source, telemetry.Absent)
-    assert source.sample()[0].values["load_1min"] >= 0
+    assert source.sample()[0].values["load_5m"] >= 0
+    assert figures.figure("load_5m").label == "5 min"
+    assert figures.figure("load_15m").help == "", "declared by no backend"
+
+
+@pytest.mark.usefixtures("added")
+def test_its_test_passes() -> None:
+    (test,) = TESTS
+    made = {"Made": Made, "Report": Report, "run": tuiprof.analyses.run}
+    exec(test, made)
+    made["test_half_of_the_kernels_are_short"]()
+
+
+@pytest.mark.usefixtures("added")
+def test_the_doctor_lists_each() -> None:
+    parts = examine().table("parts").rows
+    listed = set(zip(parts["part"], parts["name"], strict=True))
+    assert listed >= {
+        ("analysis", "small_kernels"),
+        ("rule", "fill-kernels"),
+        ("format", "lines"),
+        ("telemetry", "load"),
+    }

@@ -33,6 +33,8 @@ def test_this_machine(here: doctor.Report) -> None:
     parts = here.table("parts").rows
     assert {"kineto", "xplane"} <= set(parts.filter(parts["part"] == "format")["name"])
     assert parts.filter(parts["part"] == "analysis").height > 3
+    assert {"nan-check"} <= set(parts.filter(parts["part"] == "rule")["name"])
+    assert {"text", "json"} <= set(parts.filter(parts["part"] == "output format")["name"])
 
 
 def test_scenarios_add_up(here: doctor.Report) -> None:

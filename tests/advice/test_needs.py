@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
@@ -14,9 +14,12 @@ from analyses.test_ranks import rank_trace, together
 
 from tuiprof import advice, analyses, plugins
 from tuiprof.advice import AdviceRule, Evidence, Finding, advise
+from tuiprof.advice.question import changes
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.sync_events import WAIT_LOCATIONS
+from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, RowsOf, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.whatif import Edit
 
 Find = Callable[[Trace, Evidence], Iterable[Finding]]
 RULES = SimpleNamespace()  # what the entry points of this module point at
@@ -207,3 +210,26 @@ def test_a_rule_whose_analysis_failed_is_unavailable(
         "The rule theirs is unavailable: it needs the analysis 'energy': it failed: ZeroDivisionError"
         in notes
     )
+
+
+def test_a_change_without_a_finding_is_refused_with_the_reason(added: Callable[..., None]) -> None:
+    def raises(_trace: Trace, _evidence: Evidence) -> Iterator[Finding]:
+        raise ValueError("broken")
+
+    def finds_little(_trace: Trace, _evidence: Evidence) -> Iterator[Finding]:
+        yield replace(finding("a trifle"), edit=Edit())
+
+    def finds_nothing(_trace: Trace, _evidence: Evidence) -> Iterator[Finding]:
+        yield from ()
+
+    for find, reason in (
+        (raises, "the rule 'theirs' is unavailable: it failed: ValueError: broken"),
+        (finds_little, "what 'theirs' finds in this trace saves less than 0.2 % of the step"),
+        (finds_nothing, "no finding of 'theirs' in this trace"),
+    ):
+        added(find)
+        advice.available.cache_clear()
+        with pytest.raises(UsageProblem) as refused:
+            changes(waiting().trace(), without=("theirs",))
+        assert reason in refused.value.message
+        assert "size-from-device" in refused.value.remedy

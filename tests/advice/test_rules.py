@@ -677,6 +677,33 @@ def test_a_metric_that_is_computed_in_every_step() -> None:
     assert "compute() every N steps" in found(made.trace(), "metric-compute")["instead"]
 
 
+def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
+    def metric(operators: int) -> dict[str, Any]:
+        made = Made()
+        for number in range(4):
+            at, n = number * 1000, number * 100
+            made.step(number, at, at + 1000)
+            made.add("python_function", "torchmetrics/metric.py(600): compute", at + 5, at + 900)
+            for part in range(2):
+                begin = at + 10 + part * 700
+                made.op("aten::_local_scalar_dense", begin, begin + 30)
+                made.call("cudaMemcpyAsync", begin + 5, begin + 15, correlation=n + part * 3 + 1)
+                copied = begin + 12, begin + 14, n + part * 3 + 1
+                made.kernel("Memcpy DtoH (Device -> Pageable)", *copied, category="memcpy", bytes=4)
+                made.call("cudaStreamSynchronize", begin + 18, begin + 25, correlation=n + part * 3 + 2)
+            for one in range(operators):
+                begin = at + 50 + one * 60
+                made.op("aten::cumsum", begin, begin + 55)
+                launched = (begin + 5, begin + 50), (begin + 52, begin + 54)
+                made.launch("scan", *launched, n + 10 + one)
+            made.launch("add", (at + 920, at + 925), (at + 930, at + 990), n + 90)
+        return found(made.trace(), "metric-compute")
+
+    alone, computing = metric(0), metric(10)
+    assert computing["wins_ns"] > alone["wins_ns"] + 200_000
+    assert computing["wins_low_ns"] < alone["wins_ns"] + 20_000, "updating the metric may be all of it"
+
+
 def test_many_reads_are_one_where_they_are_a_loop() -> None:
     """A norm of each gradient, read one by one: at best they are all read at once."""
     made = Made()

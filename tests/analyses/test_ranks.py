@@ -13,7 +13,7 @@ from analyses.made import Made
 
 from tests import real_traces
 from tuiprof.analyses import run
-from tuiprof.analyses.ranks import MOST_RANKS
+from tuiprof.analyses.shared.collectives import MOST_RANKS
 from tuiprof.formats import open_set
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.traceset import RankFile, TraceSet

@@ -127,6 +127,23 @@ def test_arguments_that_are_something_else_are_left_alone() -> None:
     assert (found.correlation, found.group) == (None, "7")
 
 
+@pytest.mark.parametrize(
+    ("args", "size"),
+    [
+        ({"In msg nelems": 100, "Out msg nelems": 800, "dtype": "BFloat16"}, 1600),  # an all-gather
+        ({"In msg nelems": 100, "Out msg nelems": 100, "dtype": "Float"}, 400),
+        ({"In msg nelems": 100, "Out msg nelems": 100, "dtype": "Unheard"}, None),
+        ({"In msg nelems": "many", "dtype": "Float"}, None),
+        ({"In msg nelems": 1 << 62, "dtype": "Double"}, None),
+        ({}, None),
+    ],
+)
+def test_the_size_of_a_message_is_that_of_its_larger_side(args: dict[str, Any], size: int | None) -> None:
+    text = json.dumps({"args": {"correlation": 1, **said("1", "[0, 1]"), **args}}).encode()
+    (found,) = find_communications(text, len(text))
+    assert found.bytes == size
+
+
 def test_a_real_trace_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "WORTH_KEEPING", 1000)

@@ -116,6 +116,7 @@ def _(bad: bool) -> Step:
     "ranks-buckets",
     "bucket_cap_mb=0.5, so that nearly each weight is averaged by a call of its own",
     "the default of 25 MB",
+    "small-buckets",  # a rule that was written afterwards
     "exposed-collectives",
     may_precede=("launch-bound", "uncompiled-step"),
 )

@@ -1,6 +1,7 @@
-"""Compares predicted savings with measured ones: ``python -m tests.predictions.score FOLDER [--markdown]``.
+"""Compares predicted savings with measured ones: ``python -m tests.predictions.score FOLDER [--markdown] [--alone]``.
 
-The folder has ``truth.json`` and one session per case, written by :mod:`tests.predictions.record`.
+The folder has ``truth.json`` and one session per case, written by :mod:`tests.predictions.record`. Of data-parallel
+training, the traces of the other ranks are used as in a session, or left out with ``--alone``.
 
 =======  ======================================================================================================
 first    the planted cost is the first advice (ignoring advice that may rightly precede it)
@@ -24,6 +25,7 @@ from typing import Any
 from tuiprof.advice import priorities
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.formats import open_trace
+from tuiprof.model.traceset import RankFile, TraceSet
 
 #: What the probe records, of PyTorch and of JAX.
 _TRACES = (".pt.trace.json.gz", ".xplane.pb")
@@ -49,10 +51,15 @@ class Scored:
     before: str
 
 
-def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
-    """Score one case."""
+def score(folder: Path, name: str, truth: dict[str, Any], *, alone: bool = False) -> Scored:
+    """Score one case, without the traces of other ranks if ``alone``."""
     [path] = [path for path in (folder / name / "traces").rglob("*") if path.name.endswith(_TRACES)]
     trace = open_trace(path)
+    others = [] if alone else sorted((folder / name / "others").glob("rank*"))
+    if others:
+        ranks = {int(file.name.removeprefix("rank").partition(".")[0]): file for file in (path, *others)}
+        files = tuple(RankFile(rank, file, "name") for rank, file in sorted(ranks.items()))
+        trace.siblings = TraceSet("", files, open_trace)
     step, found = replayed(trace), priorities(trace).findings
     if isinstance(step, str):
         print(f"{name}: {step}")
@@ -100,9 +107,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/predictions.md")
+    parser.add_argument("--alone", action="store_true", help="leave out the traces of other ranks")
     chosen = parser.parse_args()
     cases = json.loads((chosen.folder / "truth.json").read_text())["cases"]
-    rows = [score(chosen.folder, name, truth) for name, truth in cases.items()]
+    rows = [score(chosen.folder, name, truth, alone=chosen.alone) for name, truth in cases.items()]
     if chosen.markdown:
         print("| case | step | measured | predicted | range | rank |\n|---|---:|---:|---:|---:|---|")
     for row in rows:

@@ -18,7 +18,7 @@ def session(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Run]:
-    """:func:`probe_runs.run_script` in the test's own folder."""
+    """:func:`run_script` in the test's own folder."""
     return functools.partial(run_script, tmp_path)
 
 

@@ -65,7 +65,6 @@ def test_lines_are_followed(tmp_path: Path) -> None:
         assert lines[-1] == "old 999"
         assert 100 < len(lines) < 130
         assert lines[0].startswith("old ")
-        assert reader.skipped > 5000
         file.write(b"epoch 1: 10%\r")
         assert (reader.poll(), reader.unfinished) == ([], "epoch 1: 10%")
         file.write(b"epoch 1: 20%")

@@ -45,7 +45,6 @@ FACTS = Facts(
     nvcc="",
     cxx="/usr/bin/g++",
     cpu="",
-    cpu_flags=frozenset(),
     cores=4,
     numa_nodes=1,
     libraries=frozenset(),

@@ -93,6 +93,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         assert {sentence for sentence in sentences if sentence not in offered} == set()
         texts = [str(option.prompt).rpartition("  ")[0].strip() for option in options.options]
         assert len(set(texts)) == len(texts), "nothing is offered twice"
+        assert any(text.startswith("tab Kernels — ") for text in texts), "every tab by its title"
         await pilot.press(*"next event")
         await until_shown(pilot, ". in timeline")
         await pilot.press("enter")

@@ -1,4 +1,4 @@
-"""Advice rules, one file each: what was seen, where, what to write instead, and how the step would change.
+"""Advice: runs the rules, one file each, prices what they find by replaying the step, and reports the largest first.
 
 A module here defines ``RULE = AdviceRule(name=..., find=..., needs=...)`` and is discovered automatically. A rule
 reads the reports of the analyses that it needs, and the trace if they are not enough; it does no I/O and reads no
@@ -308,19 +308,19 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
         )
     )
     facts.append(Fact("captured_step_ns", "while captured", step.captured_ns, "ns"))
-    if step.graph.device_busy_ns:
+    if step.graph.own_busy_ns:
         facts.append(
             Fact(
                 "floor_ns",
                 "device work alone",
-                min(step.graph.device_busy_ns, step.step_ns),
+                min(step.graph.own_busy_ns, step.step_ns),
                 "ns",
                 "The busiest device with no gaps: no host-side change can go below this.",
             )
         )
         limits = roofline(trace)
         if not isinstance(limits, str) and limits.ns:
-            least = step.graph.device_busy_ns * limits.least_ns / limits.ns
+            least = step.graph.own_busy_ns * limits.least_ns / limits.ns
             facts.append(
                 Fact(
                     "roofline_ns",

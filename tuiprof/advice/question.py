@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tuiprof.advice import Evidence, priorities
+from tuiprof.advice import LEAST_SHARE, Evidence, priorities
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import host_faster, replayed
@@ -114,7 +114,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     facts = (
         Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
         Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
-        Fact("floor_ns", "device work alone", step.graph.device_busy_ns, "ns"),
+        Fact("floor_ns", "device work alone", step.graph.own_busy_ns, "ns"),
         Fact("basis", "without the profiler by", _BASIS[step.basis], "text"),
         Fact("replay_error", "unchanged replay, off by", step.error, "share"),
     )
@@ -142,11 +142,7 @@ def _without(trace: Trace, text: str) -> list[Change]:
         item for item in priorities(trace).findings if item.rule == rule and item.finding.edit is not None
     ]
     if not found:
-        known = sorted({item.rule for item in priorities(trace).findings})
-        raise UsageProblem(
-            f"no finding of {rule!r} in this trace",
-            f"there are {', '.join(known)}" if known else "there are none",
-        )
+        raise _no_finding(trace, rule)
     if number:
         if not number.isdigit() or not 1 <= int(number) <= len(found):
             raise UsageProblem(
@@ -157,6 +153,21 @@ def _without(trace: Trace, text: str) -> list[Change]:
         Change(f"without {text}", item.finding.edit or Edit(), item.finding.least, item.finding.most)
         for item in found
     ]
+
+
+def _no_finding(trace: Trace, rule: str) -> UsageProblem:
+    """Return why a rule has no finding: it is unavailable, what it finds is too small, or it finds nothing."""
+    advice = priorities(trace)
+    known = sorted({item.rule for item in advice.findings})
+    others = f"there are {', '.join(known)}" if known else "there are none"
+    # One that cannot be loaded is known by the name of its module.
+    why = advice.missing.get(rule) or advice.missing.get(rule.replace("-", "_"))
+    if why is not None:
+        return UsageProblem(f"the rule {rule!r} is unavailable: {why}", others)
+    if any(item.rule == rule for item in advice.small):
+        least = format_share(LEAST_SHARE)
+        return UsageProblem(f"what {rule!r} finds in this trace saves less than {least} of the step", others)
+    return UsageProblem(f"no finding of {rule!r} in this trace", others)
 
 
 def _scaled(trace: Trace, text: str) -> Change:

@@ -126,7 +126,8 @@ class _Figures:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
         # A busy device does not wait for launches, even if its streams could run in parallel.
-        idle = 1 - self.step.graph.device_busy_ns / max(self.step.step_ns, 1.0)
+        # A device that is busy with its own work does not wait for launches, even if its streams could run in parallel.
+        idle = 1 - self.step.graph.own_busy_ns / max(self.step.step_ns, 1.0)
         return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
 
     @property

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses.shared.collectives import GroupWaiting, RankSteps, Waiting, of_rank, waiting
+from tuiprof.analyses.shared.collectives import (
+    MOST_SCATTER_NS,
+    GroupWaiting,
+    RankSteps,
+    Waiting,
+    of_rank,
+    ranks_of,
+    waiting,
+)
 from tuiprof.analyses.shared.scope import plural
-from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.traceset import TraceSet
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "ranks", "Ranks"
@@ -24,11 +30,6 @@ NAME, TITLE = "ranks", "Ranks"
 #: Share of the step that the others wait for a rank: from the first on it is a straggler, from the second a bad one.
 STRAGGLER_SHARE: Final = 0.02
 BAD_SHARE: Final = 0.10
-#: Maximum number of ranks to read, evenly spread, and maximum total size of their files, which are read in full.
-MOST_RANKS: Final = 64
-MOST_BYTES: Final = 2 << 30
-#: Maximum spread of the ends of one collective.
-MOST_SCATTER_NS: Final = 1_000_000
 
 _RULES = (
     Rule(
@@ -65,7 +66,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     together = trace.siblings
     if together is None or len(together) < 2:
         return _alone(trace)
-    read, problems = _read(trace, together, window)
+    read, problems = _read(trace, window)
     if len(read) < 2:
         return Unavailable(
             NAME, f"the other ranks cannot be read: {problems[0]}" if problems else "no other rank"
@@ -136,49 +137,30 @@ def _alone(trace: Trace) -> Unavailable:
     )
 
 
-def _read(trace: Trace, together: TraceSet, window: Window) -> tuple[list[RankSteps], list[str]]:
-    """Read the ranks one after the other; only their steps and collectives are kept."""
-    own = next((file.rank for file in together.files if file.path == trace.info.path), trace.info.rank)
-    chosen = _chosen(together)
-    low, high = window.start_ns, window.end_ns
-    wanted = None if low is None and high is None else of_rank(trace, 0, window).numbers
-    read: list[RankSteps] = []
-    problems: list[str] = []
-    for rank in chosen:
-        try:
-            steps = of_rank(trace if rank == own else together.open(rank), rank)
-        except TraceError as problem:
-            problems.append(f"rank {rank}: {problem.message}")
-            continue
-        read.append(steps if wanted is None else _only(steps, wanted))
-    return read, problems
-
-
-def _chosen(together: TraceSet) -> list[int]:
-    """Return the ranks to read: all of them, or as many as the limits allow, evenly spread."""
-    files = together.files
-    mean = max(sum(file.size_bytes for file in files) / len(files), 1)
-    most = max(2, min(MOST_RANKS, len(files), int(MOST_BYTES / mean)))
-    return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
+def _read(trace: Trace, window: Window) -> tuple[list[RankSteps], list[str]]:
+    """Return the steps of a window of each rank, and why ranks cannot be read."""
+    read, problems = ranks_of(trace)
+    if window.start_ns is None and window.end_ns is None:
+        return read, problems
+    wanted = of_rank(trace, 0, window).numbers
+    return [_only(rank, wanted) for rank in read], problems
 
 
 def _only(rank: RankSteps, numbers: Ints) -> RankSteps:
     """Return a rank with only these steps."""
     keep = np.flatnonzero(np.isin(rank.numbers, numbers))
     inside = np.flatnonzero(np.isin(rank.step, keep))
-    return RankSteps(
-        rank.rank,
-        rank.numbers[keep],
-        rank.period[keep],
-        rank.collective[keep],
-        np.searchsorted(keep, rank.step[inside]),
-        tuple(rank.name[i] for i in inside.tolist()),
-        rank.groups,
-        rank.group[inside],
-        rank.starts[inside],
-        rank.ends[inside],
-        rank.origin_unix_ns,
-        rank.on_device,
+    return replace(
+        rank,
+        numbers=rank.numbers[keep],
+        period=rank.period[keep],
+        collective=rank.collective[keep],
+        step=np.searchsorted(keep, rank.step[inside]),
+        row=rank.row[inside],
+        name=tuple(rank.name[i] for i in inside.tolist()),
+        group=rank.group[inside],
+        starts=rank.starts[inside],
+        ends=rank.ends[inside],
     )
 
 

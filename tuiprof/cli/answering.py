@@ -80,7 +80,7 @@ def why(
 def trace_answer(
     target: str, rank: int | None, run: str | None, step: int | None, convert: bool | None = None
 ) -> Answer:
-    """Return the page of a trace, or of one step of it; ``convert`` as in :func:`converted`."""
+    """Return the page of a trace, or of one step of it; ``convert`` as in :func:`~tuiprof.cli.targets.converted`."""
     from tuiprof.advice.answer import answer
 
     trace, title = _named_trace(target, rank, run, convert)

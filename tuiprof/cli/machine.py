@@ -1,4 +1,4 @@
-"""What is here and what is missing: devices, the scripts' Python, scenarios, the terminal, where things are kept."""
+"""What ``tuiprof doctor`` reports: devices, the scripts' Python, scenarios, the terminal, folders, every part."""
 
 from __future__ import annotations
 
@@ -300,11 +300,16 @@ def _terminal(environment: Mapping[str, str], tty: bool) -> Table:
 
 
 def _parts() -> Table:
-    from tuiprof import analyses, formats
+    from tuiprof import advice, analyses, formats, report
 
     rows = [{"part": "format", "name": f.name, "title": f.title} for f in formats.available().values()]
     rows += [{"part": "analysis", "name": a.name, "title": a.title} for a in analyses.available().values()]
+    rows += [
+        {"part": "rule", "name": name, "title": (rule.find.__doc__ or "").partition("\n")[0]}
+        for name, rule in advice.available().items()
+    ]
     rows += [{"part": "telemetry", "name": name, "title": ""} for name in backends()]
+    rows += [{"part": "output format", "name": name, "title": ""} for name in report.formats()]
     for room in plugins.ROOMS:
         failed = plugins.discover(room).failed
         rows = [
@@ -315,7 +320,9 @@ def _parts() -> Table:
             for name, why in failed.items()
         ]
     columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
-    return _table("parts", "Formats, analyses and telemetry backends", columns, rows)
+    return _table(
+        "parts", "Formats, analyses, advice rules, telemetry backends and output formats", columns, rows
+    )
 
 
 def _storage(root: Path) -> tuple[list[Fact], list[str]]:

@@ -62,7 +62,6 @@ class Figure:
 class Side:
     """One of two things to compare."""
 
-    target: str  # what the user named
     name: str  # what to call it in a heading
     trace: Trace | None = None  # its trace; None = there is none that can be read
     why_no_trace: str = ""  # why there is none; empty = there is one
@@ -108,10 +107,10 @@ def open_side(
     if os.path.exists(path) and not (path / "session.json").exists():
         file = open_set(path).file(rank)
         trace = opener(file.path)
-        return Side(text, file.path.name, trace, setup=trace_setup(trace))
+        return Side(file.path.name, trace, setup=trace_setup(trace))
     name, colon, variant = text.rpartition(":")
     if colon and name and not os.path.exists(path):
-        found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
+        found = _rung(root, name, variant, opener) or _newest(root, name, variant, opener, rank)
         if found is not None:
             return found
     try:
@@ -122,7 +121,7 @@ def open_side(
                 f"there is no file or session {text!r}", "`tuiprof list` shows recorded sessions"
             ) from None
         raise
-    return _of_session(text, session, opener, rank)
+    return _of_session(session, opener, rank)
 
 
 def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str] | Trace) -> Report:
@@ -148,7 +147,7 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
         if not isinstance(one, Trace):
             return open_side(os.fspath(one))
         path = one.info.path
-        return Side(name, path.name if path is not None else name, one)
+        return Side(path.name if path is not None else name, one)
 
     return compare_sides(side(before, "before"), side(after, "after"))
 
@@ -264,7 +263,7 @@ def _trials(before: Side, after: Side) -> StepChange | None:
     )
 
 
-def _rung(root: Path, text: str, name: str, variant: str, opener: Opener) -> Side | None:
+def _rung(root: Path, name: str, variant: str, opener: Opener) -> Side | None:
     """Return a rung of a measured ladder; None where no such ladder was measured."""
     try:
         ladder = find_ladder(root, name)
@@ -281,7 +280,6 @@ def _rung(root: Path, text: str, name: str, variant: str, opener: Opener) -> Sid
     trace, why = _trace_of(base, opener) if base is not None else (None, "no trace was captured")
     shown = base or (sessions[0] if sessions else None)
     return Side(
-        text,
         f"{ladder.meta.ladder}:{variant}",
         trace,
         why,
@@ -326,7 +324,7 @@ def _rung_figures(trials: list[Figures]) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def _newest(root: Path, text: str, name: str, variant: str, opener: Opener, rank: int | None) -> Side | None:
+def _newest(root: Path, name: str, variant: str, opener: Opener, rank: int | None) -> Side | None:
     """Return the newest session of a scenario's variant; None where there is none."""
     for path in session_dirs(root):
         try:
@@ -335,11 +333,11 @@ def _newest(root: Path, text: str, name: str, variant: str, opener: Opener, rank
             continue
         scenario = session.meta.scenario
         if scenario is not None and (scenario.name, scenario.variant) == (name, variant):
-            return _of_session(text, session, opener, rank)
+            return _of_session(session, opener, rank)
     return None
 
 
-def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -> Side:
+def _of_session(session: Session, opener: Opener, rank: int | None) -> Side:
     trace, why = _trace_of(session, opener, rank)
     fold = read_fold(session)
     lead = fold.lead if rank is None else next((one for one in fold.ranks if one.rank == rank), None)
@@ -356,7 +354,6 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
         for phase, ns in lead.steps.phase_means().items():
             figures.append(Figure(f"phase_{phase}_ns", f"{phase}, mean a step", "ns", ns))
     return Side(
-        text,
         session.title,
         trace,
         why,

@@ -1,4 +1,4 @@
-"""The collectives in which ranks meet, a matrix per process group: which rank was last, and how long others waited.
+"""The collectives in which ranks meet: which rank was last, how long others waited, and the steps of the job replayed.
 
 A collective ends on all ranks at about the same time. The rank that spends the least time in it arrived last; the
 additional time of the others is waiting. This needs no common clock.

@@ -439,7 +439,7 @@ def _own_share(trace: Trace) -> float | None:
     step, rows = replayed(trace), rows_of(trace)
     if isinstance(step, str) or not step.step_ns or not len(rows):
         return None
-    no_waits = Edit(work=rows, keep=np.full(len(rows), _AT_ONCE))
+    no_waits = Edit(waits=rows, work=rows, keep=np.full(len(rows), _AT_ONCE))
     return 1 - step.likely_ns(no_waits) / step.step_ns
 
 

@@ -1,4 +1,4 @@
-"""A measured ladder as a report: the variants with their verdicts, what changed in each, and what was not measured.
+"""A measured ladder as a report: the variants with their verdicts, and what changed in each; and the list of ladders.
 
 It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what their traces show
 (:mod:`tuiprof.ladder.why`).

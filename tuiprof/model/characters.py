@@ -1,4 +1,4 @@
-"""The characters that text of others may hold and that no output passes on as they are."""
+"""The characters of other people's text that no output passes on; such text as UTF-8, and as a word of a shell."""
 
 from __future__ import annotations
 

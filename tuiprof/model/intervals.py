@@ -164,17 +164,12 @@ _BLOCK: Final = 1 << 15
 
 @dataclass(frozen=True)
 class Nesting:
-    """The tree of each track.
+    """The tree of each track."""
 
-    Attributes:
-        parent: Row of the innermost event that encloses this one on its track; -1 at the top. Shape ``(n,)``.
-        before: The row before each event on its track; -1 for the first. Shape ``(n,)``.
-        ends: End of each event, ns. Shape ``(n,)``.
-    """
-
+    #: Row of the innermost event that encloses this one on its track; -1 at the top. Shape ``(n,)``.
     parent: Ints
-    before: Ints
-    ends: Ints
+    before: Ints  # the row before each event on its track; -1 for the first. Shape ``(n,)``.
+    ends: Ints  # end of each event, ns. Shape ``(n,)``.
 
     @cached_property
     def depth(self) -> Ints:

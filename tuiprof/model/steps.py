@@ -29,22 +29,16 @@ _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of a trace.
+    """Steps of a trace."""
 
-    Attributes:
-        numbers: Step numbers in order of start, shape ``(k,)``; empty when the trace has no steps.
-        starts: Start of each on the host, ns.
-        ends: End of each on the host, ns.
-        step_of: For every event the index into ``numbers`` of its step; -1 = none. The step of a device event
-            is the step of the host call that launched it, not the marker it happens to fall under; so is that of an
-            operator that the CPU runs behind the call that handed it over.
-        read_from: The trace marks no steps, and this is what they were read from; empty = it marks them.
-    """
-
-    numbers: Ints
-    starts: Ints
-    ends: Ints
+    numbers: Ints  # step numbers in order of start, shape ``(k,)``; empty when the trace has no steps
+    starts: Ints  # start of each on the host, ns
+    ends: Ints  # end of each on the host, ns
+    #: For every event the index into ``numbers`` of its step; -1 = none. The step of a device event is the step of the
+    #: host call that launched it, not the marker it happens to fall under; so is that of an operator that the CPU runs
+    #: behind the call that handed it over.
     step_of: Ints
+    #: The trace marks no steps, and this is what they were read from; empty = it marks them.
     read_from: str = ""
 
     def __len__(self) -> int:

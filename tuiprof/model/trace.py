@@ -160,19 +160,14 @@ class Links:
 
     A *launch* is any runtime or driver call whose correlation meets device work; no list of names. One CUDA
     graph launch meets many kernels.
-
-    Attributes:
-        launch_of: For every event, the row of the host call that launched it; -1 for host events and for
-            device work whose launch is not in the trace. Shape ``(len(trace),)``.
-        launches: Rows of the host calls that launched anything, in order of start.
-        work_count: Number of device events each of ``launches`` launched, same shape.
-        unmatched_work: Number of device work events without a launch in the trace.
     """
 
+    #: For every event, the row of the host call that launched it; -1 for host events and for device work whose launch
+    #: is not in the trace. Shape ``(len(trace),)``.
     launch_of: Ints
-    launches: Ints
-    work_count: Ints
-    unmatched_work: int
+    launches: Ints  # rows of the host calls that launched anything, in order of start
+    work_count: Ints  # number of device events each of ``launches`` launched, same shape
+    unmatched_work: int  # number of device work events without a launch in the trace
 
 
 def link(trace: Trace) -> Links:
@@ -289,7 +284,8 @@ class Trace:
             format-specific columns such as ``bytes``, ``address``, ``total_allocated`` for memory events.
         counters: Counter samples: ``ts``, ``name``, ``series``, ``value``, ``track``.
         communications: Process groups of collectives as the framework wrote them: ``correlation`` (null on an
-            operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``.
+            operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``, ``bytes`` (of the message;
+            null = not recorded).
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.

@@ -296,7 +296,7 @@ class Log:
         """Return the lines of the steps that are complete.
 
         The newest is kept back once where a phase of the script is open: its optimizer may have stepped inside,
-        and then the step ends with the phase (see :meth:`.assembly.Assembly`).
+        and then the step ends with the phase (see :class:`.assembly.Assembly`).
         """
         assembly = self._steps.assembly
         n = assembly.ended - 1

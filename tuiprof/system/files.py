@@ -1,4 +1,4 @@
-"""Writing files that are either whole or not there, and reading the end of files that may be huge."""
+"""Files: written whole or not at all; read only if they are regular, and no further than a limit."""
 
 from __future__ import annotations
 

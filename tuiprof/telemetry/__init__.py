@@ -1,6 +1,6 @@
 """What the machine does while the script runs: one file per backend, one sample type for all.
 
-A module here defines ``BACKEND = Backend(name=..., open=...)`` and is found by itself.
+A module here defines ``BACKEND = Backend(name=..., open=...)`` and is discovered automatically.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tuiprof.errors import REPORT_IT, describe
 from tuiprof.model.devices import Device as Device
 from tuiprof.model.devices import Sample as Sample
 from tuiprof.plugins import discover
+from tuiprof.telemetry.figures import Figure as Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Backend:
     #: Opens it for a process tree (root pid, or None for the machine alone).
     open: Callable[[int | None], Source | Absent]
     order: int = 100  # position among the panels; lower comes first
+    #: How its figures are shown that :mod:`tuiprof.telemetry.figures` does not have.
+    figures: tuple[Figure, ...] = ()
 
 
 def backends() -> dict[str, Backend]:

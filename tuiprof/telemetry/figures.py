@@ -1,16 +1,19 @@
-"""All figures of a sample, for all backends: key, label, unit and definition.
+"""The figures of a sample, for all backends: key, label, unit and definition.
 
 Keys carry their unit. A share is 0 to 1, rates are per second, clocks are Hz, and a key with a number in it
 (``core3_util``) is listed once with ``#`` for the number. Screens ask :func:`figure` and draw what they get;
-a key that is not listed here (from a third party's backend) is shown as it is named.
+a key that is neither listed here nor declared by a backend is shown as it is named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
+
+from tuiprof.plugins import discover
 
 if TYPE_CHECKING:
     from tuiprof.model.report import Kind
@@ -170,20 +173,23 @@ def figure(key: str) -> Figure:
     Returns:
         Its description with the number filled in; for an unknown key one made from the key itself.
     """
-    if key in FIGURES:
-        return FIGURES[key]
+    return _among(FIGURES, key) or _among(declared(), key) or Figure(key, key.replace("_", " "), "number", "")
+
+
+def _among(figures: Mapping[str, Figure], key: str) -> Figure | None:
+    if key in figures:
+        return figures[key]
     number = _NUMBER.search(key)
-    if number and (family := FIGURES.get(key[: number.start()] + "#" + key[number.end() :])):
-        return Figure(
-            key,
-            family.label.replace("#", number[0]),
-            family.kind,
-            family.help,
-            family.unit,
-            family.scale,
-            family.full,
-        )
-    return Figure(key, key.replace("_", " "), "number", "")
+    if number and (family := figures.get(key[: number.start()] + "#" + key[number.end() :])):
+        return replace(family, key=key, label=family.label.replace("#", number[0]))
+    return None
+
+
+@cache
+def declared() -> dict[str, Figure]:
+    """Return the figures that backends declare, by key."""
+    backends = discover("telemetry").items.values()
+    return {figure.key: figure for backend in backends for figure in backend.figures}
 
 
 def show(key: str, value: float | None) -> str:

@@ -39,7 +39,7 @@ class Edit:
     """A change to a captured step, in terms of its trace.
 
     Attributes:
-        waits: Rows of calls that no longer wait.
+        waits: Rows of calls that no longer wait, and of collectives that no longer wait for other ranks.
         host: Host time that shrinks.
         work: Rows of device work that shrinks.
         keep: Share of the time of each of ``work`` that remains; at 0 it is not launched.

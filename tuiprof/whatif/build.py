@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -66,10 +67,11 @@ class _Nodes:
     before_ns: array[float] = field(default_factory=lambda: array("d"))
     other_ns: array[float] = field(default_factory=lambda: array("d"))
     work_ns: array[float] = field(default_factory=lambda: array("d"))
+    peers_ns: array[float] = field(default_factory=lambda: array("d"))
 
     def host(self, kind: int, thread: int, row: int, before: int, start: int, end: int) -> int:
         """Append a node of the host, reached after host time from ``start`` to ``end``; return its index."""
-        return self._add(kind, row, end, before, -1, thread, start, end, -1, 0.0, 0.0, 0.0)
+        return self._add(kind, row, end, before, -1, thread, start, end, -1, 0.0, 0.0, 0.0, 0.0)
 
     def device(
         self,
@@ -81,10 +83,12 @@ class _Nodes:
         other: int = -1,
         other_ns: float = 0.0,
         work_ns: float = 0.0,
+        peers_ns: float = 0.0,
         stream: int = 0,
     ) -> int:
         """Append a node of a device, or a join; return its index."""
-        return self._add(kind, row, key, before, other, -1 - stream, 0, 0, -1, before_ns, other_ns, work_ns)
+        delays = before_ns, other_ns, work_ns, peers_ns
+        return self._add(kind, row, key, before, other, -1 - stream, 0, 0, -1, *delays)
 
     def _add(self, *values: float) -> int:
         for name, value in zip(_COLUMNS, values, strict=True):
@@ -133,16 +137,33 @@ class _Stream:
         return np.append(self.launched[:1], np.maximum.accumulate(self.ends)[:-1])
 
 
-def build(trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> Graph:
-    """Build the graph of a stretch."""
-    return _Builder(trace, waits, low, high, main, step_count).graph()
+def build(
+    trace: Trace,
+    waits: Waits,
+    low: int,
+    high: int,
+    main: int,
+    step_count: int,
+    peers_ns: Mapping[int, int] | None = None,
+) -> Graph:
+    """Build the graph of a stretch; ``peers_ns`` has the part of a collective, by row, that waits for other ranks."""
+    return _Builder(trace, waits, low, high, main, step_count, peers_ns or {}).graph()
 
 
 class _Builder:
     """The parts of a graph during construction."""
 
-    def __init__(self, trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> None:
-        self.trace, self.waits = trace, waits
+    def __init__(
+        self,
+        trace: Trace,
+        waits: Waits,
+        low: int,
+        high: int,
+        main: int,
+        step_count: int,
+        peers_ns: Mapping[int, int],
+    ) -> None:
+        self.trace, self.waits, self.peers_ns = trace, waits, peers_ns
         self.low, self.high, self.main, self.step_count = low, high, main, step_count
         inside = (waits.starts >= low) & (waits.starts < high)
         held = inside & waits.by_profiler
@@ -341,6 +362,7 @@ class _Builder:
                     )
                     self.released.append((before, cause[0]))
                     gap = 0
+            peers = self.peers_ns.get(row, 0)
             before = nodes.device(
                 WORK,
                 row,
@@ -349,7 +371,8 @@ class _Builder:
                 float(gap),
                 self.node_of_launch[launch],
                 float(lag),
-                float(end - begin),
+                float(end - begin - peers),
+                float(peers),
                 index,
             )
             self.node_of_work[row] = before
@@ -434,16 +457,17 @@ class _Builder:
             low=self.low,
             high=self.high,
             step_count=self.step_count,
-            device_busy_ns=self._busy_ns() / max(self.step_count, 1),
+            device_busy_ns=self._busy_ns({}) / max(self.step_count, 1),
+            own_busy_ns=self._busy_ns(self.peers_ns) / max(self.step_count, 1),
             unexplained_ns=float(self.unexplained_ns),
         )
 
-    def _busy_ns(self) -> int:
+    def _busy_ns(self, without: Mapping[int, int]) -> int:
         rows = np.fromiter(self.node_of_work, dtype=np.int64)
-        devices = self.trace.ints("device", rows)
+        starts = self.trace.starts[rows] + [without.get(row, 0) for row in rows.tolist()]
+        ends, devices = self.trace.ends[rows], self.trace.ints("device", rows)
         times = [
-            total(*union(self.trace.starts[mine], self.trace.ends[mine]))
-            for mine in (rows[devices == d] for d in np.unique(devices))
+            total(*union(starts[mine], ends[mine])) for mine in (devices == d for d in np.unique(devices))
         ]
         return max(times, default=0)
 

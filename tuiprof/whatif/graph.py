@@ -68,6 +68,7 @@ class Graph:
     before_ns: Floats  # delay after ``before``: a gap on a stream, the minimum time of a wait
     other_ns: Floats  # delay after ``other``: launch latency, the return from a wait
     work_ns: Floats  # length of the work of a node, ns; 0 = none
+    peers_ns: Floats  # time for which a collective waits for other ranks before that, ns
     clocks: tuple[HostClock, ...]  # host time of each thread
     tracks: tuple[int, ...]  # track of each thread
     last: Ints  # the last node of the main thread and of each stream, which end a round
@@ -77,6 +78,7 @@ class Graph:
     step_count: int  # steps in it; 0 = the trace marks none
     #: Busy time of the busiest device per step (in total without steps), overlaps counted once.
     device_busy_ns: float
+    own_busy_ns: float  # the same without waits for other ranks
     unexplained_ns: float  # total waiting time of device work without a known predecessor
 
     @cached_property
@@ -91,11 +93,19 @@ class Graph:
         result: list[int] = self.other.tolist()
         return result
 
+    @cached_property
+    def alone(self) -> Edit:
+        """The change in which no collective waits for another rank."""
+        return Edit(waits=self.row[self.peers_ns > 0])
+
     def part_of(self, edit: Edit) -> Edit:
         """Return the part of a change in this stretch: only a small part of a long trace is replayed."""
         host = edit.host
         kept = (host.starts < self.high) & (host.ends > self.low)
-        calls, works = (np.sort(self.row[which]) for which in (self.kind == WAIT, self.kind == WORK))
+        calls, works = (
+            np.sort(self.row[which])
+            for which in ((self.kind == WAIT) | (self.peers_ns > 0), self.kind == WORK)
+        )
         waits, work = _member(edit.waits, calls), _member(edit.work, works)
         columns = (getattr(host, name)[kept] for name in HostTime.__slots__)
         return Edit(edit.waits[waits], HostTime(*columns), edit.work[work], edit.keep[work])

@@ -3,6 +3,10 @@
 Profiler overhead: if the session saw the same step uncaptured, the cost of recording an event is fitted so that the
 replayed step takes as long. A device-bound step says nothing about the host, and without a session there is nothing to
 fit to: then the default costs in :mod:`tuiprof.whatif.graph` are used, with a wide range.
+
+Other ranks: a rank that becomes faster waits longer for the others. So the saving of a change is that of a step without
+waits for other ranks, as if it was made on all of them; if it is made on this rank alone, the waits absorb it. Only a
+change that removes those waits is credited with them.
 """
 
 from __future__ import annotations
@@ -56,6 +60,11 @@ class Replay:
         """Step time without a change, ns."""
         return self.step_ns()
 
+    @cached_property
+    def alone_ns(self) -> float:
+        """Step time without waits for other ranks, ns."""
+        return self.step_ns(self.graph.alone) if len(self.graph.alone.waits) else self.unchanged_ns
+
     def once(self) -> Floats:
         """Replay one round from idle: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
         return self.first_round().reached[self.graph.last]
@@ -105,7 +114,8 @@ class Replay:
         keep = self.kept_work(edit)
         waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
         gone = (keep == 0) & (graph.kind == WORK)
-        work_ns = graph.work_ns * keep
+        arrived = gone | np.isin(graph.row, edit.waits)
+        work_ns = graph.work_ns * keep + np.where(arrived, 0.0, graph.peers_ns)
         # The time of a wait with nothing to wait for is host time.
         before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
         before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
@@ -271,7 +281,20 @@ class Calibrated:
 
         The replay cannot tell which part of the captured step disappears without the profiler.
         """
-        return max(self.replayed_ns - self.step_ns, 0.0)
+        return max(self.likely.alone_ns - self.step_ns, 0.0)
+
+    @property
+    def waiting_ns(self) -> float:
+        """Waiting for other ranks in a step, ns: what it takes longer than without.
+
+        Until this rank is the last one, a change that is not made on the others saves nothing.
+        """
+        return max(min(self.replayed_ns, self.step_ns) - self.likely.alone_ns, 0.0)
+
+    def others_of(self, edit: Edit) -> Edit:
+        """Return the change in which there are no waits for other ranks but those that a change removes."""
+        waits = self.graph.alone.waits
+        return Edit(waits=waits[~np.isin(waits, edit.waits)])
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
         """Return the likely saving of a change per step, ns."""
@@ -306,7 +329,8 @@ class Calibrated:
         below = hypot(likely - (1 - NOISE_OF_WIN) * min(likely, *wins), self.noise_ns)
         above = hypot((1 + NOISE_OF_WIN) * max(likely, *wins) - likely, self.noise_ns)
         # The unplaced time may be what the change removes.
-        low = max(likely - below - self.unplaced_ns, 0.0)
+        slack = self.waiting_ns if len(self.others_of(edit).waits) else 0.0
+        low = max(likely - below - self.unplaced_ns - slack, 0.0)
         return Win(likely, low, max(min(likely + above, limit), likely))
 
     def _limit_ns(self, edits: Sequence[Edit], on: Edit) -> float:
@@ -324,7 +348,7 @@ class Calibrated:
     @property
     def noise_ns(self) -> float:
         """Variation of the step time between two runs of the same script, ns."""
-        idle = max(1 - self.graph.device_busy_ns / max(self.step_ns, 1.0), 0.0)
+        idle = max(1 - self.graph.own_busy_ns / max(self.step_ns, 1.0), 0.0)
         scatter = HOST_NOISE * self.step_ns
         if self.basis == "session" and self.uncaptured is not None:
             scatter = max(scatter, (self.uncaptured.high_ns - self.uncaptured.low_ns) / 2)
@@ -350,8 +374,12 @@ class Calibrated:
 
     def _taken_away(self, replay: Replay, edit: Edit) -> float:
         """Return the reduction of the step time by a change; the rest is never less than the device work."""
-        placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
-        before, after = placed * replay.unchanged_ns, placed * replay.step_ns(edit)
+        placed = self.step_ns / max(self.likely.alone_ns, self.step_ns, 1.0)
+        before, others = placed * replay.alone_ns, self.others_of(edit)
+        if len(others.waits) < len(self.graph.alone.waits):
+            # Outside the capture, a step waits for as long as it takes longer than without.
+            before = min(placed * replay.step_ns(others), max(before, self.step_ns))
+        after = placed * replay.step_ns(edit | others)
         return before - max(after, min(before, replay.least_ns(edit)))
 
 
@@ -363,7 +391,10 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         if not recorded_events:
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
-    fitted = fit(graph, uncaptured.step_ns)
+    # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
+    fitted = fit(graph, uncaptured.step_ns, graph.alone)
+    if not fitted.scale and len(graph.alone.waits):
+        fitted = Fit(0.0, paced=True)  # bound by another rank
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
@@ -465,7 +496,9 @@ def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: E
     where time is lost; a delay that is caught up later is no loss.
     """
     graph, replay = step.graph, step.likely
-    before, after = on or Edit(), edit if on is None else on | edit
+    others = step.others_of(edit if on is None else on | edit)
+    before = others if on is None else others | on
+    after = before | edit
     at, behind = _of_pacing_stream(trace, replay, before, after)
     # The part of each delay that remains until the end of the stretch.
     left = np.minimum.accumulate(behind[::-1])[::-1]

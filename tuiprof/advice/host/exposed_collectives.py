@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Floats, Ints, union
@@ -27,28 +28,29 @@ _JAX = (
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for communication that no computation hides, device by device."""
     collective = trace.named(_COLLECTIVE) | trace.is_category("collective")
+    waits = peer_waits(trace)
     rows: list[Ints] = []
     exposed: list[Floats] = []
     for device in trace.device_indices:
         work = trace.work_of(device)
         mine, others = work[collective[work]], work[~collective[work]]
-        hidden = Coverage(*union(trace.starts[others], trace.ends[others])).between(
-            trace.starts[mine], trace.ends[mine]
-        )
+        # The transfer begins when the last rank has arrived.
+        begins, ends = trace.starts[mine] + waits.of(mine), trace.ends[mine]
+        hidden = Coverage(*union(trace.starts[others], trace.ends[others])).between(begins, ends)
         rows.append(mine)
-        exposed.append(1 - hidden / np.maximum(trace.ends[mine] - trace.starts[mine], 1))
+        exposed.append(1 - hidden / np.maximum(ends - begins, 1))
     every = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
     if not len(every):
         return
     shares = np.concatenate(exposed)
     likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
-    longest = int(every[np.argmax(trace.lengths(every) * shares)])
+    longest = int(every[np.argmax((trace.lengths(every) - waits.of(every)) * shares)])
     yield Finding(
         "communication runs while the device computes nothing",
         evidence.function_of(longest) or short_name(trace.name(longest)),
-        (_JAX if evidence.is_jax else _TORCH) + "; a late rank makes all others wait here",
+        _JAX if evidence.is_jax else _TORCH,
         "medium",
-        "time in collectives that no other work overlaps",
+        "time in collectives that no other work overlaps, without waits for other ranks",
         likely,
         least,
         most,

@@ -1,4 +1,4 @@
-"""The framework calls of a trace in order: outermost operators, the device work of each, and their backward.
+"""The framework calls of a trace in order: outermost operators, their device work, backward and arguments; loops.
 
 PyTorch numbers the autograd nodes that operators create. An operator has the number of the next node, a backward node
 its own; so the nodes of an operator are those from its number up to that of the next operator.

@@ -5,6 +5,9 @@ the least time in it; the additional time of the others is waiting. This needs n
 
 Ranks are compared within their process groups. A rank that waited in one group arrives late at the next without being
 the cause: it counts as late only as far as it waited less, in all its groups, than the other members.
+
+Without the other ranks, the transfer is bounded by message sizes: a message takes no longer than a larger one of the
+same kind, and per byte no longer than a smaller one.
 """
 
 from __future__ import annotations
@@ -21,11 +24,24 @@ import polars as pl
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.scope import Scope, step_times
+from tuiprof.errors import TraceError
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Floats, Ints, member, total, union
+from tuiprof.model.trace import cached_on_trace
+from tuiprof.model.traceset import TraceSet
 
 #: A rank that is late in one of its groups is equally late in its other groups, up to noise.
 SAME_LATENESS: Final = 0.7
+
+#: Maximum number of ranks to read, evenly spread, and maximum total size of their files, which are read in full.
+MOST_RANKS: Final = 64
+MOST_BYTES: Final = 2 << 30
+#: Maximum total size of the ranks' files to read them along with a trace whose ranks nobody asked to compare.
+MOST_BESIDE_BYTES: Final = 64 << 20
+#: Maximum spread of the ends of one collective; beyond it, ranks without known groups may never have met.
+MOST_SCATTER_NS: Final = 1_000_000
+#: Computation on the same device slows a transfer by up to this factor: only a longer collective waits.
+SLOWED: Final = 1.5
 
 #: Ranges in which the host runs a collective (gloo, MPI), or that represent one on a device.
 _HOST: Final = re.compile(r"^(gloo|mpi|ucc):")
@@ -43,6 +59,7 @@ class RankSteps:
     period: Ints  # time of each step, ns
     collective: Ints  # time in collectives in each step, union, ns
     step: Ints  # index of the step of each collective, shape ``(c,)``
+    row: Ints  # row of each in the trace
     name: tuple[str, ...]
     groups: tuple[Group, ...]  # process groups of this rank
     group: Ints  # index of the group of each collective
@@ -75,6 +92,7 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
         step_times(scope).period,
         busy,
         step_index,
+        rows,
         tuple(trace.names[code] for code in trace.name_codes[rows].tolist()),
         groups,
         group,
@@ -117,6 +135,7 @@ class GroupWaiting:
         steps: Numbers of the steps that could be matched, shape ``(s,)``.
         waits: Waiting of each member in each of them, ns, shape ``(m, s)``.
         gaps: Time of each member since its last collective in any group before them, ns, shape ``(m, s)``.
+        which: Index of each matched collective among those of its rank, shape ``(m, c)``.
         ends: Ends of the matched collectives, ns since each trace's origin, shape ``(m, c)``.
         unmatched: Collectives in steps in which the members' collectives differ.
     """
@@ -126,6 +145,7 @@ class GroupWaiting:
     steps: Ints
     waits: Ints
     gaps: Ints
+    which: Ints
     ends: Ints
     unmatched: int
 
@@ -249,7 +269,7 @@ def _in_group(group: Group, ranks: list[RankSteps], numbers: Ints) -> GroupWaiti
     steps: list[int] = []
     waits: list[Ints] = []
     before: list[Ints] = []
-    ends: list[Ints] = []
+    which: list[Ints] = []
     unmatched = 0
     own_gaps = {index: gaps(ranks[index].starts, ranks[index].ends) for index in own}
     for number in numbers.tolist():
@@ -258,31 +278,30 @@ def _in_group(group: Group, ranks: list[RankSteps], numbers: Ints) -> GroupWaiti
             for index, rows in own.items()
         ]
         names = [
-            [ranks[index].name[i] for i in which.tolist()] for index, which in zip(own, picked, strict=True)
+            [ranks[index].name[i] for i in rows.tolist()] for index, rows in zip(own, picked, strict=True)
         ]
         if any(other != names[0] for other in names[1:]) or not names[0]:
-            unmatched += max(len(which) for which in picked)
+            unmatched += max(map(len, picked))
             continue
         lengths = np.stack(
-            [
-                (ranks[index].ends - ranks[index].starts)[which]
-                for index, which in zip(own, picked, strict=True)
-            ]
+            [(ranks[index].ends - ranks[index].starts)[rows] for index, rows in zip(own, picked, strict=True)]
         )
         waits.append((lengths - lengths.min(axis=0)).sum(axis=1))
         before.append(
-            np.array([own_gaps[index][which].sum() for index, which in zip(own, picked, strict=True)])
+            np.array([own_gaps[index][rows].sum() for index, rows in zip(own, picked, strict=True)])
         )
-        ends.append(np.stack([ranks[index].ends[which] for index, which in zip(own, picked, strict=True)]))
+        which.append(np.stack(picked))
         steps.append(number)
     nothing = np.empty((len(own), 0), np.int64)
+    matched = np.concatenate(which, axis=1) if steps else nothing
     return GroupWaiting(
         group,
         np.array(list(own)),
         np.array(steps, np.int64),
         np.stack(waits, axis=1) if steps else nothing,
         np.stack(before, axis=1) if steps else nothing,
-        np.concatenate(ends, axis=1) if steps else nothing,
+        matched,
+        np.stack([ranks[index].ends[rows] for index, rows in zip(own, matched, strict=True)]),
         unmatched,
     )
 
@@ -331,6 +350,121 @@ def chained(members: Sequence[Ints], values: Sequence[Floats], count: int) -> Fl
             break
         left = rest
     return found
+
+
+# -- transfer and wait ------------------------------------------------------------------------------------
+
+
+@cached_on_trace
+def ranks_of(trace: Trace) -> tuple[list[RankSteps], list[str]]:
+    """Read the ranks that a trace belongs to, one after the other, and return why others cannot be read.
+
+    Only their steps and collectives are kept.
+    """
+    together = trace.siblings
+    if together is None:
+        return [], []
+    read: list[RankSteps] = []
+    problems: list[str] = []
+    own = own_rank(trace)
+    for rank in _chosen(together):
+        try:
+            read.append(of_rank(trace if rank == own else together.open(rank), rank))
+        except TraceError as problem:
+            problems.append(f"rank {rank}: {problem.message}")
+    return read, problems
+
+
+def own_rank(trace: Trace) -> int | None:
+    """Return the rank of a trace among its siblings, else as the trace says."""
+    files = trace.siblings.files if trace.siblings is not None else ()
+    return next((file.rank for file in files if file.path == trace.info.path), trace.info.rank)
+
+
+def _chosen(together: TraceSet) -> list[int]:
+    """Return the ranks to read: all of them, or as many as the limits allow, evenly spread."""
+    files = together.files
+    mean = max(sum(file.size_bytes for file in files) / len(files), 1)
+    most = max(2, min(MOST_RANKS, len(files), int(MOST_BYTES / mean)))
+    return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWaits:
+    """How much of each collective on a device is waiting for another rank; arrays of shape ``(c,)``."""
+
+    rows: Ints  # rows of the trace, ascending
+    ns: Ints  # the wait in each; the rest is the transfer
+    last: Ints  # the rank that arrived last; -1 = unknown, and the wait is at least ``ns``
+
+    def of(self, rows: Ints) -> Ints:
+        """Return the wait in each of the given device work, ns."""
+        at = np.minimum(np.searchsorted(self.rows, rows), max(len(self.rows) - 1, 0))
+        return np.where(self.rows[at] == rows, self.ns[at], 0) if len(self.rows) else np.zeros_like(rows)
+
+
+@cached_on_trace
+def peer_waits(trace: Trace) -> PeerWaits:
+    """Separate the collectives of a trace into transfers and waits for other ranks."""
+    rows = rows_of(trace)
+    rows = rows[~trace.on_host[rows]]
+    lengths = trace.lengths(rows)
+    bound = _transfer_bound(trace, rows)
+    ns, last = np.where(lengths > SLOWED * bound, lengths - bound, 0), np.full(len(rows), -1)
+    together = trace.siblings if len(rows) else None
+    if together is None or sum(file.size_bytes for file in together.files) > MOST_BESIDE_BYTES:
+        return PeerWaits(rows, ns, last)
+    read, _ = ranks_of(trace)
+    mine = next((index for index, rank in enumerate(read) if rank.rank == own_rank(trace)), -1)
+    waits = waiting(read) if len(read) > 1 else None
+    for one in waits.groups if waits is not None and mine >= 0 else ():
+        spread = waits.skew_spread if waits is not None else None
+        met = one.group.name or (spread is not None and spread[one.members].max() <= MOST_SCATTER_NS)
+        if not met or mine not in one.members:
+            continue
+        each = np.stack(
+            [(read[i].ends - read[i].starts)[which] for i, which in zip(one.members, one.which, strict=True)]
+        )
+        own = int(np.searchsorted(one.members, mine))
+        at = np.searchsorted(rows, read[mine].row[one.which[own]])
+        ns[at] = each[own] - each.min(axis=0)
+        last[at] = np.array([rank.rank for rank in read])[one.members[each.argmin(axis=0)]]
+    return PeerWaits(rows, ns, last)
+
+
+def _transfer_bound(trace: Trace, rows: Ints) -> Floats:
+    """Return the longest that the transfer of each collective can take, ns, by comparison within the trace."""
+    bound = trace.lengths(rows).astype(np.float64)
+    _, group = groups_of(trace, rows)
+    _, kinds = np.unique(group * len(trace.names) + trace.name_codes[rows], return_inverse=True)
+    sizes = sizes_of(trace, rows)
+    for kind in range(int(kinds.max(initial=-1)) + 1):
+        sized = np.flatnonzero((kinds == kind) & (sizes > 0))
+        if len(sized):
+            bound[sized] = _by_size(sizes[sized], bound[sized])
+        elif (same := _by_position(trace, rows, np.flatnonzero(kinds == kind))) is not None:
+            bound[same] = bound[same].min(axis=0)
+    return bound
+
+
+def _by_size(sizes: Ints, lengths: Floats) -> Floats:
+    order = np.argsort(sizes, kind="stable")
+    ascending, each = sizes[order], lengths[order]
+    no_smaller = np.minimum.accumulate(each[::-1])[::-1]
+    per_byte = np.minimum.accumulate(each / ascending)
+    first, last = (np.searchsorted(ascending, sizes, side=side) for side in ("left", "right"))
+    return np.minimum(no_smaller[first], per_byte[last - 1] * sizes)
+
+
+def _by_position(trace: Trace, rows: Ints, mine: Ints) -> Ints | None:
+    """Return collectives of unknown size as a matrix, one row per step and device; None = steps differ."""
+    step, device = trace.steps.step_of[rows[mine]], trace.ints("device", rows[mine])
+    mine, step, device = mine[step >= 0], step[step >= 0], device[step >= 0]
+    order = np.lexsort((rows[mine], device, step))
+    _, counts = np.unique(np.stack((step, device)), axis=1, return_counts=True)
+    if len(counts) < 2 or (counts != counts[0]).any():
+        return None
+    return mine[order].reshape(len(counts), -1)
 
 
 # -- process groups --------------------------------------------------------------------------------------
@@ -428,20 +562,33 @@ def groups_of(trace: Trace, rows: Ints) -> tuple[tuple[Group, ...], Ints]:
         groups.setdefault(_group(name, description, ranks, configured), len(groups))
         for name, description, ranks in columns
     ]
-    by_kernel = _numbers(said, number, "correlation")
+    return tuple(groups), _of_each(trace, rows, said, number)
+
+
+def sizes_of(trace: Trace, rows: Ints) -> Ints:
+    """Return the message size of each collective, bytes; 0 = not recorded."""
+    said = trace.communications
+    if said is None or not len(rows):
+        return np.zeros(len(rows), dtype=np.int64)
+    return _of_each(trace, rows, said, said["bytes"].fill_null(0).to_list())
+
+
+def _of_each(trace: Trace, rows: Ints, said: pl.DataFrame, values: list[int]) -> Ints:
+    """Return what was recorded for each collective, by its kernel, else by its operator; 0 = nothing."""
+    by_kernel = _values(said, values, "correlation")
     found = [by_kernel.get(key, 0) for key in trace.ints("correlation", rows).tolist()]
     if not all(found):
-        by_operator = _numbers(said, number, "external_id")
+        by_operator = _values(said, values, "external_id")
         operators = _operators(trace, rows)
         found = [one or by_operator.get(key, 0) for one, key in zip(found, operators.tolist(), strict=True)]
-    return tuple(groups), np.array(found, dtype=np.int64)
+    return np.array(found, dtype=np.int64)
 
 
-def _numbers(said: pl.DataFrame, number: list[int], key: str) -> dict[int, int]:
-    known = said.with_columns(pl.Series("number", number)).filter(
+def _values(said: pl.DataFrame, values: list[int], key: str) -> dict[int, int]:
+    known = said.with_columns(pl.Series("value", values)).filter(
         pl.col(key).is_not_null(), pl.col("correlation").is_null() == (key == "external_id")
     )
-    return dict(known.select(key, "number").iter_rows())
+    return dict(known.select(key, "value").iter_rows())
 
 
 def _operators(trace: Trace, rows: Ints) -> Ints:

@@ -1,4 +1,4 @@
-"""The replayed step of a trace, computed once, and the page that begins with it."""
+"""The replayed step of a trace, computed once; what the profiler added to it, and the page that begins with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, complement, union
@@ -36,7 +37,7 @@ def replayed(trace: Trace) -> Calibrated | str:
         return "no host thread does any work"
     low, high, step_count = stretch(trace, main)
     try:
-        graph = build(trace, _blocking(trace), low, high, main, step_count)
+        graph = build(trace, _blocking(trace), low, high, main, step_count, _peers(trace))
     except Unreplayable as error:
         return str(error)
     found = (
@@ -102,6 +103,12 @@ def _forward_launches(trace: Trace) -> Ints:
     return forward
 
 
+def _peers(trace: Trace) -> dict[int, int]:
+    waits = peer_waits(trace)
+    waiting = waits.ns > 0
+    return dict(zip(waits.rows[waiting].tolist(), waits.ns[waiting].tolist(), strict=True))
+
+
 def _blocking(trace: Trace) -> Waits:
     """Return the waits for the replay: a copy that blocks before its synchronize is a separate wait."""
     waits = _waits.find(trace, Window())
@@ -159,7 +166,7 @@ def opening(trace: Trace, title: str) -> Answer:
         len(trace.steps),
         found.step_ns if found else None,
         found.captured_ns if found else None,
-        (found.graph.device_busy_ns or None) if found else None,
+        (found.graph.own_busy_ns or None) if found else None,
         None,
         trusted.text,
         all(remark.code == "slowed" for remark in trusted.remarks),

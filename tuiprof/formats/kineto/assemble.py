@@ -452,6 +452,7 @@ def _communications(found: Sequence[Communication]) -> pl.DataFrame | None:
         "description": pl.String,
         "ranks": pl.String,
         "size": pl.Int64,
+        "bytes": pl.Int64,
     }
     return pl.DataFrame([msgspec.structs.astuple(one) for one in found], schema=schema, orient="row")
 

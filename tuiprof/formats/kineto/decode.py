@@ -66,6 +66,13 @@ _GROUP_KEY = b'"Process Group Name"'
 #: Maximum length of the arguments of one event, bytes.
 _LONGEST_ARGUMENTS = 1 << 16
 _Number = int | float | str | None
+#: Bytes of an element, by PyTorch's name of its type.
+_BYTES = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+}
 
 
 class Communication(msgspec.Struct, array_like=True):
@@ -77,6 +84,7 @@ class Communication(msgspec.Struct, array_like=True):
     description: str  # what the framework calls it, as ``mesh_dp``
     ranks: str  # its global ranks as written; PyTorch leaves out the middle of a long list
     size: int | None  # number of its ranks; None = not recorded
+    bytes: int | None  # of the message, the larger of input and output; None = not recorded
 
 
 class _Arguments(msgspec.Struct):
@@ -86,6 +94,16 @@ class _Arguments(msgspec.Struct):
     description: str = msgspec.field(name="Process Group Description", default="")
     ranks: str | list[int] = msgspec.field(name="Process Group Ranks", default="")
     size: _Number = msgspec.field(name="Group size", default=None)
+    inputs: _Number = msgspec.field(name="In msg nelems", default=None)
+    outputs: _Number = msgspec.field(name="Out msg nelems", default=None)
+    dtype: object = None
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of the message; None = not recorded."""
+        count = max(_id_or_none(self.inputs) or 0, _id_or_none(self.outputs) or 0)
+        wide = _BYTES.get(self.dtype, 0) if isinstance(self.dtype, str) else 0
+        return _id_or_none(count * wide) or None
 
 
 _decode_arguments = msgspec.json.Decoder(_Arguments).decode
@@ -115,6 +133,7 @@ def find_communications(data: bytes, end: int) -> list[Communication]:
                     said.description,
                     said.ranks if isinstance(said.ranks, str) else str(said.ranks),
                     _id_or_none(said.size),
+                    said.bytes,
                 )
             )
         at = data.find(_GROUP_KEY, at + len(_GROUP_KEY), end)

@@ -74,9 +74,7 @@ class Shift:
 
     device: int  # device index
     ps: int  # what to add to the device's times
-    low_ps: int  # smallest shift with which no program starts before it was handed over
-    #: Largest shift with which no program ends after the host heard of its end; below ``low_ps`` the two contradict
-    #: each other.
+    #: Largest shift with which no program ends after the host heard of its end; below ``ps`` the two contradict.
     high_ps: int
     runs: int  # number of programs the bounds come from
 
@@ -90,7 +88,7 @@ def clock_shift(device: int, enqueued: Ints, started: Ints, ended: Ints, heard: 
     """
     low = int((enqueued - started).max()) if len(started) else 0
     high = int((heard - ended).min()) if len(ended) else low
-    return Shift(device, max(0, low), low, high, len(started))
+    return Shift(device, max(0, low), high, len(started))
 
 
 Mask = npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Report of a recorded run: step times, phases, devices, captures and notes."""
+"""Report of a recorded run: step times, phases, devices, captures and notes; and the list of all runs."""
 
 from __future__ import annotations
 

@@ -85,21 +85,17 @@ def visible(found: list[tuple[str, tuple[str, str]]]) -> list[tuple[str, str]]:
     return chosen
 
 
-def cpu() -> tuple[str, list[str]]:
-    """Return the CPU's name and its instruction sets."""
-    name = ""
-    flags: list[str] = []
+def cpu() -> str:
+    """Return the CPU's name."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                key, _, value = line.partition(":")
-                if key.strip() == "model name" and not name:
-                    name = value.strip()
-                elif key.strip() in ("flags", "Features") and not flags:
-                    flags = value.split()
+                key, _, name = line.partition(":")
+                if key.strip() == "model name" and name.strip():
+                    return name.strip()
     except OSError:
         pass  # not Linux: the name below is all there is
-    return name or platform.processor(), flags
+    return platform.processor()
 
 
 def cores() -> int:
@@ -138,7 +134,6 @@ def libraries() -> list[str]:
 def main() -> None:
     """Print the answer in one marked line; a sitecustomize may have printed others."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin") or ""
-    cpu_name, cpu_flags = cpu()
     answer = {
         "version": platform.python_version(),
         "implementation": sys.implementation.name,
@@ -148,8 +143,7 @@ def main() -> None:
         "gpus": gpus(),
         "nvcc": nvcc,
         "cxx": shutil.which(os.environ.get("CXX", "g++")) or "",
-        "cpu": cpu_name,
-        "cpu_flags": cpu_flags,
+        "cpu": cpu(),
         "cores": cores(),
         "numa_nodes": numa_nodes(),
         "libraries": libraries(),

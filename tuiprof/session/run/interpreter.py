@@ -275,7 +275,6 @@ class Facts(msgspec.Struct, frozen=True):
     nvcc: str  # the CUDA compiler; empty = none
     cxx: str  # the C++ compiler; empty = none
     cpu: str  # name of the CPU; empty = unknown
-    cpu_flags: frozenset[str]  # instruction sets as the kernel names them
     cores: int  # physical cores that a process may use (hyper-threads count once)
     numa_nodes: int  # NUMA nodes with CPUs
     #: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them

@@ -1,4 +1,4 @@
-"""Samples the devices while a script runs and appends the readings to the session."""
+"""Samples the devices while a script runs and appends the readings to the session; reads the state of its checkout."""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 
 NO_PROBE: Final = (
-    "the probe recorded nothing: Python 3.9 and newer loads it, except with -I, -E or -S, or if PYTHONPATH is replaced "
-    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
+    "the probe recorded nothing: the script imports no framework that it knows, or does not load it (Python 3.9 and "
+    "newer does, except with -I, -E or -S, or if PYTHONPATH is replaced: PYTHONPATH=mine:$PYTHONPATH keeps it)"
 )
 
 

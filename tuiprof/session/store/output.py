@@ -60,7 +60,6 @@ class OutputReader:
         self._tail_bytes = tail_bytes
         self._file: BinaryIO | None = None
         self._partial = b""
-        self.skipped = 0  # bytes before the first line read
 
     @property
     def unfinished(self) -> str:
@@ -84,7 +83,7 @@ class OutputReader:
             self._file.seek(here)
             return []
         if end - here > max_bytes:
-            self._skip(end - max_bytes, here)
+            self._skip(end - max_bytes)
         else:
             self._file.seek(here)
         block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
@@ -113,16 +112,15 @@ class OutputReader:
         size = size if until is None else min(size, until)
         self._file.seek(0)
         if size > self._tail_bytes:
-            self._skip(size - self._tail_bytes, 0)
+            self._skip(size - self._tail_bytes)
         return True
 
-    def _skip(self, to: int, here: int) -> None:
+    def _skip(self, to: int) -> None:
         """Seek to a byte, and on to the next line unless the current one is very long."""
         assert self._file is not None
         self._partial = b""
         self._file.seek(to)
         self._file.readline(LONGEST_LINE * 8)
-        self.skipped += self._file.tell() - here
 
 
 def last_lines(path: Path, count: int = 1) -> list[str]:

@@ -27,6 +27,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import Shelf
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.spans import ago
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ class TuiprofCommands(Provider):
         room = min(_WIDTH, int(self.app.size.width * 0.96)) - _FRAME
         left = max(room - cell_len(command.remark) - 2, 8)
         text = command.text if cell_len(command.text) <= left else set_cell_size(command.text, left - 1) + "…"
-        return Content.assemble(
-            text, " " * max(room - cell_len(text) - cell_len(command.remark), 2), (command.remark, "dim")
-        )
+        name, dash, what = text.partition(" — ")
+        gap = " " * max(room - cell_len(text) - cell_len(command.remark), 2)
+        return Content.assemble(name, (f"{dash}{what}", "not bold dim"), gap, (command.remark, "not bold"))
 
     def _actions(self) -> Iterator[Command]:
         """Yield what the keys of the screen do, then those of its panes that have not the focus."""
@@ -168,6 +169,10 @@ class TuiprofCommands(Provider):
                 there = partial(self._go_and_run, pane, binding.action)
                 text = f"{binding.description} — {binding.tooltip}"
                 yield Command(text, f"{keys} in {name_of(pane)}", there)
+        for bar in self.screen.query(TabBar):
+            for tab in bar.tabs:
+                open_tab = partial(bar.post_message, TabBar.Chosen(tab.name))
+                yield Command(f"tab {tab.title} — Open the tab {tab.title}", tab.key, open_tab)
         yield Command("theme — Choose colours: dark, light, Textual's own", "", self.app.action_change_theme)
 
     async def _go_and_run(self, pane: Widget, action: str) -> None:

@@ -1,4 +1,4 @@
-"""What to say of a run: its captures (requested, armed, written, opened), and the lines at the bottom of the screen."""
+"""The captures of a run (requested, armed, written, opened), and the verdict on the run at the bottom of the screen."""
 
 from __future__ import annotations
 

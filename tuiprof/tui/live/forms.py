@@ -1,4 +1,4 @@
-"""Capture options: now, or automatically after a slow step or every n steps."""
+"""Forms of the live screen: what to capture now, when to capture automatically, and what counts as a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shown state of a run: the present, an earlier moment or the position of a replay; rank and step.
+"""The shown moment of a run: present, past or replayed; its rank, step, figures; tuiprof's own cost; other runs.
 
 With it what is computed of that moment (figures, overhead), and what surrounds the run: other runs, stacks.
 """

@@ -1,4 +1,4 @@
-"""The panes of the live screen: the moment that is shown, and the output of the script."""
+"""The panes of the live screen: chart, phases, devices and ranks of the shown moment, and the script's output."""
 
 from __future__ import annotations
 

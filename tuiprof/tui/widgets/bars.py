@@ -160,6 +160,11 @@ class TabBar(Lines):
         self._more_at = (0, 0)
         self._places: list[tuple[int, int, str]] = []
 
+    @property
+    def tabs(self) -> list[Tab]:
+        """The tabs, in order, whether or not there is room for all of them."""
+        return self._tabs
+
     def show(self, tabs: list[Tab], current: str, remark: str, more: tuple[str, int] | None = None) -> None:
         """Show tabs in order, with text at the right end that is safe for a terminal.
 
