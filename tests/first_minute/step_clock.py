@@ -1,6 +1,6 @@
 """A clock of a script's own: notes when each step ends, and knows nothing of tuiprof.
 
-In a script the comment ``# the clock: CALL`` stands behind a statement. :func:`survey.clocked` copies the script with a
+In a script the comment ``# the clock: CALL`` stands behind a statement. ``clocked`` of the survey copies the script with a
 call of this module's CALL in its place, in the same line. Where the loop is in a framework, CALL adds a callback of
 that framework.
 

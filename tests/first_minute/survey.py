@@ -57,7 +57,7 @@ CLOCKS_AGREE = 0.05
 
 @dataclass(frozen=True)
 class Clocked:
-    """What a step takes by the script's own clock (see :mod:`step_clock`) and by tuiprof, in one run."""
+    """What a step takes by the script's own clock (see ``step_clock.py``) and by tuiprof, in one run."""
 
     own_ns: float
     ours_ns: float
