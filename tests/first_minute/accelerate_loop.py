@@ -27,6 +27,6 @@ for _epoch in range(options.epochs):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            updates += accelerator.sync_gradients
+            updates += accelerator.sync_gradients  # the clock: tick() if accelerator.sync_gradients else None
 print("steps", updates)
 print("loss", f"{loss.item():.12f}")

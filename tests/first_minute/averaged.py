@@ -21,7 +21,7 @@ for epoch in range(4):
         loss = nn.functional.mse_loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
-        steps += 1
+        steps += 1  # the clock: tick()
     if epoch >= 2:
         swa_model.update_parameters(model)
         swa_scheduler.step()

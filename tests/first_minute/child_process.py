@@ -15,7 +15,7 @@ def train(steps, results):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), x)
         loss.backward()
-        optimizer.step()
+        optimizer.step()  # the clock: tick()
     results.put(loss.item())
 
 

@@ -16,6 +16,6 @@ for inputs, targets in DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batc
     loss = torch.nn.functional.mse_loss(compiled(inputs), targets)
     loss.backward()
     optimizer.step()
-    steps += 1
+    steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

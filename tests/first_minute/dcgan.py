@@ -33,6 +33,6 @@ for _epoch in range(options.epochs):
         errG = criterion(netD(fake).view(-1), torch.ones(len(real), device=device))
         errG.backward()
         optimizerG.step()
-        iters += 1
+        iters += 1  # the clock: tick()
 print("steps", iters)
 print("loss", f"{errG.item():.12f}")

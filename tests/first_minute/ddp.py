@@ -29,7 +29,7 @@ for epoch in range(2):
         loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
         loss.backward()
         optimizer.step()
-        steps += 1
+        steps += 1  # the clock: tick()
 if dist.get_rank() == 0:
     print("steps", steps)
     print("loss", f"{loss.item():.12f}")

@@ -24,6 +24,6 @@ for _epoch in range(2):
         loss = 0.25 * soft * 4 + 0.75 * nn.functional.cross_entropy(logits, labels)
         loss.backward()
         optimizer.step()
-        steps += 1
+        steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

@@ -31,7 +31,7 @@ validation = jax.random.normal(jax.random.PRNGKey(2), (50, 64, 32))
 for _epoch in range(20):
     for x in training:
         model, opt_state, loss = make_step(model, opt_state, x)
-        loss = loss.item()
+        loss = loss.item()  # the clock: tick()
     score = sum(evaluate(model, x).item() for x in validation)
 print("steps", 400)
 print("loss", f"{loss:.9f}")

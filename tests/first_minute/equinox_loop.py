@@ -44,6 +44,6 @@ for _step, (x, y) in zip(
     range(options.steps), dataloader((xs, ys), 128, key=jax.random.PRNGKey(2)), strict=False
 ):
     loss, model, opt_state = make_step(model, x, y, opt_state)
-    loss = loss.item()
+    loss = loss.item()  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{loss:.9f}")

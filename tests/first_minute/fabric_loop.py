@@ -21,6 +21,6 @@ for _epoch in range(2):
         loss = nn.functional.mse_loss(model(source), target)
         fabric.backward(loss)
         optimizer.step()
-        steps += 1
+        steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

@@ -37,6 +37,6 @@ cnn = CNN()
 params = cnn.init(jax.random.PRNGKey(1), images)["params"]
 state = TrainState.create(apply_fn=cnn.apply, params=params, tx=optax.sgd(0.1, 0.9))
 for _step in range(options.steps):
-    state, loss = train_step(state, images, labels)
+    state, loss = train_step(state, images, labels)  # the clock: tick()
 print("steps", int(state.step))
 print("loss", f"{float(loss):.9f}")

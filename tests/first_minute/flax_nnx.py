@@ -51,7 +51,7 @@ model = CNN(nnx.Rngs(0))
 optimizer = nnx.Optimizer(model, optax.adamw(0.005), wrt=nnx.Param)
 metrics = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
 for step in range(options.steps):
-    train_step(model, optimizer, metrics, train_set[step % 64])
+    train_step(model, optimizer, metrics, train_set[step % 64])  # the clock: tick()
     if step > 0 and step % options.eval_every == 0:
         metrics.reset()
         for test_batch in train_set[:8]:

@@ -23,6 +23,6 @@ for _step in range(steps):
         optimizer_g.zero_grad()
         loss = loss_of(discriminator(generator(torch.randn(64, 16))), torch.ones(64, 1))
         loss.backward()
-        optimizer_g.step()
+        optimizer_g.step()  # the clock: tick() if _ == 1 else None
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

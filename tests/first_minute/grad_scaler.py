@@ -16,6 +16,6 @@ for _step in range(steps):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad()
+    optimizer.zero_grad()  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.9f}")

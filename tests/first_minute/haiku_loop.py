@@ -37,7 +37,7 @@ def update(params, opt_state):
 params = network.init(jax.random.PRNGKey(1), images)
 opt_state = optimiser.init(params)
 for step in range(options.steps):
-    params, opt_state, value = update(params, opt_state)
+    params, opt_state, value = update(params, opt_state)  # the clock: tick()
     if step % 100 == 0:
         print(f"[Step {step}] loss {float(value):.4f}")
 print("steps", options.steps)

@@ -41,7 +41,9 @@ arguments = TrainingArguments(
     report_to=[],
     disable_tqdm=True,
 )
-trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(100_000), eval_dataset=Tokens(64))
+trainer = Trainer(
+    model=model, args=arguments, train_dataset=Tokens(100_000), eval_dataset=Tokens(64)
+)  # the clock: of_transformers(trainer)
 result = trainer.train()
 print("steps", trainer.state.global_step)
 print("loss", f"{result.training_loss:.12f}")

@@ -20,7 +20,7 @@ def train(rank, model):
     for x, y in DataLoader(dataset(), batch_size=16, shuffle=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+        optimizer.step()  # the clock: tick()
 
 
 if __name__ == "__main__":

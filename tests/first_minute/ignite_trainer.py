@@ -14,7 +14,9 @@ train_loader = DataLoader(TensorDataset(x, y), batch_size=16)
 val_loader = DataLoader(TensorDataset(x[:320], y[:320]), batch_size=32)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 2)).to(device)
 optimizer = torch.optim.RMSprop(model.parameters(), lr=0.005)
-trainer = create_supervised_trainer(model, optimizer, nn.CrossEntropyLoss(), device)
+trainer = create_supervised_trainer(
+    model, optimizer, nn.CrossEntropyLoss(), device
+)  # the clock: of_ignite(trainer)
 evaluator = create_supervised_evaluator(model, metrics={"accuracy": Accuracy()}, device=device)
 
 

@@ -19,7 +19,7 @@ def update(weights, x):
 def train_one_epoch(weights, batches):
     for x in batches:
         weights, loss = update(weights, x)
-        loss = loss.item()
+        loss = loss.item()  # the clock: tick()
     return weights, loss
 
 

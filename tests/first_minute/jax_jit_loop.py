@@ -46,7 +46,7 @@ for epoch in range(options.epochs):
     for batch in range(options.steps):
         params, loss = update(params, x, y)
         loss.block_until_ready()
-        steps += 1
+        steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{float(loss):.12f}")
 print("ms", f"{(time.perf_counter() - began) / steps * 1e3:.3f}")

@@ -33,6 +33,6 @@ w = [jax.random.normal(jax.random.PRNGKey(0), (64, 64)) * 0.1, jnp.zeros((64, 1)
 steps = 0
 for x in DataLoader(Numbers(), batch_size=32, collate_fn=np.stack):
     w = update(w, x)
-    steps += 1
+    steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{float(loss_fn(w, x)):.9f}")

@@ -23,6 +23,6 @@ for _epoch in range(2):
         loss.backward()
         with torch.no_grad():
             optimizer.apply([weight.value.grad for weight in trainable_weights], trainable_weights)
-        steps += 1
+        steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.9f}")

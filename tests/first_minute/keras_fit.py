@@ -30,7 +30,7 @@ class Count(keras.callbacks.Callback):
     batches = 0
 
     def on_train_batch_end(self, batch, logs=None):
-        self.batches += 1
+        self.batches += 1  # the clock: tick()
 
 
 count = Count()

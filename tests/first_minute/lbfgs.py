@@ -16,6 +16,6 @@ for _step in range(50):
         loss.backward()
         return loss
 
-    loss = optimizer.step(closure)
+    loss = optimizer.step(closure)  # the clock: tick()
 print("steps", 50)
 print("loss", f"{loss.item():.12f}")

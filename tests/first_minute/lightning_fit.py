@@ -49,7 +49,7 @@ trainer = L.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
     profiler=options.profiler,
-)
+)  # the clock: of_lightning(trainer)
 trainer.fit(LitAutoEncoder(), DataLoader(data, batch_size=16), DataLoader(data, batch_size=80))
 print("steps", trainer.global_step)
 print("loss", f"{trainer.callback_metrics['train_loss'].item():.12f}")

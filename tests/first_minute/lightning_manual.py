@@ -54,7 +54,7 @@ trainer = L.Trainer(
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-)
+)  # the clock: of_lightning(trainer)
 trainer.fit(gan, DataLoader(TensorDataset(torch.randn(1600, 32)), batch_size=16))
 print("steps", trainer.global_step // 2)
 print("loss", f"{gan.last:.12f}")

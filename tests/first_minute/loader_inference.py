@@ -12,6 +12,6 @@ batches, total = 0, 0.0
 with torch.no_grad():
     for (inputs,) in DataLoader(TensorDataset(x), batch_size=32):
         total += model(inputs.to(device)).sum().item()
-        batches += 1
+        batches += 1  # the clock: tick()
 print("steps", batches)
 print("loss", f"{total:.6f}")

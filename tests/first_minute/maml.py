@@ -34,6 +34,6 @@ for _step in range(options.steps):
         loss, gradients = adapt(phase)
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    meta_optimizer.step()
+    meta_optimizer.step()  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{loss.item():.12f}")

@@ -20,6 +20,6 @@ for _epoch in range(2):
         loss = loss_func(embeddings, labels, miner(embeddings, labels))
         loss.backward()
         optimizer.step()
-        steps += 1
+        steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.9f}")

@@ -68,6 +68,6 @@ while iter_num < options.iters:
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    iter_num += 1
+    iter_num += 1  # the clock: tick()
 print("steps", iter_num)
 print("loss", f"{loss.item():.12f}")

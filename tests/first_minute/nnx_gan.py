@@ -46,6 +46,6 @@ for _step in range(200):
         key, of_real, of_noise = jax.random.split(key, 3)
         real, noise = jax.random.normal(of_real, (64, 32)), jax.random.normal(of_noise, (64, 32))
         step_discriminator(discriminator, generator, of_discriminator, real, noise)
-    loss = step_generator(generator, discriminator, of_generator, noise).item()
+    loss = step_generator(generator, discriminator, of_generator, noise).item()  # the clock: tick()
 print("steps", 200)
 print("loss", f"{loss:.9f}")

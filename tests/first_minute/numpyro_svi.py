@@ -25,6 +25,6 @@ svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.01), Trace_ELBO())
 state = svi.init(jax.random.PRNGKey(1), x, y)
 update = jax.jit(svi.update)
 for _step in range(options.steps):
-    state, loss = update(state, x, y)
+    state, loss = update(state, x, y)  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{float(loss):.3f}")

@@ -30,6 +30,6 @@ for _step in range(steps):
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
     loss.backward()
-    optimizer.step()
+    optimizer.step()  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

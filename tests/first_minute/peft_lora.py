@@ -18,6 +18,6 @@ for _step in range(steps):
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad()  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

@@ -42,6 +42,6 @@ for _update in range(8):
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
             optimizer.step()
-            steps += 1
+            steps += 1  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

@@ -31,6 +31,6 @@ for episode in range(episodes):
     optimizer.zero_grad()
     loss = -(torch.cat(log_probs) * returns).sum()
     loss.backward()
-    optimizer.step()
+    optimizer.step()  # the clock: tick()
 print("steps", episodes)
 print("loss", f"{loss.item():.9f}")

@@ -42,6 +42,6 @@ for _ in range(steps):
     optimizer.first_step()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
-    optimizer.second_step()
+    optimizer.second_step()  # the clock: tick()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

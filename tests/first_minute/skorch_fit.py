@@ -25,7 +25,7 @@ class MyModule(nn.Module):
 
 net = NeuralNetClassifier(
     MyModule, max_epochs=3, lr=0.1, batch_size=32, iterator_train__shuffle=True, device=device, verbose=0
-)
+)  # the clock: of_skorch(net)
 net.fit(X, y)
 print(
     "steps",

@@ -20,12 +20,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from tuiprof.session.live.replay import read_fold
+from tuiprof.session.store.folders import Session
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -45,6 +51,23 @@ VERSIONS_OF = (
 MOST_BARE_RUNS = 3
 #: Seconds a script may take to end when it is told to.
 GRACE_S = 10.0
+#: How far a median step may be from that of the script's own clock, as a share of it.
+CLOCKS_AGREE = 0.05
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """What a step takes by the script's own clock (see ``step_clock.py``) and by tuiprof, in one run."""
+
+    own_ns: float
+    ours_ns: float
+    #: The host runs ahead of the device: tuiprof's is the median of the device, the clock's the mean of the host.
+    ahead: bool = False
+
+    @property
+    def off(self) -> float:
+        """How much longer tuiprof's step is than the clock's, as a share of that."""
+        return self.ours_ns / self.own_ns - 1
 
 
 @dataclass(frozen=True)
@@ -320,6 +343,8 @@ class Outcome:
     advice: str
     bare_s: float
     recorded_s: float
+    #: None = the script has no clock, or tuiprof found no step.
+    clocked: Clocked | None = None
 
     @property
     def right(self) -> str:
@@ -344,7 +369,7 @@ class Scripts:
         self.ends_at = ends_at
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str]
+        self, command: Sequence[str], environment: Mapping[str, str], cwd: Path = HERE
     ) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run a command to its end; return what it printed and the seconds it took.
 
@@ -356,7 +381,7 @@ class Scripts:
             raise NotDoneError("the time was up")
         process = subprocess.Popen(
             command,
-            cwd=HERE,
+            cwd=cwd,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -449,7 +474,10 @@ def survey(
     own, bare_s = bare()
     record = [sys.executable, "-m", "tuiprof", "record", "-q", "--json", "--python", python, *case.options]
     path = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
-    done, recorded_s = scripts.run([*record, "--", *command], environment | {"PYTHONPATH": path})
+    command[command.index(case.script)] = str(clocked(HERE / case.script, folder / "clocked"))
+    done, recorded_s = scripts.run(
+        [*record, "--", *command], environment | {"PYTHONPATH": path}, folder / "clocked"
+    )
     (folder / "report.json").write_text(done.stdout)
     if done.returncode:
         raise NotDoneError(f"the recorded script exited with {done.returncode}: {done.stderr[-800:]}")
@@ -485,7 +513,53 @@ def survey(
         _first_advice(reports.get("advice")),
         bare_s,
         recorded_s,
+        by_clock(session, folder / "clocked", int(own["steps"])),
     )
+
+
+def clocked(script: Path, folder: Path) -> Path:
+    """Copy a script into a new folder, with the calls of its clock that its comments name, line by line the same."""
+    folder.mkdir()
+    shutil.copy(HERE / "step_clock.py", folder)
+    text = re.sub(
+        r"  # the clock: (.+)$", r'; __import__("step_clock").\1', script.read_text(), flags=re.MULTILINE
+    )
+    copy = folder / script.name
+    copy.write_text(text)
+    return copy
+
+
+def by_clock(session: Path, folder: Path, own_steps: int) -> Clocked | None:
+    """Compare the median step of a session's report with that of the clock of the process it is about.
+
+    Of tuiprof is used what the steps' numbers are and which of them the median is made of, no time. The clock's last
+    step is the last one of tuiprof, which may have missed the first ones.
+
+    Raises:
+        NotDoneError: The clock has not noted every step.
+    """
+    lead = read_fold(Session(session)).lead
+    if lead is None or lead.head is None or not len(lead.steps):
+        return None
+    file = folder / f"{lead.head.pid}.ticks"
+    if not file.is_file():
+        return None
+    ticks = np.array(array("q", file.read_bytes()))
+    took = np.diff(ticks[ticks > 0])
+    if len(took) != own_steps - 1:
+        raise NotDoneError(f"the clock noted {len(took) + 1} of {own_steps} steps")
+    steps = lead.steps
+    stats = steps.whole_run()
+    numbers, captured = steps.rows["n"], steps.rows["captured"]
+    counted = steps.comparable()
+    if stats.on_device:
+        # The profiler starts and stops in the clock's steps beside the captured ones: the mean is not to have that.
+        counted = counted & ~np.isin(numbers, numbers[captured][:, None] + np.array((-1, 1)))
+    positions = len(took) - 1 - (numbers[-1] - numbers[counted])
+    own = took[positions[positions >= 0]]
+    if not len(own):
+        return None
+    return Clocked(float(own.mean() if stats.on_device else np.median(own)), stats.median_ns, stats.on_device)
 
 
 def _first_advice(report: dict[str, Any] | None) -> str:
@@ -538,6 +612,7 @@ def _cells(one: Outcome, on_gpu: bool) -> dict[str, str]:
         "script": f"`{one.case.name}`",
         "idiom": one.case.idiom,
         "steps right": f"{one.right} ({one.steps if one.steps is not None else 0} of {one.own_steps})",
+        "median step: script's clock, tuiprof": _clocks(one.clocked),
         "what is a step": one.steps_are,
         "phases": one.phases + ("" if off is None else off_text),
         "capture": one.captured,
@@ -545,6 +620,15 @@ def _cells(one: Outcome, on_gpu: bool) -> dict[str, str]:
         "result unchanged": result,
         "probe a step": f"{one.cost_ns / 1e3:.1f} µs" if one.cost_ns == one.cost_ns else "–",
     }
+
+
+def _clocks(found: Clocked | None) -> str:
+    if found is None:
+        return "–"
+    own, ours = (f"{ns / 1e6:.3g} ms" for ns in (found.own_ns, found.ours_ns))
+    off = f"{found.off:+.1%}".replace("-", "\N{MINUS SIGN}")
+    off = off if abs(found.off) <= CLOCKS_AGREE else f"**{off}**"
+    return f"{own}{' (mean, the host runs ahead)' if found.ahead else ''}, {ours} ({off})"
 
 
 def row(one: Outcome, on_gpu: bool = False) -> str:
@@ -567,20 +651,28 @@ def written(page: str, heading: str, outcomes: Sequence[Outcome], on_gpu: bool =
         return page
     block = found[0] if "| `" in found[0] else ""
     old = re.search(rf"^{re.escape(heading)}\n\n((?:\|.*\n)+)", block, re.MULTILINE)
-    rows = dict(re.findall(r"^(\| `(?:[^`]+)` \|)(.*)$", old[1] if old else "", re.MULTILINE))
-    for one in outcomes:
-        name, _, rest = row(one, on_gpu)[2:].partition(" |")
-        rows[f"| {name} |"] = rest
-    order = {f"| `{case.name}` |": index for index, case in enumerate(CASES)}
     titles = list(_cells(outcomes[0], on_gpu))
+    rows = _rows(old[1], titles) if old else {}
+    rows |= {f"`{one.case.name}`": row(one, on_gpu) for one in outcomes}
+    order = {f"`{case.name}`": index for index, case in enumerate(CASES)}
     lines = [heading, "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-    lines += [name + rows[name] for name in sorted(rows, key=lambda name: order.get(name, len(order)))]
+    lines += [rows[name] for name in sorted(rows, key=lambda name: order.get(name, len(order)))]
     table = "\n".join(lines) + "\n"
     if old:
         block = block[: old.start()] + table + block[old.end() :]
     else:
         block += ("\n" if block else "") + table
     return page[: found.start()] + block + page[found.end() :]
+
+
+def _rows(table: str, titles: Sequence[str]) -> dict[str, str]:
+    """Return a table's rows by script, with the columns that these titles name; a row without one has a dash there."""
+    had, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
+    cells = [dict(zip(had, row, strict=False)) for row in rows]
+    return {
+        row[had[0]]: f"| {' | '.join([row[had[0]], *(row.get(title, '–') for title in titles[1:])])} |"
+        for row in cells
+    }
 
 
 def _heading(python: str, on_gpu: bool) -> str:

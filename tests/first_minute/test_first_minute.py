@@ -43,6 +43,45 @@ def test_steps_and_result(case: survey.Case, tmp_path: Path) -> None:
     missing = found.own_steps - found.steps
     assert 0 <= missing <= (2 if case.late else 0), found.said
     assert found.captured.startswith("steps 30"), found.said
+    assert (found.clocked is None) == (found.steps == 0), "the script's clock did not run"
+
+
+STEPPING = """import time
+for step in range(60):
+    time.sleep(0.008)
+    pass  # the clock: tick()
+print("steps", 60)
+print("loss", 0.5)
+"""
+
+
+def test_median_is_that_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(STEPPING)
+    found = survey.survey(
+        survey.Case("script", str(script), "", (), options=("--step-at", "script.py:3")), tmp_path
+    )
+    assert (found.right, found.same) == ("yes", True)
+    assert found.steps_are.endswith("script.py:3"), "not the line that was asked for"
+    assert found.clocked is not None
+    assert found.clocked.own_ns >= 8e6, "the clock's steps are shorter than what the script sleeps in each"
+    assert abs(found.clocked.off) <= survey.CLOCKS_AGREE
+
+
+@pytest.mark.parametrize("script", sorted({case.script for case in survey.CASES} - {"jax_scan.py"}))
+def test_clock_is_all_that_a_copy_adds(script: str, tmp_path: Path) -> None:
+    original = (survey.HERE / script).read_text()
+    copy = survey.clocked(survey.HERE / script, tmp_path / "clocked").read_text()
+    pairs = list(zip(original.splitlines(), copy.splitlines(), strict=True))
+    [(before, after)] = [pair for pair in pairs if pair[0] != pair[1]]
+    assert after.startswith(before.partition("  # the clock: ")[0] + "; ")
+    compile(copy, script, "exec")
+
+
+def test_clocks_that_disagree() -> None:
+    cells = [survey.row(outcome("ddp", clocked=survey.Clocked(1e6, ours_ns))) for ours_ns in (1.04e6, 0.94e6)]
+    assert "1 ms, 1.04 ms (+4.0%)" in cells[0]
+    assert "1 ms, 0.94 ms (**−6.0%**)" in cells[1]
 
 
 def outcome(name: str, **changes: object) -> survey.Outcome:
@@ -68,6 +107,15 @@ def test_rows_of_earlier_calls_stay() -> None:
         "| `ddp` ",
     ]
     assert other.endswith("<!-- /survey: gpu -->\nafter\n")
+
+
+def test_rows_from_before_a_column_stay_below_their_titles() -> None:
+    page = survey.written(PAGE.replace("| a |", "| capture |"), "Python 3.11:", [outcome("nanogpt")])
+    titles, _, *rows = [line.split(" | ") for line in page.splitlines() if line.startswith("|")][:4]
+    assert len(rows) == 2
+    [earlier] = [row for row in rows if "`ddp`" in row[0]]
+    assert dict(zip(titles, earlier, strict=True))["capture"] == "1"
+    assert earlier[titles.index("idiom")] == "–"
 
 
 def test_rows_below_another_heading_stay() -> None:

@@ -21,6 +21,6 @@ for step in range(options.steps):
     with torch.no_grad():
         for p in model.parameters():
             p -= p.grad * 0.1
-        model.zero_grad()
+        model.zero_grad()  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{loss.item():.12f}")

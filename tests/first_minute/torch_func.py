@@ -22,6 +22,6 @@ def loss_fn(params):
 
 for _step in range(options.steps):
     grads, loss = grad_and_value(loss_fn)(params)
-    params = {name: p - 1e-2 * grads[name] for name, p in params.items()}
+    params = {name: p - 1e-2 * grads[name] for name, p in params.items()}  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{loss.item():.12f}")

@@ -20,6 +20,6 @@ with torch.inference_mode():
         tokens = torch.randn(1, 32, 64, device=device)
         for _token in range(8):
             tokens = encoder(tokens)
-        total += tokens.sum().item()
+        total += tokens.sum().item()  # the clock: tick()
 print("steps", options.prompts)
 print("loss", f"{total:.6f}")

@@ -27,6 +27,6 @@ for _step in range(options.steps):
     optimizer_g.zero_grad()
     loss = -critic(generator(torch.randn(128, 16, device=device))).mean()
     loss.backward()
-    optimizer_g.step()
+    optimizer_g.step()  # the clock: tick()
 print("steps", options.steps)
 print("loss", f"{loss.item():.12f}")

@@ -40,7 +40,7 @@ for _epoch in range(3):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         for p in model.parameters():
             p.data.add_(p.grad, alpha=-1.0)
-        steps += 1
+        steps += 1  # the clock: tick()
     evaluate()
 print("steps", steps)
 print("loss", f"{loss.item():.12f}")

@@ -84,6 +84,24 @@ def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
         assert ("time outside of all phases" in note) == (name == "unnamed")
 
 
+@pytest.mark.parametrize(
+    ("durations", "said"),
+    [
+        ([40_000] * 60 + [12_000_000] * 40, True),  # JAX launches sixty steps, then waits for each
+        ([40_000] * 40 + [12_000_000] * 60, False),  # the median is a usual step
+        ([1_000_000] * 95 + [90_000_000] * 5, False),  # rare long steps
+        ([1_000_000] * 50 + [1_500_000] * 50, False),
+        ([40_000] * 5 + [12_000_000] * 3, False),  # too few
+    ],
+)
+def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool, tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n, dur) for n, dur in enumerate(durations)))
+    notes = [note for note in summarise(session).notes if "not what a step takes on average" in note]
+    assert bool(notes) == said
+    assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
+
+
 def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     usual = {"forward": 400_000, "backward": 600_000}

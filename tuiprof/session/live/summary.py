@@ -44,6 +44,8 @@ _MOSTLY = 0.5
 #: Minimum share to mention evaluations and checkpoints.
 _LEAST_BETWEEN = 0.02
 _ALL_OF_IT = 0.9
+#: Steps are of two kinds if at least this share of them, and the mean, are above the median by this factor.
+_MANY, _FAR, _FEWEST_OF_TWO_KINDS = 0.1, 2.0, 20
 #: Minimum number of samples to name lines, and minimum share of each.
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
 #: Longer commands are not repeated.
@@ -122,9 +124,26 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
             if (slowdown := _slowdown(rank)) is not None
         ]
         said += dict.fromkeys(f"steps: {few}" for rank in fold.ranks if (few := missing(rank)))
+        if fold.lead is not None and (sentence := _two_kinds(fold.lead, stats)):
+            said.append(sentence)
         if sentence := crowded(fold):
             said.append(sentence)
     return said
+
+
+def _two_kinds(lead: WriterState, stats: StepStats) -> str:
+    """Return that the median says little, where many steps take far longer than others; empty = it does."""
+    if stats.on_device or stats.count < _FEWEST_OF_TWO_KINDS or stats.mean_ns < _FAR * stats.median_ns:
+        return ""
+    dur_ns = lead.steps.rows["dur_ns"][lead.steps.comparable()]
+    long = float((dur_ns > _FAR * stats.median_ns).mean())
+    if long < _MANY:
+        return ""
+    return (
+        f"the median is not what a step takes on average: {format_share(long)} of the steps take more than twice as "
+        f"long, and the mean is {format_ns(stats.mean_ns)}, for example because the host launches several steps and "
+        "then waits for all of them; compare the mean or steps/s"
+    )
 
 
 def _slowdown(rank: WriterState | None) -> Slowdown | None:
