@@ -172,6 +172,16 @@ def test_the_late_rank_is_named_with_the_wait() -> None:
     assert found(together(rank([LEFT - TRANSFER] * 4), rank([50] * 4)), "late-rank") is None
 
 
+@pytest.mark.parametrize(("host_us", "waits"), [(540, False), (380, True)])
+def test_the_first_steps_show_whether_the_host_or_another_rank_limits_the_step(
+    host_us: int, waits: bool
+) -> None:
+    trace = late()
+    trace.uncaptured = Uncaptured(40, 560e3, 560e3, 560e3, host_ns=host_us * 1e3)
+    assert (step_of(trace).waiting_ns > 100_000) == waits
+    assert (found(trace, "late-rank") is not None) == waits
+
+
 def test_a_change_on_a_rank_that_waits_may_save_nothing() -> None:
     trace = late()
     step = step_of(trace)

@@ -983,12 +983,15 @@ def test_all_that_a_recomputed_forward_pass_launches_is_won() -> None:
     assert found(made.trace(), "recomputed-forward")["wins_ns"] == pytest.approx(1_200_000, rel=0.02)
 
 
-def in_data_parallel(*, collectives: Sequence[int] = (2, 2, 2), updates: bool = False) -> Trace:
+def in_data_parallel(
+    *, collectives: Sequence[int] = (2, 2, 2), updates: bool = False, shards: bool = False
+) -> Trace:
     """Four steps of three micro-batches each, whose gradients are averaged over the ranks.
 
     Args:
         collectives: How many of each backward pass.
         updates: Whether an optimizer steps after each of them.
+        shards: Whether FSDP2 reduces them, in a range that also copies.
     """
     made, correlation, free = Made(), 0, 0.0
     for number in range(4):
@@ -1001,7 +1004,10 @@ def in_data_parallel(*, collectives: Sequence[int] = (2, 2, 2), updates: bool = 
                 node = begin + 200 + index * 300
                 made.op(f"{AUTOGRAD}: torch::autograd::AccumulateGrad", node, node + 250, sequence=1 + micro)
                 if index < count:
-                    made.op("torch::distributed::reducer::mul_out", node + 5, node + 25)
+                    if shards:
+                        made.add("annotation", "FSDP::post_backward_reduce", node + 5, node + 205)
+                    else:
+                        made.op("torch::distributed::reducer::mul_out", node + 5, node + 25)
                     made.op("c10d::allreduce_", node + 30, node + 130)
                     correlation, free = correlation + 1, max(free, node + 60) + 10
                     made.launch(
@@ -1018,6 +1024,8 @@ def test_gradients_averaged_after_each_micro_batch() -> None:
     assert row["wins_ns"] == pytest.approx(2 * 2 * 120_000, rel=0.02)
     assert "2 times a step" in row["what"]
     assert "no_sync()" in row["instead"]
+    sharded = found(in_data_parallel(shards=True), "gradient-sync-each-pass")
+    assert sharded["wins_ns"] == pytest.approx(2 * 2 * 200_000, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -1025,6 +1033,46 @@ def test_gradients_averaged_after_each_micro_batch() -> None:
 )
 def test_gradients_of_other_models_or_other_steps_are_averaged_rightly(options: dict[str, Any]) -> None:
     assert finding(in_data_parallel(**options), "gradient-sync-each-pass") is None
+
+
+def test_gradients_that_are_copied_out_of_their_buckets() -> None:
+    copies: list[Op] = [("torch.distributed.ddp.reducer::copy_bucket_to_grad", UNARY, 4.0)] * 30
+    trace = gpu_bound(("aten::linear", GEMM, 200), *copies)
+    row = found(trace, "bucket-copies")
+    assert "30 times a step" in row["what"]
+    assert "gradient_as_bucket_view=True" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(30 * 4_000, rel=0.05)
+    assert finding(trace, "kernel-loop") is None, "it is no loop of the script"
+
+
+def sharded(gathers: int, gap_us: float = 10) -> Trace:
+    """Four steps in which FSDP2 gathers two groups of parameters one or several times."""
+    made = Made()
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        for nth in range(gathers):
+            for group in range(2):
+                begin = at + 10 + (2 * nth + group) * (200 + gap_us)
+                made.add("annotation", f"FSDP::all_gather (blocks.{group})", begin, begin + 100)
+                launched, ran = (begin + 5, begin + 15), (begin + 20, begin + 40)
+                made.launch("ncclDevKernel_AllGather", launched, ran, number * 100 + 2 * nth + group)
+                made.add(
+                    "annotation", f"FSDP::all_gather_copy_out (blocks.{group})", begin + 110, begin + 150
+                )
+    return made.trace()
+
+
+def test_weights_that_are_gathered_again() -> None:
+    assert finding(sharded(1), "repeated-gather") is None
+    row = found(sharded(2), "repeated-gather")
+    assert "gathered 2 times a step" in row["what"]
+    assert "reshard_after_forward=False" in row["instead"]
+    assert "micro-batches" not in row["instead"]
+    assert row["wins_ns"] == pytest.approx(2 * 140_000, rel=0.02)
+    several = found(sharded(8), "repeated-gather")
+    assert "set_reshard_after_backward(False)" in several["instead"]
+    assert several["wins_ns"] == pytest.approx(14 * 140_000, rel=0.02)
 
 
 @pytest.mark.parametrize(("then", "advised"), [("aten::matmul", True), ("aten::mul", False)])

@@ -233,6 +233,7 @@ def _(bad: bool) -> Step:
     "ranks-lengths",
     "each process pads to its own longest text, and the long texts are all with the second process",
     "long and short texts shared out equally",
+    "late-rank",  # a rule that was written afterwards
     "exposed-collectives",
     may_precede=("launch-bound", "uncompiled-step"),
 )
@@ -278,6 +279,7 @@ def _(bad: bool) -> Step:
     "ranks-shards",
     "sharded weights are gathered twice, and gradients reduced, for each of four micro-batches",
     "kept whole until the last micro-batch, whose gradients alone are reduced",
+    "repeated-gather",  # a rule that was written afterwards
     "exposed-collectives",
     "gradient-sync-each-pass",
     may_precede=("launch-bound", "uncompiled-step"),

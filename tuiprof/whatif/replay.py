@@ -219,6 +219,10 @@ _KEEPS_UP: Final = 1.4
 _FIT_RANGE: Final = (0.75, 1.33)
 #: A step within this share of its time with the fastest host is device-bound.
 _PACED_BY_DEVICE: Final = 0.01
+#: A rank that waits for others in the capture for this share of a step, and whose host took less than that share of
+#: it in the first steps, when nothing was queued yet, is bound by them.
+_LONG_WAITS: Final = 0.1
+_FAST_HOST: Final = 0.75
 _BISECTIONS: Final = 14
 
 
@@ -393,8 +397,8 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, 1.0, RANGE, "table")
     # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
     fitted = fit(graph, uncaptured.step_ns, graph.alone)
-    if not fitted.scale and len(graph.alone.waits):
-        fitted = Fit(0.0, paced=True)  # bound by another rank
+    if _bound_by_peers(graph, uncaptured, fitted):
+        fitted = Fit(fitted.scale, paced=True)
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
@@ -409,6 +413,16 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         )
     scales = tuple(fitted.scale * part for part in _FIT_RANGE)
     return Calibrated(graph, fitted.scale, scales, "session", uncaptured)
+
+
+def _bound_by_peers(graph: Graph, uncaptured: Uncaptured, fitted: Fit) -> bool:
+    """Whether a step probably takes as long as it does because this rank waits for others, not because of its host."""
+    waits_ns = float(graph.peers_ns.sum()) / max(graph.step_count, 1)
+    if not waits_ns:
+        return False
+    host_ns = uncaptured.host_ns if uncaptured.host_ns is not None else uncaptured.step_ns
+    waits_long = waits_ns >= _LONG_WAITS * uncaptured.step_ns
+    return not fitted.scale or (waits_long and host_ns < _FAST_HOST * uncaptured.step_ns)
 
 
 @dataclass(frozen=True, slots=True)

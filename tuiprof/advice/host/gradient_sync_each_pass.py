@@ -12,14 +12,14 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
 _COLLECTIVE: Final = r"^c10d::_?(allreduce|reduce_scatter)"
-#: DDP's copy of a gradient into its bucket, which an unaveraged pass does not make either.
-_BUCKET: Final = r"^torch::distributed::reducer::"
+#: What an unaveraged pass does not do either: copy a gradient into its bucket (DDP), or all of a reduction (FSDP2).
+_BUCKET: Final = r"^torch::distributed::reducer::|^FSDP::post_backward_reduce"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for steps with several backward passes that all average the same number of tensors."""
     calls = evidence.calls
-    rows = np.flatnonzero(trace.named(f"{_COLLECTIVE}|{_BUCKET}") & trace.is_category("cpu_op"))
+    rows = np.flatnonzero(trace.named(f"{_COLLECTIVE}|{_BUCKET}") & trace.is_category("cpu_op", "annotation"))
     inside = calls.inside(rows)
     in_backward = (inside >= 0) & calls.backward[inside]
     rows, inside = rows[in_backward], inside[in_backward]

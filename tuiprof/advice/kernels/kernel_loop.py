@@ -103,12 +103,13 @@ def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> It
 
 
 def _runs(evidence: Evidence) -> Iterator[Ints]:
-    """Yield the calls with device work of each thread and step, except those of optimizers and the backward pass."""
+    """Yield the calls with device work of each thread and step, except of optimizers, DDP and the backward pass."""
     trace, calls, steps = evidence.trace, evidence.calls, evidence.optimizer_steps
     starts = trace.starts[calls.rows]
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
     in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
-    busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & ~in_optimizer)
+    of_others = calls.backward | in_optimizer | trace.named(r"^torch(\.|::)distributed", calls.rows)
+    busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):
         yield busy[keys == key]

@@ -1,0 +1,32 @@
+"""DistributedDataParallel copies averaged gradients out of its buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+COPY: Final = r"^torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$"
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for the copies that PyTorch marks; without them, gradients are views of the buckets."""
+    rows = np.flatnonzero(trace.named(COPY) & trace.on_host)
+    if not len(rows):
+        return
+    yield Finding(
+        f"DistributedDataParallel copies averaged gradients out of its buckets, {evidence.how_often(len(rows))}",
+        "",
+        "DistributedDataParallel(model, gradient_as_bucket_view=True), which saves the memory of the copies too",
+        "high",
+        "each gradient exists twice, in its bucket and by itself",
+        evidence.without_operators(rows),
+        event=int(rows[0]),
+    )
+
+
+RULE = AdviceRule("bucket-copies", find)
