@@ -1045,6 +1045,27 @@ def test_gradients_that_are_copied_out_of_their_buckets() -> None:
     assert finding(trace, "kernel-loop") is None, "it is no loop of the script"
 
 
+def test_buffers_that_are_sent_before_each_forward_pass() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        made.add("annotation", "DistributedDataParallel.forward", at + 5, at + 2_000)
+        names = ["aten::flatten_dense_tensors", "c10d::broadcast_", "aten::unflatten_dense_tensors"]
+        names += ["aten::copy_"] * 30 + ["aten::conv2d", "aten::copy_"]
+        for index, name in enumerate(names):
+            begin = at + 10 + index * 50
+            made.op(name, begin, begin + 50)
+            if "unflatten" not in name:
+                launched, ran = (begin + 10, begin + 20), (begin + 22, begin + 24)
+                made.launch("copy", launched, ran, number * 100 + index + 1)
+    row = found(made.trace(), "broadcast-buffers")
+    assert "copies 30 of them" in row["what"]
+    assert "broadcast_buffers=False" in row["instead"]
+    assert row["wins_ns"] == pytest.approx(33 * 50_000, rel=0.03)
+    assert finding(made.trace(), "kernel-loop") is None, "it is no loop of the script"
+
+
 def sharded(gathers: int, gap_us: float = 10) -> Trace:
     """Four steps in which FSDP2 gathers two groups of parameters one or several times."""
     made = Made()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.collectives import buffer_broadcasts
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 
@@ -108,7 +109,8 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
     starts = trace.starts[calls.rows]
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
     in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
-    of_others = calls.backward | in_optimizer | trace.named(r"^torch(\.|::)distributed", calls.rows)
+    of_ddp = trace.named(r"^torch(\.|::)distributed", calls.rows) | buffer_broadcasts(calls)
+    of_others = calls.backward | in_optimizer | of_ddp
     busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):

@@ -22,14 +22,20 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.analyses.shared.frames import ancestry_of
 from tuiprof.analyses.shared.scope import Scope, step_times
 from tuiprof.errors import TraceError
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Floats, Ints, member, total, union
+from tuiprof.model.intervals import Floats, Ints, Mask, member, total, union
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.traceset import TraceSet
 
+BROADCAST: Final = r"^c10d::broadcast_$"
+#: What the broadcast of many tensors consists of.
+_BROADCAST_PARTS: Final = (
+    rf"{BROADCAST}|^aten::(flatten_dense_tensors|unflatten_dense_tensors|cat|copy_)$|^record_param_comms$"
+)
 #: A rank that is late in one of its groups is equally late in its other groups, up to noise.
 SAME_LATENESS: Final = 0.7
 
@@ -622,3 +628,21 @@ def _group(name: str, description: str, said: str, configured: Mapping[str, tupl
     if _RANKS.fullmatch(said):
         ranks = tuple(sorted(int(rank) for rank in said.strip("[]").split(",")))
     return Group(name, description, ranks, "" if ranks else said)
+
+
+def buffer_broadcasts(calls: Calls) -> Mask:
+    """Return which calls send a model's buffers at the begin of DistributedDataParallel's forward pass.
+
+    These are runs of such calls around a broadcast: tensors are joined, sent, and copied back one by one.
+    """
+    trace = calls.trace
+    forward = np.flatnonzero(trace.named(r"^DistributedDataParallel\.forward$") & trace.on_host)
+    of_pass = np.where(calls.backward, -1, index_of_outer(trace, forward, calls.rows))
+    part = (of_pass >= 0) & trace.named(_BROADCAST_PARTS, calls.rows)
+    sent = part & trace.named(BROADCAST, calls.rows)
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for number in np.unique(of_pass[sent]):
+        mine = np.flatnonzero(of_pass == number)
+        run = np.cumsum(np.diff(part[mine].astype(np.int8), prepend=0) != 0)
+        chosen[mine[part[mine] & np.isin(run, run[sent[mine]])]] = True
+    return chosen
