@@ -17,6 +17,7 @@ from tests.predictions import (  # noqa: F401 - they add their cases
     fresh_cases,
     habit_cases,
     other_cases,
+    review_cases,
     shop_cases,
     unseen_cases,
     written_cases,
