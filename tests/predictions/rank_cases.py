@@ -154,6 +154,7 @@ def _(bad: bool) -> Step:
     "ranks-buffers",
     "the 159 buffers of the batch norms of a ResNet-50 are sent to the other GPU before each forward pass",
     "broadcast_buffers=False",
+    "broadcast-buffers",  # a rule that was written afterwards
     "exposed-collectives",
     "kernel-loop",
     "operator-loop",
@@ -168,6 +169,19 @@ def _(bad: bool) -> Step:
     x = torch.randn(sized(32, 2), 3, size, size, device=here()).to(memory_format=torch.channels_last)
     y = torch.randint(sized(1000, 256), (len(x),), device=here())
     return averaged(model, lambda: F.cross_entropy(model(x).float(), y))
+
+
+@rank_case(
+    "ranks-views",  # written with its rule
+    "averaged gradients are copied out of their buckets",
+    "gradient_as_bucket_view=True",
+    "bucket-copies",
+    may_precede=("launch-bound", "uncompiled-step"),
+)
+def _(bad: bool) -> Step:
+    model = parallel(decoder(16, 512), gradient_as_bucket_view=not bad)
+    x = texts(8, 256)
+    return averaged(model, lambda: guessed(model, x))
 
 
 @rank_case(
