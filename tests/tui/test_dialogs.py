@@ -19,7 +19,7 @@ from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
 from tuiprof.tui.ladder.screen import LadderForm, LadderWish
 from tuiprof.tui.library.launch import LaunchForm, LaunchWish
-from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureWish
+from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions
 from tuiprof.tui.start import Start
 
 LADDER: Any = SimpleNamespace(name="tiny", presets=["smoke", "fit"])
@@ -38,7 +38,7 @@ def no_x(text: str) -> str:
             ["0", "0", "0"],
             "steps must be a whole number from 1 to 1000",
             ["backspace", "backspace", "backspace", "7", "tab", "space"],
-            CaptureWish(7, stack=True),
+            CaptureOptions(7, stack=True),
         ),
         (
             lambda: ArmForm("35 ms", "", 10**9),

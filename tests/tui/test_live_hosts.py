@@ -32,7 +32,7 @@ async def test_a_host_that_comes_later_is_taken_up(tmp_path: Path) -> None:
         goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, ahead_ns=4 * S, ended=False))
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
-        screen._look_for_runs()
+        screen._find_runs()
         await until_shown(pilot, "rank 1 node2", "clock 4.00 s ahead")
         await pilot.press("]")
         await until_shown(pilot, "devices of node2", "rank 1/2 node2")

@@ -175,7 +175,7 @@ def test_a_capture_is_followed_from_the_request_to_what_its_trace_says(tmp_path:
     assert bottom.captures.requested is not None
     name, at_s = bottom.captures.requested
     bottom.captures.requested = name, at_s - 60
-    assert "no answer to the capture yet" in bottom.text()
+    assert "no answer to the capture request yet" in bottom.text()
     trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
     trace.touch()
     made.capture("written", id=name, path=f"traces/{trace.name}")

@@ -1,4 +1,4 @@
-"""The captures of a run (requested, armed, written, opened), and the verdict on the run at the bottom of the screen."""
+"""Captures of a run (requested, armed, written, opened), and the most important message, shown at the bottom."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunCaptures:
         self._moment = moment
         self.traces: list[Path] = []  # traces of the session
         self.armed: list[TriggerRequest] = []  # triggers of automatic captures
-        #: Ids of the captures that were there when a trace was opened; they are not offered again.
+        #: Ids of the captures that existed when a trace was last opened; they are not offered again.
         self.seen: set[str] = set()
         #: Id and time (monotonic s) of the capture requested here, until the script answers.
         self.requested: tuple[str, float] | None = None
@@ -58,19 +58,19 @@ class RunCaptures:
 
     @property
     def ready(self) -> bool:
-        """A trace was captured that has not been opened yet."""
+        """Whether a capture has written a trace that has not been offered yet."""
         return any(
             capture.state == "written" and capture.id not in self.seen for capture in self._all.values()
         )
 
     @property
     def can_arm(self) -> bool:
-        """Steps are made, so that a slow one can be captured."""
+        """Whether the script is making steps, so that a slow one can be captured."""
         rank = self._moment.rank
         return self._moment.running and rank is not None and len(rank.steps) > 0
 
     def trace_of_step(self) -> Path | None:
-        """Return the trace that covers the selected step; None = none does, or none is selected."""
+        """Return the trace that covers the selected step; None = no trace does, or no step is selected."""
         rank, selected = self._moment.rank, self._moment.selected
         if selected is None or rank is None:
             return None
@@ -89,11 +89,11 @@ class RunCaptures:
         return self._file(newest.paths[0]) if newest is not None else None
 
     def _file(self, path: str) -> Path:
-        """Return a file of the run from its path relative to the session; another host's lies beside that."""
+        """Resolve a path relative to the session, without following links; ``..`` leads to another host's session."""
         return Path(os.path.normpath(self._session.path / path))
 
     def titles(self) -> dict[Path, str]:
-        """Return when, of which steps and why each trace was captured."""
+        """Return the time, steps and cause of each trace's capture."""
         return {
             self._file(path): capture_words(capture)
             for capture in self._all.values()
@@ -101,11 +101,11 @@ class RunCaptures:
         }
 
     def find_traces(self) -> None:
-        """Look which traces the session has by now."""
+        """Update the list of the session's traces."""
         self.traces = self._session.all_traces()
 
     def mark_seen(self) -> None:
-        """Offer none of the present captures again."""
+        """Do not offer the present captures again."""
         self.seen.update(self._all)
 
     def request(self, steps: int, *, stack: bool = False, shapes: bool = False, memory: bool = False) -> None:
@@ -141,7 +141,7 @@ class RunCaptures:
         control.arm(self._session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
 
     def disarm_slow(self) -> None:
-        """Capture no more after slow steps."""
+        """Stop capturing after slow steps."""
         if self.armed_slow is not None:
             control.disarm(self._session, self.armed_slow.id)
 
@@ -157,17 +157,17 @@ class RunCaptures:
             control.arm(self._session, request)
 
 
-#: So long a failed capture is shown.
+#: How long a failed capture is shown.
 _FAILURE_NS: Final = 30_000_000_000
 #: Timeout for an answer to a capture request.
 _ANSWER_S: Final = 10
 
 
 class Verdict:
-    """Selects the most important message about the shown moment.
+    """Selects the most important message about the shown moment: an alert, a capture, a finding.
 
     Args:
-        read_headline: Starts to read a trace for its headline, which then goes to :meth:`set_headline`; takes seconds.
+        read_headline: Starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
         last_errors: Returns the last n lines of the script's standard error.
     """
 
@@ -183,10 +183,10 @@ class Verdict:
     ) -> None:
         self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
         self._read_headline, self._last_errors = read_headline, last_errors
-        self._headlines: dict[Path, Headline | None] = {}  # None = it is being read
+        self._headlines: dict[Path, Headline | None] = {}  # None = still being read
 
     def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
-        """Return what goes wrong and what there is to say; only one of them where the screen is not tall."""
+        """Return the worst alert and the most important message; only one of them unless the screen is tall."""
         sentence = self._sentence(width, tall)
         if row_width(sentence) > width and not tiny:
             return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall)
@@ -194,7 +194,7 @@ class Verdict:
         right = [*armed, *self._overhead.row]
         if row_width(sentence) + row_width(right) + 2 > width:
             right = armed
-        if sentence and right:  # that something is armed must be seen
+        if sentence and right:  # armed triggers stay visible: the sentence is cut instead
             sentence = spread(fit(sentence, max(width // 3, width - row_width(right) - 2)), right, width)
         return self._with_alert([sentence] if sentence else [], width, tall)
 
@@ -208,7 +208,7 @@ class Verdict:
         return alert if urgent and (found[0].level == "bad" or not sentence) else sentence or [[]]
 
     def _sentence(self, width: int, tall: bool) -> Row:
-        """Return the first that applies: the selected step, a capture, how it ended, its trace, a finding."""
+        """Return the first that applies: the selected step, a capture, how the run ended, a finding."""
         moment, captures, stats = self._moment, self._captures, self._figures.stats
         row = moment.selected_row()
         if row is not None and moment.rank is not None:
@@ -220,7 +220,7 @@ class Verdict:
         if moment.status.over and moment.replay is None:
             newest = captures.newest
             short = newest.shortfall(over=True) if newest is not None else ""
-            missing = [said for said in (lost_output(moment.session), short) if said]
+            missing = [text for text in (lost_output(moment.session), short) if text]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
             return [*over, (glyphs.DOT, "dim"), *headline_row(headline)[1:]] if headline else over
         if headline is not None:
@@ -233,7 +233,7 @@ class Verdict:
         return []
 
     def _capture(self, headline: Headline | None) -> Row:
-        """Return the state of the newest or the requested capture; empty = nothing to report."""
+        """Return the state of the newest or the requested capture; empty = neither needs a message."""
         moment, captures = self._moment, self._captures
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
@@ -251,7 +251,7 @@ class Verdict:
             return []
         if time.monotonic() - at_s < _ANSWER_S:
             return [(f" {glyphs.FLAG} ", "capture"), ("capture requested …", "text")]
-        text = "no answer to the capture yet: the script answers when its step ends"
+        text = "no answer to the capture request yet: the script answers when its step ends"
         return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
 
     def _headline(self) -> Headline | None:
@@ -262,7 +262,7 @@ class Verdict:
             if path not in captures.traces:
                 captures.find_traces()
         elif captures.traces and isinstance(self._moment.run, Live):
-            path = captures.traces[-1]  # a replay does not know yet of what was not written by its moment
+            path = captures.traces[-1]  # not in a replay, whose moment may precede the trace
         else:
             return None
         if (
@@ -278,5 +278,5 @@ class Verdict:
         return found if found is not None and found.line else None
 
     def set_headline(self, path: Path, headline: Headline) -> None:
-        """Use this headline of a trace from now on."""
+        """Store the headline of a trace."""
         self._headlines[path] = headline

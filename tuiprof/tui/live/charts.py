@@ -1,4 +1,4 @@
-"""The chart of step times against time: its content from the fold, and the widget that draws it in braille dots."""
+"""The chart of step times over time: its data, computed from the fold, and the widget that draws it in braille dots."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
-#: So many outliers get a label.
+#: How many outliers get a label.
 _MOST_MARKS = 4
-#: Above this many steps in view the whole run is drawn from its overview instead of step by step.
+#: With more steps than this, the whole run is drawn from its downsampled overview instead of step by step.
 _MOST_STEPS = 50_000
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,38 +31,38 @@ _EMPTY: Floats = np.empty(0)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A step worth pointing at."""
+    """A step marked in the chart."""
 
-    at_s: float  # when it ended, on the clock of the chart
-    dur_ms: float  # what it took
-    label: str  # what to write beside it
+    at_s: float  # end of the step, in the chart's time
+    dur_ms: float
+    label: str  # text beside the mark
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartData:
-    """Content of the chart."""
+    """Data of the chart; times in seconds of the session."""
 
-    #: Start of each step in seconds, ascending, shape ``(n,)``.
+    #: Start of each step, or of each bucket of steps, ascending, shape ``(n,)``.
     starts_s: Floats = field(default_factory=lambda: _EMPTY)
-    ends_s: Floats = field(default_factory=lambda: _EMPTY)  # its end, same shape, as are the next two
-    low_ms: Floats = field(default_factory=lambda: _EMPTY)  # what it took; of a bucket of steps the shortest
-    high_ms: Floats = field(default_factory=lambda: _EMPTY)  # the same; of a bucket of steps the longest
-    now_s: float = 0.0  # the moment shown, on the same clock; nothing is known beyond it
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)  # end of each; same shape, as are the next two
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)  # step time; for a bucket the shortest
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)  # step time; for a bucket the longest
+    now_s: float = 0.0  # the moment shown; there is no data after it
     window_s: float = 60.0  # width of the axis
-    edge_s: float | None = None  # its right edge (see :meth:`StripChart.edge`); None = the moment shown
-    median_ms: float | None = None  # drawn as a dotted line; None = not yet known
-    limit_ms: float = math.inf  # steps above this are outliers, which the y axis does not follow
-    marks: tuple[Mark, ...] = ()  # outliers, the most telling first
-    #: Spans of time that ran under the profiler, as ``(start, end)``.
+    edge_s: float | None = None  # right edge of the axis (see :meth:`StripChart.edge`); None = ``now_s``
+    median_ms: float | None = None  # drawn as a dotted line; None = unknown
+    limit_ms: float = math.inf  # steps above this are outliers, ignored in scaling the y axis
+    marks: tuple[Mark, ...] = ()  # outliers, the slowest first
+    #: Intervals that ran under the profiler, as ``(start, end)``.
     captured_s: tuple[tuple[float, float], ...] = ()
-    live: bool = True  # the moment shown is the present (it is then called "now")
-    selected: Mark | None = None  # the selected step; None = none
+    live: bool = True  # the moment shown is the present, labelled "now"
+    selected: Mark | None = None  # the selected step
 
 
 def chart_data(
     steps: StepSeries, stats: StepStats, view: View, selected: int | None = None, edge_s: float | None = None
 ) -> ChartData:
-    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
+    """Return the chart of one rank: ``selected`` is a step number, ``edge_s`` the right edge of the time axis."""
     chart = partial(
         ChartData,
         now_s=view.now_ns / 1e9,
@@ -114,7 +114,7 @@ def chart_data(
 
 
 def _selected(steps: StepSeries, number: int | None) -> Mark | None:
-    """Return the mark of the selected step; None = none selected, or no longer kept."""
+    """Return the mark of the selected step; None = no step is selected, or it is no longer in memory."""
     rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
     if not len(rows):
         return None
@@ -136,27 +136,27 @@ def _longest(steps: StepSeries) -> tuple[Mark, ...]:
 def column_ranges(
     starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the least, mean and greatest value in force within each column of a time axis.
+    """Return the least, mean and greatest value within each column of a time axis.
 
-    Every value holds from its start to its end, so a step that lasts longer than a column is seen in all the
-    columns it covers, and of many short ones in a column none is lost.
+    A value counts in every column that its interval overlaps: a long step appears in all columns it covers, and
+    every one of many short steps in a column contributes.
 
     Args:
         starts: Start of each value, ascending, shape ``(n,)``.
-        ends: Its end, ascending, same shape.
+        ends: End of each value, ascending, same shape.
         lows: The values, or their lower ends where each represents several.
         highs: The values, or their upper ends.
         edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
 
     Returns:
-        Three arrays of shape ``(columns,)``; NaN where no value is in force.
+        Three arrays of shape ``(columns,)``; NaN in columns without a value.
     """
     least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
     first = np.searchsorted(ends, edges[:-1], side="right")
     last = np.searchsorted(starts, edges[1:], side="left")
     filled = np.flatnonzero(last > first)
     if len(filled):
-        # reduceat reduces between consecutive bounds: every second result is the range asked for.
+        # reduceat reduces between consecutive bounds: every second result is a requested range.
         bounds = np.column_stack((first[filled], last[filled])).ravel()
         least[filled] = np.fmin.reduceat(np.append(lows, np.inf), bounds)[::2]
         greatest[filled] = np.fmax.reduceat(np.append(highs, -np.inf), bounds)[::2]
@@ -166,17 +166,16 @@ def column_ranges(
 
 
 def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
-    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1."""
+    """Return the dot row of each value, 0 at the top; values out of range are clipped, NaN gives -1."""
     shown = ~np.isnan(values)
     at = np.clip((high - np.where(shown, values, low)) / max(high - low, 1e-12) * dots, 0, dots - 1)
     return np.where(shown, at.astype(np.int64), -1)
 
 
 def joined(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the dots from top to bottom that a line needs in each column to be joined to the one before.
+    """Return the top and bottom dot (inclusive) of each column that connect a line to the column before.
 
-    ``rows`` is the row of the line in each column, -1 where there is none. Both rows returned are included; where
-    there is no line the top lies below the bottom.
+    ``rows`` is the dot row of the line in each column, -1 for a gap. In a gap the top returned lies below the bottom.
     """
     top, bottom = rows.copy(), rows.copy()
     both = (rows[1:] >= 0) & (rows[:-1] >= 0)
@@ -190,8 +189,8 @@ def cells(top: Ints, bottom: Ints, height: int) -> Codes:
 
     Args:
         top: Topmost dot of each dot column, shape ``(2 × width,)``.
-        bottom: Lowest one; a column whose top lies below its bottom is empty.
-        height: Lines of text; there are four dots to a line.
+        bottom: Lowest dot; a column whose top lies below its bottom is empty.
+        height: Lines of text, four dots each.
 
     Returns:
         Bits of each cell, 0 = blank, shape ``(height, width)``.
@@ -204,7 +203,7 @@ def cells(top: Ints, bottom: Ints, height: int) -> Codes:
 
 
 def text_of(bits: Codes) -> str:
-    """Return one line of cells, given by their bits, as text; blanks as blanks."""
+    """Return one line of cells, given by their braille bits, as text."""
     return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
 
 
@@ -217,28 +216,29 @@ def nice_step(span: float, most: int) -> float:
 
 # -- the widget ----------------------------------------------------------------------------------------
 
-#: Share of its width by which a full axis moves on.
+#: A full axis scrolls by its width divided by this.
 _MOVE_PARTS = 8
-#: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
+#: Until the time axis scrolls, the bulk of the steps may exceed the y axis by this share of its range.
 _SLACK = 0.2
-#: They fill at least this share of it, less until the time axis moves: a slow start is no scale for what follows.
+#: Least share of the y axis that the bulk must fill, when the time axis has scrolled and before; below it the
+#: y axis is scaled again (the first steps are often slow and would set too large a scale).
 _LEAST_MOVED, _LEAST = 0.35, 0.15
-#: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
-#: be seen between its dots only, and every change of colour is 40 bytes on the wire.
+#: In text lines of which the mean line fills more than this share, the paler range is left out: it would show
+#: only between the line's dots, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
-#: Minimum distance between time labels below the plot, cells.
+#: Possible intervals of the time labels below the plot, s, and their minimum distance, cells.
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 _TICK_CELLS = 16
-#: Minimum gap through which the median is drawn, cells.
+#: Minimum width of a gap in which the median is drawn, cells.
 _GAP = 4
 
 
 class StripChart(Lines):
-    """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
+    """Step times as a line of braille dots, with axes; outliers and captured steps are marked.
 
-    The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
-    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile, outliers left out)
-    and changes only when they leave it, so that it stays fixed; values beyond it are drawn at the edge.
+    The line is the mean of the steps in each column; the paler area behind it spans the shortest to the longest.
+    The y axis covers the bulk of the steps (2nd to 98th percentile without outliers) and changes only when they
+    leave it; values beyond it are drawn at the edge.
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
@@ -246,14 +246,13 @@ class StripChart(Lines):
         self._data = ChartData()
         self._empty: list[str] = []
         self._range: tuple[float, float] | None = None
-        self._right = math.nan  # for which it was chosen
+        self._right = math.nan  # right edge of the time axis at the last draw
 
     def edge(self, now_s: float, window_s: float, begin_s: float = 0.0) -> float:
-        """Return the right edge of an axis that stays fixed while time passes.
+        """Return the right edge of a time axis that scrolls in jumps instead of continuously.
 
-        Steps fill it from the left, where the first one began, to the right; at its end it moves on by a part of
-        its width, in whole cells. In between only the newest cells change: that keeps a chart cheap over a slow
-        link and easy to look at.
+        Steps fill the axis from left to right; when it is full, it scrolls by a fraction of its width, in whole
+        cells. Between jumps only the newest cells change, which keeps the chart readable and cheap over a slow link.
         """
         width = max(1, self.size.width - self._margin(self.size.width) - 2)
         move_s = window_s / width * max(1, width // _MOVE_PARTS)
@@ -262,7 +261,7 @@ class StripChart(Lines):
 
     @staticmethod
     def _margin(width: int) -> int:
-        """Return the cells that the numbers of the y axis take."""
+        """Return the width of the y axis labels, cells."""
         return 10 if width >= 50 else 8
 
     def show(self, data: ChartData) -> None:
@@ -271,7 +270,7 @@ class StripChart(Lines):
         self.redraw()
 
     def explain(self, lines: list[str]) -> None:
-        """Show why there is nothing to draw, and what to do."""
+        """Show text instead of the chart: why there is no data, and what to do."""
         self._empty = lines
         self.redraw()
 
@@ -318,7 +317,7 @@ class StripChart(Lines):
         return out
 
     def _axis(self, left: float, right: float) -> tuple[float, float]:
-        """Return the range of the y axis; it stays as it was while the bulk of the steps fits it well."""
+        """Return the range of the y axis; unchanged while the bulk of the steps fits it well."""
         data = self._data
         lows, highs = (
             values[(data.ends_s > left) & (data.starts_s < right) & (data.high_ms <= data.limit_ms)]
@@ -328,7 +327,7 @@ class StripChart(Lines):
             lows, highs = data.low_ms[-1:], data.high_ms[-1:]
         bulk_low, bulk_high = float(np.nanpercentile(lows, 2)), float(np.nanpercentile(highs, 98))
         middle = data.median_ms if data.median_ms is not None else (bulk_low + bulk_high) / 2
-        # A steady run must look steady: the axis never spans less than 12 % of the median.
+        # The axis spans at least 12 % of the median, or noise of a steady run would look like variation.
         bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
         moved, self._right = right != self._right, right
         if self._range is not None:
@@ -344,7 +343,7 @@ class StripChart(Lines):
         return self._range
 
     def _draw_median(self, rows: list[Row], low: float, high: float, known: int) -> None:
-        """Draw the median as a dotted line where the line of the chart leaves room for it, in the known columns."""
+        """Draw the median as a dotted line in the gaps of the chart's line, within the first ``known`` columns."""
         median = self._data.median_ms
         if median is None or not low <= median <= high:
             return
@@ -364,7 +363,7 @@ class StripChart(Lines):
     def _place_marks(
         self, left: float, cell_s: float, low: float, high: float, width: int, height: int
     ) -> list[tuple[int, int, Row]]:
-        """Return where each mark goes: line, column, and what to write; labels never overlap."""
+        """Return line, column and spans of each mark; labels never overlap."""
         placed: list[tuple[int, int, Row]] = []
         taken: dict[int, list[tuple[int, int]]] = {}
         for mark in self._data.marks:
@@ -389,7 +388,7 @@ class StripChart(Lines):
         return placed
 
     def _draw_selected(self, rows: list[Row], left: float, cell_s: float, low: float, high: float) -> None:
-        """Draw a line through the selected step, with its name at the top and its place on it."""
+        """Draw a vertical line through the selected step, with a label and a mark at its step time."""
         mark = self._data.selected
         if mark is None:
             return
@@ -408,7 +407,7 @@ class StripChart(Lines):
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
     def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
-        """Return the y axis: round numbers at their lines; a lower end other than 0 is named below it."""
+        """Return the y axis with round numbers; :meth:`draw` writes a lower end other than 0 below it."""
         step = nice_step(high - low, max(2, height // 2))
         texts = [""] * height
         value = np.floor(high / step + 1e-6) * step
@@ -418,7 +417,7 @@ class StripChart(Lines):
                 texts[line] = _milliseconds(float(value), step)
             elif (
                 not low and not texts[height - 2]
-            ):  # on the lower edge, where two numbers could come to touch
+            ):  # 0 lies on the lower edge; skip it if the label above is too close
                 texts[height - 1] = _milliseconds(float(value), step)
             value -= step
         return [
@@ -426,7 +425,7 @@ class StripChart(Lines):
         ]
 
     def _time_axis(self, left: float, right: float, width: int) -> Row:
-        """Return the line below the plot: times, and which of them ran under the profiler."""
+        """Return the line below the plot: times, and the intervals that ran under the profiler."""
         cells, cell_s = [" "] * width, (right - left) / width
         here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
         last = "now" if self._data.live else clock(self._data.now_s)
@@ -437,7 +436,7 @@ class StripChart(Lines):
         marks = sorted((first, stop) for first, stop in marks if stop > first)
         begin = max(0, here - len(last))
         if any(first < begin + len(last) and stop > begin for first, stop in marks):
-            begin = max(stop for _, stop in marks) + 1  # beyond what was captured just now
+            begin = max(stop for _, stop in marks) + 1  # to the right of the capture
             last = last if begin + len(last) <= width else ""
         captured: list[tuple[int, str]] = []
         for i, (first, stop) in enumerate(marks):
@@ -456,7 +455,7 @@ class StripChart(Lines):
             at = round((number * step_s - left) / cell_s) - len(text) // 2
             at = max(at, 0) if number == 0 else at
             apart = all(at + len(text) < start or at > stop for start, stop in taken)
-            # Within a second of it a tick reads like the last label.
+            # A tick within the same second as the last label would repeat it.
             if at >= 0 and at + len(text) <= width and apart and text != last:
                 cells[at : at + len(text)] = list(text)
         cells[begin : begin + len(last)] = list(last)
@@ -474,7 +473,7 @@ class StripChart(Lines):
 
 
 def _layers(front: Codes, back: Codes) -> Row:
-    """Return a line of cells in front of another, in as few spans as possible; blanks join either."""
+    """Return one line of cells drawn over another, in as few spans as possible; blanks extend the span before."""
     if np.count_nonzero(front) > _BUSY * len(front):
         back = np.zeros_like(back)
     role = np.where(front > 0, 2, np.where(back > 0, 1, 0))
@@ -492,7 +491,7 @@ def _layers(front: Codes, back: Codes) -> Row:
 
 
 def _overlay(row: Row, column: int, spans: Row) -> Row:
-    """Return a row with spans painted over it from a column on; all are one-cell characters."""
+    """Return a row with spans painted over it from a column on; all characters are one cell wide."""
     width = sum(len(text) for text, _ in spans)
     out: list[Span] = []
     at = 0
@@ -509,7 +508,7 @@ def _overlay(row: Row, column: int, spans: Row) -> Row:
 
 
 def _milliseconds(value: float, step: float) -> str:
-    """Return a tick's number with as many decimals as the step between ticks needs, in ms or s."""
+    """Return a tick label with the decimals that the step between ticks needs, in µs, ms or s."""
     if step >= 1000:
         value, step, unit = value / 1000, step / 1000, "s"
     elif step < 0.01:

@@ -1,4 +1,4 @@
-"""Devices of the machine: their readings from the fold, and one block per device in as much detail as fits."""
+"""Devices of the machine: readings from the fold, and a panel that shows them in as much detail as fits."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from tuiprof.telemetry.figures import WORDS, figure, headline, show
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
-#: Readings handed to a panel: no terminal is wider.
+#: Past readings passed to the panel, one a cell: more than a terminal is wide.
 _HISTORY = 240
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device, with its last readings."""
+    """One device and its latest readings."""
 
     key: str  # its key in samples
     kind: str  # ``"host"``, ``"nvidia"``, …
     name: str  # product name; untrusted
     memory_bytes: int | None = None  # total memory; None = unknown
-    #: What is fixed (``cores``, ``power_limit_w``, …).
+    #: Fixed properties (``cores``, ``power_limit_w``, …).
     details: Mapping[str, str | float | int] = field(default_factory=dict)
     latest: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)  # the last readings that are words (``throttle``)
-    #: Past values of the figures that are drawn as history, oldest first.
+    words: Mapping[str, str] = field(default_factory=dict)  # latest readings that are text (``throttle``)
+    #: Past values of the figures drawn as sparklines, oldest first.
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    #: The framework's own view: allocated, reserved and peak bytes; None = not given.
+    #: The framework's allocator: allocated, reserved and peak bytes; None = not reported.
     allocator: tuple[int, int, int] | None = None
-    foreign: bool = False  # the run does not use it: others may
+    foreign: bool = False  # not used by this run
 
     @property
     def label(self) -> str:
-        """The name of the block: ``GPU 0``, ``host``."""
+        """Short name: ``GPU 0``, ``host``."""
         key = self.key.partition("@")[0]
         number = "".join(char for char in key if char.isdigit())
         word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
         return f"{word} {number}" if word else sanitize(key)
 
     def limit(self, key: str) -> float | None:
-        """Return the value of a figure at which its bar is full."""
+        """Return the value of a figure at which its bar is full; None = no fixed maximum."""
         if key == "mem_used_bytes":
             return self.memory_bytes
         if key == "power_w" and (limit := self.details.get("power_limit_w")):
@@ -76,11 +76,10 @@ def device_views(
     *,
     over: bool = False,
 ) -> list[DeviceView]:
-    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``).
+    """Return the run's accelerators, the host, then accelerators that the run does not use (keys in ``others``).
 
-    Of a run of several hosts: those of the host of the rank that is shown.
-
-    Of a run that is over the figures are those of its last steps: the last readings are of a machine without it.
+    For a run on several hosts: the devices of the shown rank's host. For a run that is over, readings are those at
+    its last step, because later ones were taken without the script.
     """
     until_ns = max((writer.last_step_ns for writer in fold.ranks), default=0) if over else 0
     known = {device.key: device for device in devices}
@@ -109,12 +108,11 @@ def device_views(
                 foreign=key in others,
             )
         )
-    # Accelerators first.
     return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
 
 
 def _readings_at(history: DeviceHistory, at_ns: int) -> Mapping[str, float]:
-    """Return the last value of each figure at a moment; the newest ones where none is kept from before it."""
+    """Return each figure's last value before a moment; its newest value if none that old is kept."""
     count = int(np.searchsorted(history.t_ns, at_ns, side="right"))
     found = dict(history.last)
     for name in found:
@@ -126,7 +124,7 @@ def _readings_at(history: DeviceHistory, at_ns: int) -> Mapping[str, float]:
 
 
 def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
-    """Return the last readings of the figures that are drawn as history."""
+    """Return the past values of the figures drawn as sparklines."""
     return {
         name: history.figure(name)[-_HISTORY:].tolist()
         for name in headline(kind, history.last)
@@ -137,10 +135,10 @@ def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
 def _allocators(
     devices: Sequence[DeviceMeta], rank: WriterState | None, others: Set[str]
 ) -> dict[str, tuple[int, int, int]]:
-    """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
+    """Return the framework's allocated, reserved and peak bytes by device key.
 
-    A process that does not say which device an index means is taken to count the run's devices as the
-    monitor does, where that can be said: all are the run's, or one is.
+    If a process does not report which device an index refers to, indices are assumed to follow the monitor's
+    order of the run's devices; only if the run uses all devices or exactly one.
     """
     own = [device for device in devices if device.kind != "host" and device.key not in others]
     countable = len(own) == 1 or not others
@@ -156,13 +154,13 @@ def _allocators(
 
 
 def absent_word(backend: str) -> str:
-    """Return what people call the hardware that a telemetry backend looks for."""
+    """Return the display name of the hardware that a telemetry backend looks for."""
     words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "Neuron", "tpu": "TPU"}
     return words.get(backend, sanitize(backend))
 
 
 def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
-    """Return which hardware is missing, or why there is no reading yet."""
+    """Return notes on missing hardware, or on why there are no readings."""
     if not known:
         return ["no readings" if over else "waiting for the first reading …"]
     if any(device.kind != "host" for device in meta.devices):
@@ -172,16 +170,16 @@ def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
     return [f"no {names} found: tuiprof doctor"] if names else []
 
 
-#: Detail of an accelerator and of the host, tried from the fullest until it fits.
+#: Levels of detail of (accelerators, host), see :func:`_block`; the first that fits is used.
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
-#: Label and right-aligned value together.
+#: Width of a label with its right-aligned value, cells.
 _PAIR = 33
-#: Said of devices that the run does not use.
+#: Label of devices that the run does not use.
 OF_OTHERS: Final = "not this run's"
 
 
 class DevicePanel(Lines):
-    """Every device of the run."""
+    """The devices of the machine, those of the run first."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
         super().__init__(id=id)
@@ -200,13 +198,13 @@ class DevicePanel(Lines):
     def height_for(self, width: int) -> int:
         """Return the height of the compact form: one line a device of the run, one for all others.
 
-        The full form takes what it gets.
+        The full form fills its container.
         """
         own = sum(not device.foreign for device in self._devices)
         return max(1, own + (own < len(self._devices)))
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw with the most detail that fits; the run's devices before those of others."""
+        """Draw with the most detail that fits."""
         height = height or self.height_for(width)
         own = [device for device in self._devices if not device.foreign]
         others = [device for device in self._devices if device.foreign]
@@ -225,7 +223,7 @@ class DevicePanel(Lines):
 
 
 def _block(device: DeviceView, detail: tuple[int, int], width: int, among: Sequence[DeviceView]) -> list[Row]:
-    """Return the lines of one device: 0 one line, 1 three lines, 2 one line a figure."""
+    """Return the lines of one device. Level 0 is one line, 1 three lines, 2 one line a figure."""
     level = detail[1] if device.kind == "host" else detail[0]
     if level == 0:
         return [one_line(device, width, among)]
@@ -233,7 +231,7 @@ def _block(device: DeviceView, detail: tuple[int, int], width: int, among: Seque
 
 
 def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -> Row:
-    """Return the state of a device in one line: what does not fit whole is left out, history last."""
+    """Return a device in one line: figures that do not fit are left out; a sparkline fills what remains."""
     alike = [other for other in among if other.kind == device.kind]
     row: Row = [(f" {device.label:<6}", "title")]
     parts: list[Row] = []
@@ -241,7 +239,7 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
     if device.kind == "host" and "tree_cpu" in keys:
         keys = [key for key in keys if key not in ("util", "mem_used_bytes")]
     for key in keys:
-        # Watts, degrees and megahertz say by themselves what they are of.
+        # A figure with a unit (W, °C, MHz) needs no label.
         said = [] if figure(key).unit else [(f"{figure(key).label} ", "dim")]
         room = max((len(_value(other, key)) for other in alike if key in other.latest), default=0)
         parts.append([*said, (_value(device, key).rjust(room), "text")])
@@ -259,7 +257,7 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
 
 
 def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> list[Row]:
-    """Return the devices that are not the run's, dimmed: how busy and full they are, no more."""
+    """Return the devices that the run does not use, dimmed, with utilisation and memory only."""
     if each:
         return [_foreign(device) for device in devices]
     if not devices:
@@ -274,14 +272,14 @@ def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> li
 
 
 def _foreign(device: DeviceView) -> Row:
-    """Return the one line of a device that is not the run's; its figures are below those of the others."""
+    """Return the line of a device that the run does not use; its figures align with those of the others."""
     util = _pair("util", show("util", device.latest.get("util")), "dim", _PAIR - 6)
     memory = _pair("mem", _value(device, "mem_used_bytes"), "dim", _PAIR - 9)
     return [(f" {device.label:<6} ", "dim"), *util, ("   ", "text"), *memory, (f"   {OF_OTHERS}", "dim")]
 
 
 def _short(device: DeviceView, width: int) -> list[Row]:
-    """Return three lines: two figures with history, the rest in words."""
+    """Return up to three lines: two figures with sparklines, then the rest."""
     rows: list[Row] = []
     keys = _headline(device)
     for index, key in enumerate(keys[:2]):
@@ -300,9 +298,9 @@ def _short(device: DeviceView, width: int) -> list[Row]:
 
 
 def _full(device: DeviceView, width: int) -> list[Row]:
-    """Return a heading and one line a figure, then the pairs that have no history."""
+    """Return a heading, one line for each figure with a sparkline, then the other figures in columns."""
     rows: list[Row] = [[(f" {device.label}  ", "title"), (sanitize(device.name), "dim")]]
-    # A history needs an end to be a share of; how full a bar of degrees is would say nothing.
+    # A sparkline needs a maximum; a temperature has none that means "full".
     drawn = [key for key in _headline(device) if device.history.get(key) and device.limit(key)]
     rows.extend([("  ", "text"), *_figure_line(device, key, width - 2)] for key in drawn)
     if "core0_util" in device.latest:
@@ -333,7 +331,7 @@ def _full(device: DeviceView, width: int) -> list[Row]:
 
 
 def _processes(device: DeviceView, width: int) -> Row | None:
-    """Return the processes that hold memory on the device, largest first; None = unknown, or only one."""
+    """Return the processes with memory on the device, largest first; None = unknown, or only the run's own."""
     held = {
         key.removeprefix("pid").partition("_")[0]: size
         for key, size in device.latest.items()
@@ -357,7 +355,7 @@ def _processes(device: DeviceView, width: int) -> Row | None:
 
 
 def _silent(device: DeviceView, key: str) -> bool:
-    """Return whether a figure is left out while it is 0: errors that did not happen, swap not used."""
+    """Return whether a figure is hidden because it is 0 (errors, swap, …)."""
     return device.latest[key] == 0 and key in {
         "ecc_corrected",
         "ecc_uncorrected",
@@ -369,7 +367,7 @@ def _silent(device: DeviceView, key: str) -> bool:
 
 
 def _pairs(pairs: list[tuple[str, str, str]], width: int) -> list[Row]:
-    """Return label, right-aligned value and role of figures without history, in columns."""
+    """Return (label, value, role) triples laid out in columns."""
     columns = max(1, (width + 1) // (_PAIR + 3))
     rows: list[Row] = []
     for start in range(0, len(pairs), columns):
@@ -381,13 +379,13 @@ def _pairs(pairs: list[tuple[str, str, str]], width: int) -> list[Row]:
 
 
 def _pair(label: str, value: str, role: str, width: int) -> Row:
-    """Return a label and its value, flush with both edges of ``width`` cells."""
+    """Return a left-aligned label and a right-aligned value in ``width`` cells."""
     room = max(1, width - len(value))
     return [(f"{label[: room - 1]:<{room}}", "dim"), (value, role)]
 
 
 def _figure_line(device: DeviceView, key: str, width: int, pair: int = _PAIR) -> Row:
-    """Return label, right-aligned value and history of one figure."""
+    """Return label, right-aligned value and sparkline of one figure."""
     row = _pair(figure(key).label, _value(device, key), "strong", pair)
     room = width - row_width(row) - 3
     if room >= 6:
@@ -406,25 +404,25 @@ def _cores(device: DeviceView, width: int) -> Row:
     means = [
         sum(shares[at : at + group]) / len(shares[at : at + group]) for at in range(0, len(shares), group)
     ]
-    # Few cores get wide bars, with a gap between two of them.
+    # Few cores get wide bars, separated by a space.
     wide = max(1, min(8, room // len(means) - 1))
     bars = [glyphs.sparkline([mean], 1) * wide for mean in means]
     return [*label, ("  ", "text"), ((" " if wide > 1 else "").join(bars), "history")]
 
 
 def _headline(device: DeviceView) -> list[str]:
-    """Return the figures to show first; idle loaders are part of the loaders' figure."""
+    """Return the keys of the main figures; idle loaders are shown with the loaders."""
     skip = {"loaders_idle"} if device.latest.get("loaders") else {"loaders_idle", "loaders"}
     return [key for key in headline(device.kind, device.latest) if key not in skip]
 
 
 def _value(device: DeviceView, key: str) -> str:
-    """Return a figure with its unit and, if it has one, its maximum."""
+    """Return the formatted value of a figure, with its maximum if known."""
     value = device.latest.get(key)
     if key == "mem_used_bytes" and device.memory_bytes:
         used, total = format_bytes(value), format_bytes(device.memory_bytes)
         number, unit = used.rsplit(" ", 1)
-        # One unit for both is enough.
+        # Omit the first unit if both are the same.
         return f"{number} of {total}" if total.endswith(unit) else f"{used} of {total}"
     if key == "loaders" and "loaders_idle" in device.latest:
         return f"{show(key, value)}, {device.latest['loaders_idle']:.0f} idle"
@@ -435,7 +433,7 @@ def _value(device: DeviceView, key: str) -> str:
 
 
 def _spark(device: DeviceView, key: str, width: int) -> str:
-    """Return the history of a figure as bars, full at its natural end or at its own maximum."""
+    """Return a figure's history as a sparkline, scaled to its limit, else to its own maximum."""
     history = list(device.history.get(key, ()))[-width:]
     top = device.limit(key) or max((value for value in history if value == value), default=0.0)
     return glyphs.sparkline(
@@ -444,12 +442,12 @@ def _spark(device: DeviceView, key: str, width: int) -> str:
 
 
 def _calm(key: str, word: str) -> bool:
-    """Return whether a reading in words is normal."""
+    """Return whether a text reading needs no warning."""
     return key == "throttle" and word in ("", "none", "idle")
 
 
 def _words(device: DeviceView) -> list[Row]:
-    """Return the readings that are words; that clocks are held back is a warning."""
+    """Return the text readings; throttled clocks are a warning."""
     return [
         [("no throttle", "dim")]
         if _calm(key, word)

@@ -21,17 +21,17 @@ _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureWish:
-    """The user's capture options."""
+class CaptureOptions:
+    """What to capture, as chosen in the form."""
 
-    steps: int  # how many steps
+    steps: int  # number of steps
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record operator input shapes
     memory: bool = False  # record allocations
 
 
-class CaptureForm(Form[CaptureWish], inherit_bindings=False):
-    """Asks what to profile; ``steps`` is the number of steps proposed."""
+class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
+    """Asks what to profile; ``steps`` is the suggested number of steps."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
         "capture", "Capture", "capture", "Start the capture", "Cancel"
@@ -45,14 +45,14 @@ class CaptureForm(Form[CaptureWish], inherit_bindings=False):
             Tick("shapes", "operator input shapes"),
             Tick("memory", "allocations"),
         )
-        super().__init__("capture", fields, CaptureWish)
+        super().__init__("capture", fields, CaptureOptions)
 
 
 def parse_slow(text: str) -> tuple[int | None, float | None]:
-    """Return the time in ns, or the multiple of the median, of a text such as ``35 ms``, ``0.5 s`` or ``1.5x``.
+    """Parse a limit: ``35 ms`` and ``0.5 s`` give a time in ns, ``1.5x`` a multiple of the median.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
     """
     match = _TIME.fullmatch(text.strip())
     if match is not None:
@@ -66,12 +66,12 @@ def parse_slow(text: str) -> tuple[int | None, float | None]:
 
 
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
-    """Asks when to capture automatically, and returns the triggers to arm: none = disarm.
+    """Asks when to capture automatically, and returns the triggers to arm; empty = disarm all.
 
     Args:
-        slow: ``35 ms``, ``1.5x``; empty = not armed.
-        every: Steps; empty = not armed.
-        budget_bytes: What the session's traces may take.
+        slow: Initial limit for slow steps (``35 ms``, ``1.5x``); empty = off.
+        every: Initial interval in steps; empty = off.
+        budget_bytes: Maximum size of the session's traces.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
@@ -110,9 +110,9 @@ def _requests(
 
 
 class StepsForm(Form[dict[str, str]], inherit_bindings=False):
-    """Asks what a step shall be.
+    """Asks what counts as a step.
 
-    ``parse`` makes a request of ``at``, ``function`` or ``by`` and its value, or raises ValueError.
+    ``parse`` turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises ValueError.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(

@@ -1,6 +1,6 @@
-"""The shown moment of a run: present, past or replayed; its rank, step, figures; tuiprof's own cost; other runs.
+"""State of the live screen: the shown moment of a run (present, past or replayed), with its rank, step and figures.
 
-With it what is computed of that moment (figures, overhead), and what surrounds the run: other runs, stacks.
+Also tuiprof's own overhead, the other active runs, the baseline and the stacks of the processes.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ TAIL_BYTES: Final = 2 << 20
 
 
 class Moment:
-    """One session at a moment. Going back in time is a paused replay beside the run, which is still read.
+    """One session at a moment. Going back in time opens a paused replay; the run itself is still read.
 
-    Nothing is drawn here: the caller redraws after a change of the moment.
+    The caller redraws after a change of the moment.
     """
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         self.session = session
-        #: Reads the whole run: as it is written, or by the clock of a replay.
+        #: Reads the whole run: live as it is written, or at the pace of a replay.
         self.run: Live | Replay = (
             Live(session, TAIL_BYTES) if replay_speed is None else Replay(session, replay_speed)
         )
-        #: Replay at the earlier moment that is shown; None = the run as it is now, or its replay.
+        #: Replay at the earlier moment that is shown; None = ``run`` itself is shown.
         self.past: Replay | None = None
-        self.status = session.status()  # state of the session
-        self.watch = HostWatch(session)  # watches them
-        self.hosts: list[HostState] = []  # the hosts of the run, by rank; empty = it has one
-        #: Index of the width of the time axis in :data:`WINDOWS_S`.
+        self.status = session.status()
+        self.watch = HostWatch(session)
+        self.hosts: list[HostState] = []  # the hosts of the run, by rank; empty = a single host
+        #: Width of the time axis, as an index into :data:`WINDOWS_S`.
         self.window = WINDOWS_S.index(None if self.status.over and replay_speed is None else 60.0)
-        self.rank_name = ""  # writer that is shown; empty = the first with steps
-        self.selected: int | None = None  # number of the selected step; None = none
-        self.frozen_ns: int | None = None  # session time at which the view was paused; None = it is not
+        self.rank_name = ""  # writer of the shown rank; empty = the first with steps
+        self.selected: int | None = None  # number of the selected step
+        self.frozen_ns: int | None = None  # session time at which the view was paused; None = not paused
 
-    def take_up(self, session: Session, *, keep_rank: bool = False) -> None:
-        """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
+    def replace_session(self, session: Session, *, keep_rank: bool = False) -> None:
+        """Continue with a newer view of the same run, which has more hosts or newly compared clocks.
 
-        ``keep_rank`` shows the same rank as before, though another host may come first now. A rank that was chosen is
-        kept anyway.
+        ``keep_rank`` keeps the shown rank even if another host now comes first. A rank that the user chose is
+        always kept.
         """
         shown = self.rank.name if self.rank is not None and (keep_rank or self.rank_name) else ""
         path = next((log.path for log in self.session.logs() if log.writer == shown), None)
@@ -88,25 +88,25 @@ class Moment:
             self.past.close()
 
     def update(self) -> None:
-        """Read the status of the session, and what was recorded since the moment that is shown."""
+        """Read the status of the session and, while an earlier moment is shown, the run's new records."""
         if self.past is not None:
-            self.run.advance()  # so that the present is up to date when needed
+            self.run.advance()
         if isinstance(self.run, Live) and self.running:
             self.status = self.watch.status if self.session.others else self.run.status()
             if not all(part.meta.devices for part in self.session.parts):
-                with contextlib.suppress(SessionError):  # it was deleted
+                with contextlib.suppress(SessionError):  # the session was deleted
                     self.session.reload()
         if self.session.others:
             self.hosts = self.watch.update(self.run.fold)
 
     @property
     def feed(self) -> Feed:
-        """Fills the fold that is shown: as it is written, or up to a moment."""
+        """The source of the shown fold: the run itself, or a replay of it up to a moment."""
         return self.past or self.run
 
     @property
     def replay(self) -> Replay | None:
-        """The clock of the moment shown; None = it is the present."""
+        """The replay that is shown; None = the present of a run is shown."""
         return self.feed if isinstance(self.feed, Replay) else None
 
     @property
@@ -117,14 +117,14 @@ class Moment:
 
     @property
     def charted(self) -> WriterState | None:
-        """The rank shown, as far as the chart needs it: only the run's own fold knows the whole run."""
+        """The shown rank for the chart; from the run's own fold if the whole run is in view."""
         if self.past is not None and WINDOWS_S[self.window] is None and self.rank is not None:
             return self.run.fold.writers.get(self.rank.name) or self.rank
         return self.rank
 
     @property
     def running(self) -> bool:
-        """The script runs, and this is not a replay of it."""
+        """Whether the script is running and this is not a replay of a session."""
         return not self.status.over and isinstance(self.run, Live)
 
     @property
@@ -165,7 +165,7 @@ class Moment:
         return self.view_at(self.now_ns())
 
     def view_at(self, now_ns: int) -> View:
-        """Return the part of the run that is in view when the right edge is at a session time."""
+        """Return the part of the run that is in view with the right edge at a session time."""
         return View(now_ns, WINDOWS_S[self.window], self.following, first_step_ns(self.charted))
 
     # -- time --------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Moment:
             self.replay.paused = not self.replay.paused
 
     def change_speed(self, by: int) -> None:
-        """Replay at a speed that lies ``by`` places further in the row of speeds."""
+        """Change the replay speed by ``by`` positions in the list of speeds."""
         if (replay := self.replay) is not None:
             nearest = min(range(len(_SPEEDS)), key=lambda i: abs(_SPEEDS[i] - replay.speed))
             replay.speed = _SPEEDS[min(max(nearest + by, 0), len(_SPEEDS) - 1)]
@@ -186,13 +186,13 @@ class Moment:
     def seek(self, by: int) -> None:
         """Show an earlier or a later moment, ``by`` twelfths of the time axis away."""
         if by > 0 and self.replay is None:
-            return  # later than now
+            return
         view = self.view()
         step_ns = round((view.window_s or view.span_s) * 1e9 / _SEEK_PARTS)
         self.go_to(self.go_back().position_ns + by * step_ns)
 
     def go_back(self) -> Replay:
-        """Leave the present; return the clock of the moment that is shown from now on."""
+        """Return the replay that is shown; from the present, open a paused one at the current time."""
         if self.replay is not None:
             return self.replay
         now = self.now_ns()
@@ -223,11 +223,11 @@ class Moment:
             self.run.seek(self.run.duration_ns)
 
     def next_window(self) -> None:
-        """Take the next width of the time axis."""
+        """Switch to the next width of the time axis."""
         self.window = (self.window + 1) % len(WINDOWS_S)
 
     def next_rank(self, by: int) -> None:
-        """Show the rank that lies ``by`` places further."""
+        """Show the rank ``by`` positions further, wrapping around."""
         names = [rank.name for rank in self.feed.fold.ranks]
         if names:
             shown = self.rank.name if self.rank is not None else names[0]
@@ -236,7 +236,7 @@ class Moment:
     # -- steps -------------------------------------------------------------------------------------------
 
     def selected_row(self) -> int | None:
-        """Return the index of the selected step among the kept ones; None = none, or it is kept no more."""
+        """Return the row of the selected step; None = no step is selected, or it is no longer in memory."""
         rank = self.rank
         if rank is None or self.selected is None:
             return None
@@ -244,15 +244,15 @@ class Moment:
         return int(found[-1]) if len(found) else None
 
     def select(self, by: int, *, outliers: bool = False) -> bool:
-        """Select the step (or outlier) after or before the one selected, else before the right edge.
+        """Select the next or previous step (or outlier), from the selected step or else the right edge.
 
-        Returns False where steps are kept, but none (or no outlier) in that direction.
+        Returns False if there is no such step in that direction.
         """
         rank = self.rank
         if rank is None or not len(rank.steps.rows):
             return True
         if self.frozen_ns is None and self.following:
-            # Steps that move on cannot be pointed at.
+            # Stop the view, or the selected step would scroll away.
             self.go_back()
             self.feed.advance()
             rank = self.rank or rank
@@ -263,11 +263,8 @@ class Moment:
         if here is None:
             edge = int(np.searchsorted(rows["t_ns"], self.now_ns(), side="right"))
             here = edge if by < 0 else edge - 1
-        # Of the moment that is shown now: it may hold fewer steps than the run.
-        rows_to_go_to = rank.steps.outliers() if outliers else np.arange(len(rows))
-        found = (
-            rows_to_go_to[rows_to_go_to < here][-1:] if by < 0 else rows_to_go_to[rows_to_go_to > here][:1]
-        )
+        candidates = rank.steps.outliers() if outliers else np.arange(len(rows))
+        found = candidates[candidates < here][-1:] if by < 0 else candidates[candidates > here][:1]
         if not len(found):
             return False
         self.selected = int(rows["n"][found[0]])
@@ -279,15 +276,15 @@ class Moment:
 
 
 class Figures:
-    """The figures of the moment that is shown."""
+    """Statistics, phases and alerts of the shown moment."""
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
         self.stats: StepStats = NO_STATS  # statistics of the steps in view
         #: Mean host time of each phase of the steps in view, or of the selected step, ns.
         self.phases: dict[str, float] = {}
-        self.alerts: list[Alert] = []  # what goes wrong, the worst first
-        self.others: Set[str] = frozenset()  # keys of the devices that the run does not use
+        self.alerts: list[Alert] = []  # the worst first
+        self.others: Set[str] = frozenset()  # keys of devices that the run does not use
 
     def update(self, view: View) -> None:
         """Compute the figures of the visible range."""
@@ -306,7 +303,10 @@ class Figures:
             self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded, moment.hosts)
 
     def slow_ns(self) -> float | None:
-        """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
+        """Return the step time above which a step is slow, ns; None = too few steps to tell.
+
+        Halfway between the median and the selected step if that is slow, else the limit for outliers.
+        """
         moment, stats = self._moment, self.stats
         row = moment.selected_row()
         if row is not None and moment.rank is not None and stats.count:
@@ -319,7 +319,7 @@ class Figures:
         return above_ns if math.isfinite(above_ns) else None
 
 
-#: Seconds over which the CPU time of the screen is measured.
+#: Interval over which the CPU time of the screen is measured, s.
 _MEASURE_S: Final = 5.0
 
 
@@ -328,23 +328,23 @@ class Overhead:
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self._watched = moment.running  # from its beginning here
+        self._watched = moment.running  # whether the script ran when the screen opened
         self._began = self._measured = (time.monotonic(), time.process_time())
         self.row: Row = []
 
     def update(self) -> None:
-        """Measure again, every few seconds."""
+        """Measure the screen's CPU time every few seconds, and update the row."""
         rank, fold = self._moment.rank, self._moment.feed.fold
         then_s, spent_s = self._measured
         now_s, cpu_s = time.monotonic(), time.process_time()
         if now_s - then_s >= _MEASURE_S and self._moment.running:
             self._measured = now_s, cpu_s
             self.row = overhead_row(rank, fold, (cpu_s - spent_s) / (now_s - then_s))
-        elif not self.row or not self._moment.running:  # a replay advances
+        elif not self.row or not self._moment.running:  # in a replay the probe's cost changes
             self.row = overhead_row(rank, fold, None)
 
     def store(self) -> None:
-        """Record the cost of watching in the session, if the script ran for at least a few seconds meanwhile."""
+        """Record the cost of watching in the session, if the running script was watched for a few seconds."""
         began_s, spent_s = self._began
         wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - spent_s
         if self._watched and wall_s >= _MEASURE_S:
@@ -356,15 +356,15 @@ _NEWEST: Final = 40
 
 
 class OtherRuns:
-    """The runs that go on in the folder of a session."""
+    """The active runs in the folder of a session."""
 
     def __init__(self, session: Session) -> None:
-        self.shown: list[Summary] = []  # they and the session itself, the oldest first
+        self.shown: list[Summary] = []  # with the session itself, the oldest first
         self._session = session
         self._known: dict[str, Summary] = {}
 
     def find(self) -> list[Summary]:
-        """Return the runs that go on and the session itself; reads the folder, so it is called in a thread."""
+        """Return the active runs and the session itself. Reads the folder: call it in a thread."""
         try:
             found = list_sessions(self._session.path.parent, limit=_NEWEST, known=self._known)
         except SessionError:  # the folder was removed
@@ -373,7 +373,7 @@ class OtherRuns:
         return [one for one in reversed(found) if one.state == "running" or one.id == self._session.id]
 
     def neighbour(self, by: int) -> Path | None:
-        """Return the folder of the run ``by`` positions further; None = no other."""
+        """Return the folder of the run ``by`` positions further; None = there is no other run."""
         positions = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
         if not positions or len(self.shown) < 2:
             return None
@@ -381,9 +381,9 @@ class OtherRuns:
 
 
 def baseline_of(session: Session) -> tuple[str, float] | None:
-    """Return name and median step time (ns) of the baseline of a run: the newest finished one of its ladder and preset.
+    """Return name and median step time (ns) of the baseline variant of a run's ladder.
 
-    None = there is none, or this is one.
+    Taken from the newest finished run with the same preset and host. None = there is none, or this is the baseline.
     """
     from tuiprof.ladder.scenarios import ladders
 
@@ -414,13 +414,13 @@ def newest_first(root: Path) -> list[Session]:
     for path in session_dirs(root):
         try:
             found.append(Session(path))
-        except SessionError:  # the list shows it as unreadable; nothing can be learnt from it here
+        except SessionError:  # unreadable; the library reports it
             continue
     return sorted(found, key=lambda session: -session.meta.unix_ns)
 
 
 def read_stacks(session: Session, fold: Fold, *, running: bool) -> tuple[str, list[tuple[str, str]]]:
-    """Return title and text of the window; asks the processes of a running session, which may take seconds."""
+    """Return title and text of the stacks window; a running session's processes are asked, which may take seconds."""
     from tuiprof.blackbox.session import asked, kept
 
     try:

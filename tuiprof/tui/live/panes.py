@@ -34,12 +34,12 @@ from tuiprof.tui.widgets.lines import Heading, Lines, Painted, Row
 
 _output = partial(key, group="Output")
 
-#: Lines kept in memory; the files have all.
+#: Lines kept in memory; the files have all of them.
 _KEEP_LINES: Final = 2000
 
 
 class OutputPane(Lines, can_focus=True):
-    """Standard output and standard error together, in the order in which they arrive here."""
+    """Standard output and standard error together, in the order in which they were read."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _output("up,k", "scroll(-1)", "up", "One line up", id="output.up", show=False),
@@ -56,7 +56,7 @@ class OutputPane(Lines, can_focus=True):
     ]
 
     class Moved(Message):
-        """The visible part changed: scrolled, or new lines came."""
+        """The visible part changed: it was scrolled, or new lines arrived."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
         super().__init__(id=id)
@@ -69,7 +69,7 @@ class OutputPane(Lines, can_focus=True):
         self._paths: tuple[Path, Path] | None = None
         self._until: tuple[int, int] | None = None
         self._sought = ""
-        self._match = -1  # index of the line that was gone to
+        self._match = -1  # index of the current match
 
     def open(self, stdout: Path, stderr: Path) -> None:
         """Show these two files."""
@@ -79,7 +79,7 @@ class OutputPane(Lines, can_focus=True):
         self._lines, self._unfinished, self.following = [], [], True
 
     def show_until(self, sizes: tuple[int, int] | None) -> None:
-        """Show only what was printed up to a moment."""
+        """Show only the first ``sizes`` bytes of the two files; None = everything."""
         if sizes == self._until:
             return
         back = sizes is not None and any(
@@ -97,11 +97,11 @@ class OutputPane(Lines, can_focus=True):
         self._readers = []
 
     def on_unmount(self) -> None:
-        """Close the files with the screen."""
+        """Close the files."""
         self.close()
 
     def poll(self) -> bool:
-        """Read what was printed since; return whether there was anything."""
+        """Read new output; return whether there was any."""
         before = (len(self._lines), self._unfinished)
         unfinished = []
         for (reader, role), until in zip(self._readers, self._until or (None, None), strict=True):
@@ -121,7 +121,7 @@ class OutputPane(Lines, can_focus=True):
 
     @property
     def position(self) -> str:
-        """Which part of the output is visible, for the heading."""
+        """The visible part of the output, for the heading."""
         total = len(self._lines) + len(self._unfinished)
         if self._sought:
             found = self._matches()
@@ -137,7 +137,7 @@ class OutputPane(Lines, can_focus=True):
         return lines[-count:]
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the visible lines; those of standard error carry a mark."""
+        """Draw the visible lines; those of standard error are marked."""
         lines = (
             [*self._lines[-height:], *self._unfinished][-height:] if self.following else self._window(height)
         )
@@ -149,7 +149,7 @@ class OutputPane(Lines, can_focus=True):
         """Return a line with its mark and search matches."""
         mark = ("▏" if role == "warn" else " ", "warn")
         at = text.casefold().find(self._sought.casefold()) if self._sought else -1
-        if at < 0 or len(text.casefold()) != len(text):  # where lower case is longer, places differ
+        if at < 0 or len(text.casefold()) != len(text):  # casefold() can change the length and so the indices
             return [mark, (text, role)]
         end = at + len(self._sought)
         return [mark, (text[:at], role), (text[at:end], f"{role}+cursor"), (text[end:], role)]
@@ -157,7 +157,7 @@ class OutputPane(Lines, can_focus=True):
     # -- searching ---------------------------------------------------------------------------------------
 
     def search(self, text: str) -> int:
-        """Mark a text, go to the last line that holds it, and return how many of the lines in memory do."""
+        """Mark all matches, go to the last one, and return the number of matching lines in memory."""
         self._sought, self._match = text, len(self._lines)
         found = self._matches()
         if found:
@@ -197,7 +197,7 @@ class OutputPane(Lines, can_focus=True):
         self._moved()
 
     def action_search_end(self) -> None:
-        """Clear the marks."""
+        """End the search."""
         self.search("")
 
     def _window(self, height: int) -> list[tuple[str, str]]:
@@ -249,7 +249,7 @@ class OutputBox(Vertical):
     def __init__(self, stdout: Path, stderr: Path, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._paths = stdout, stderr
-        self._untimed = False  # of a replay whose session has no times of its output
+        self._untimed = False  # a replay of a session that recorded no times for its output
         self._polled_s = -math.inf
 
     @property
@@ -267,12 +267,12 @@ class OutputBox(Vertical):
         self.pane.open(*self._paths)
 
     def follow(self, stdout: Path, stderr: Path) -> None:
-        """Show these files from now on."""
+        """Switch to these files."""
         self._paths = stdout, stderr
         self.pane.open(stdout, stderr)
 
     def poll(self, replay: Replay | None, *, at_once: bool) -> None:
-        """Show what was printed: at once after a silence, once a second in a stream of lines."""
+        """Show new output: at once after a pause, else at most once a second; ``at_once`` forces it."""
         self._untimed = replay is not None and not replay.times_output
         if replay is None or self._untimed or replay.over:
             self.pane.show_until(None)
@@ -287,14 +287,14 @@ class OutputBox(Vertical):
         self.show_position()
 
     def show_position(self) -> None:
-        """Show in the heading which part of the output is visible."""
+        """Show the visible part of the output in the heading."""
         remark = self.pane.position
         if not remark and self._untimed:
             remark = "the whole output: this session recorded no times for it"
         self.query_one("#output-head", Heading).show("output", [(remark, "dim")] if remark else [])
 
     async def ask_for_text(self) -> None:
-        """Open a field for what to search for."""
+        """Open the search field."""
         if not self.query("#search"):
             field = Input(placeholder="search the output", id="search", compact=True)
             await self.mount(field, before=self.pane)
@@ -309,14 +309,14 @@ class OutputBox(Vertical):
         return bool(fields)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go to the last line that holds what was typed."""
+        """Search for the text that was entered."""
         event.stop()
         self.close_field()
         self.pane.search(event.value)
 
 
 class PhaseBar(Lines):
-    """Phases of the mean step, all in one line or in one line each."""
+    """Phases of the mean step, in one line together or in one line each."""
 
     def __init__(self, *, id: str | None = None, tall: bool = False) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -369,23 +369,23 @@ class PhaseBar(Lines):
         return rows
 
 
-#: Minimum interval of looking up a script's activity before its first step, which scans all processes.
+#: Minimum interval between look-ups of a script's activity before its first step; each scans all processes.
 _ASK_AGAIN_NS: Final = 1_000_000_000
 
 
 class RunPanes(Vertical):
-    """The state of the run on top, its figures below, the verdict at the bottom."""
+    """The state of the run at the top, its figures below, the most important message at the bottom."""
 
     def __init__(self, moment: Moment, figures: Figures, verdict: Verdict) -> None:
         super().__init__()
         self._moment, self._figures, self._verdict = moment, figures, verdict
-        #: Name of the variant to compare with and its median step time in ns; None = none is known.
+        #: Name of the variant to compare with and its median step time in ns; None = unknown.
         self.baseline: tuple[str, float] | None = None
         self._least = 0
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
 
     def compose(self) -> ComposeResult:
-        """Everything but the line of keys."""
+        """Everything except the key bar."""
         session = self._moment.session
         yield Painted(id="runs")
         yield Painted(id="head")
@@ -404,7 +404,7 @@ class RunPanes(Vertical):
         yield Painted(id="finding")
 
     def draw(self, now_ns: int, *, slow: bool) -> None:
-        """Draw; costly or flickering parts only if ``slow`` is set."""
+        """Draw; the parts that are costly or would flicker only if ``slow`` is set."""
         moment = self._moment
         view = moment.view_at(now_ns)
         if slow:
@@ -430,7 +430,7 @@ class RunPanes(Vertical):
         _display(box, len(runs) > 1)
 
     def _activity(self, now_ns: int) -> str:
-        """Return the activity of a run before its first step; empty = unknown, or it has made one."""
+        """Return the activity of a run before its first step; empty = unknown, or there are steps."""
         rank = self._moment.rank
         if not self._moment.following or (rank is not None and len(rank.steps)):
             return ""
@@ -453,13 +453,13 @@ class RunPanes(Vertical):
                 )
             )
             return
-        goes_on = moment.following or (replay is not None and not replay.over)
-        still = goes_on or view.young
-        edge_s = chart.edge(view.now_ns / 1e9, view.span_s, view.begin_ns / 1e9) if still else None
+        growing = moment.following or (replay is not None and not replay.over)
+        fixed = growing or view.young
+        edge_s = chart.edge(view.now_ns / 1e9, view.span_s, view.begin_ns / 1e9) if fixed else None
         chart.show(chart_data(charted.steps, self._figures.stats, view, moment.selected, edge_s))
 
     def _draw_head(self, now_ns: int) -> None:
-        """Draw the first line, and below it the moment shown as a part of the run."""
+        """Draw the first line, and below it the position of the shown moment in the run."""
         moment = self._moment
         rank, replay, session = moment.rank, moment.replay, moment.session
         ranks = len(moment.feed.fold.ranks)
@@ -482,7 +482,7 @@ class RunPanes(Vertical):
         )
 
     def _draw_figures(self, view: View) -> None:
-        """Draw the line above the chart, and the phases."""
+        """Draw the line of statistics above the chart, and the phases."""
         moment, stats, rank = self._moment, self._figures.stats, self._moment.rank
         batch = live_view.batch_size(rank.steps) if rank is not None else None
         slowdown = live_view.slowdown_in_view(rank.steps, view) if rank is not None else None
@@ -532,14 +532,14 @@ class RunPanes(Vertical):
         panel = self.query_one(DevicePanel)
         panel.compact = self.screen.has_class("-narrow") or self.screen.has_class("-short")
         panel.show(devices, device_notes(meta, known=bool(devices), over=moment.status.over))
-        # Stacked, one line per device is kept, even if little is left for the output.
+        # In the stacked layout each device keeps its line, even if little is left for the output.
         least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
-        if least != self._least:  # even setting a style to its present value redraws the whole screen
+        if least != self._least:  # setting a style redraws the whole screen, even to the same value
             self._least = least
             self.query_one("#lower").styles.min_height = least
 
 
 def _display(box: Painted, shown: bool) -> None:
-    """Show or hide a box; setting the style to its present value would redraw the screen."""
+    """Show or hide a box; skipped if unchanged, because setting a style redraws the screen."""
     if box.display != shown:
         box.display = shown

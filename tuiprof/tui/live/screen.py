@@ -1,4 +1,4 @@
-"""The live screen: a run as it goes, as it ended, or replayed. It polls the fold, draws it and does what keys say."""
+"""The live screen: a run while it is recorded, after it ended, or replayed. Polls the fold, draws it, handles keys."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ T = TypeVar("T")
 
 #: Number of steps of a capture requested with one key.
 CAPTURE_STEPS: Final = 5
-#: So often new records are read: what comes after a silence is seen at once.
+#: How often new records are read; the first ones after a pause are drawn at once.
 RATE_HZ: Final = 4
-#: Minimum interval between frames, s, as most of the cost of a frame is independent of its content.
-_PICTURE_S: Final = 0.5
-#: Interval of updating slow parts, s: status, statistics, phases, devices.
+#: Minimum interval between frames, s; most of the cost of a frame is independent of its content.
+_FRAME_S: Final = 0.5
+#: Interval between updates of slow parts (status, statistics, phases, devices), s.
 _SLOW_S: Final = 1.0
-#: Timers come a little early and late.
+#: Tolerance for timers that fire early, s.
 _EARLY_S: Final = 0.1
-#: Interval of releasing memory left by frames, s: what they leave in this time takes part in how much memory is kept.
+#: Interval at which memory freed by frames is returned to the system, s.
 _RETURN_S: Final = 10.0
-#: Seconds between two searches for other runs.
+#: Interval between searches for other runs, s.
 _RUNS_S: Final = 3.0
-#: Seconds after which the clocks of hosts are compared again, once all ranks have been found.
+#: Interval between comparisons of the hosts' clocks once all ranks have been found, s.
 _HOSTS_S: Final = 600.0
 
 
@@ -143,7 +143,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             id="live.search",
             show=False,
             display="/",
-            priority=True,  # before the keys typed after it: they belong to the field
+            priority=True,  # handled before the keys typed next, which belong to the field
         ),
         _view("a", "alerts", "alerts", "Show alerts and notes", id="live.alerts"),
         _run("m", "note", "note", "Write a note on this run", id="live.note", show=False),
@@ -172,9 +172,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
-        self.moment = Moment(session, replay_speed=replay_speed)  # what of the run is shown
-        self.captures = RunCaptures(self.moment)  # what was and will be captured
-        self.figures = Figures(self.moment)  # statistics, phases and alerts of the shown state
+        self.moment = Moment(session, replay_speed=replay_speed)
+        self.captures = RunCaptures(self.moment)
+        self.figures = Figures(self.moment)
         self.runs = OtherRuns(session)  # other active runs
         self._overhead = Overhead(self.moment)
         self._verdict = Verdict(
@@ -185,25 +185,25 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             read_headline=self._read_headline,
             last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
         )
-        self._trace_figures: dict[Path, TraceFigures | None] = {}  # what is known of the traces
+        self._trace_figures: dict[Path, TraceFigures | None] = {}  # cache for the dialog of captures
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
-        self._labels: dict[str, str] = {}  # of keys whose label depends on the state
+        self._labels: dict[str, str] = {}  # labels of keys that depend on the state
         self._hosts_at_s = 0.0  # monotonic s of the next search for hosts
 
     @property
     def session(self) -> Session:
-        """The run, with the hosts that are known by now."""
+        """The run, with the hosts known so far."""
         return self.moment.session
 
     def compose(self) -> ComposeResult:
-        """The panes, and the keys at the bottom."""
+        """The panes and the key bar."""
         yield RunPanes(self.moment, self.figures, self._verdict)
         yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
-        """Begin to follow the session."""
+        """Start polling the session."""
         map_arrays()
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
@@ -211,7 +211,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.call_after_refresh(self.tick)
         self._read("baseline", lambda _: baseline_of(self.session), self._compare_with)
         if isinstance(self.moment.run, Live):
-            self.set_interval(_RUNS_S, self._look_for_runs)
+            self.set_interval(_RUNS_S, self._find_runs)
 
     def on_unmount(self) -> None:
         """Close the logs."""
@@ -221,23 +221,23 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     @on(events.ScreenResume)
     @on(events.Resize)
     def draw_at_next_tick(self) -> None:
-        """Draw though nothing is new: what happened under another screen, or what another size has room for."""
+        """Force a redraw at the next tick: after another screen was shown, or the size changed."""
         self._shown = ()
 
     @on(events.ScreenResume)
     def _map_arrays(self) -> None:
-        """Map arrays again after a trace was open above this screen, which keeps what it frees."""
+        """Return large arrays to the system again; a trace screen, which may have been open, keeps freed memory."""
         map_arrays()
 
     # -- drawing -----------------------------------------------------------------------------------------
 
     def tick(self, *, asked: bool = False) -> None:
-        """Read new records and draw changes; called by the timer, and with ``asked`` after a key."""
+        """Read new records and draw changes. Called by the timer; with ``asked``, after a key."""
         moment = self.moment
         if self.app.screen is not self or (moment.frozen_ns is not None and not asked):
             return
         at = time.monotonic()
-        if not asked and at - self._drawn_at < _PICTURE_S - _EARLY_S:
+        if not asked and at - self._drawn_at < _FRAME_S - _EARLY_S:
             return
         moment.feed.advance()
         slow = asked or at - self._slow_at >= _SLOW_S - _EARLY_S
@@ -259,7 +259,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             moment.replay is not None and moment.replay.over,
         )
         if state == self._shown and not (slow and moment.advances):
-            return  # nothing can have changed, or nothing but the clock: draw nothing, send nothing
+            return  # nothing has changed except possibly the clock
         slow = slow or self._shown[1:] != state[1:]
         self._shown = state
         self._drawn_at = at
@@ -270,12 +270,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self._rebind()
 
     def redraw_now(self) -> None:
-        """Draw everything at once instead of at the next tick."""
+        """Draw everything now instead of at the next tick."""
         self.draw_at_next_tick()
         self.tick(asked=True)
 
     def _rebind(self) -> None:
-        """Show the keys that work now and no others."""
+        """Update the key bar if the set of active keys or their labels changed."""
         moment, captures = self.moment, self.captures
         state = (
             moment.running,
@@ -296,7 +296,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return whether a key works now; the others are not shown."""
+        """Return whether an action is available; the keys of others are hidden."""
         moment, captures = self.moment, self.captures
         match action:
             case "search":
@@ -332,7 +332,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         *,
         exclusive: bool = True,
     ) -> None:
-        """Read something in a thread, then show it; ``read`` gets a function that says whether it was cancelled."""
+        """Call ``read`` in a thread, then ``show`` with its result; ``read`` can ask whether it was cancelled."""
 
         def work() -> None:
             worker = get_current_worker()
@@ -365,7 +365,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.redraw_now()
 
     def action_window(self) -> None:
-        """Take the next width of the time axis."""
+        """Switch to the next width of the time axis."""
         self.moment.next_window()
         self.redraw_now()
 
@@ -375,10 +375,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.redraw_now()
 
     def action_step(self, by: int, outliers: bool = False) -> None:
-        """Select the next or the previous step, or outlier."""
+        """Select the next or previous step (or outlier)."""
         if not self.moment.select(by, outliers=outliers):
-            word = "before" if by < 0 else "after"
-            self.notify(f"no such step {word} this one in memory", timeout=2)
+            kind = "slow step" if outliers else "step"
+            self.notify(f"no {'earlier' if by < 0 else 'later'} {kind} in memory", timeout=2)
         self.redraw_now()
 
     # -- captures ----------------------------------------------------------------------------------------
@@ -389,23 +389,25 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_capture_form(self) -> None:
         """Ask what to profile, then profile it."""
-        from tuiprof.tui.live.forms import CaptureForm, CaptureWish
+        from tuiprof.tui.live.forms import CaptureForm, CaptureOptions
 
-        def answered(wish: CaptureWish | None) -> None:
-            if wish is not None:
-                self._request_capture(wish.steps, stack=wish.stack, shapes=wish.shapes, memory=wish.memory)
+        def answered(chosen: CaptureOptions | None) -> None:
+            if chosen is not None:
+                self._request_capture(
+                    chosen.steps, stack=chosen.stack, shapes=chosen.shapes, memory=chosen.memory
+                )
 
         self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
 
-    def _request_capture(self, steps: int, **with_what: bool) -> None:
+    def _request_capture(self, steps: int, **options: bool) -> None:
         with self.app.telling_errors():
-            self.captures.request(steps, **with_what)
+            self.captures.request(steps, **options)
             if missed := unasked(self.session):
                 self.app.notify(f"not requested on {'; '.join(missed)}", severity="warning", timeout=10)
             self.redraw_now()
 
     def action_arm(self) -> None:
-        """Capture after the next slow step; where that is armed, disarm it."""
+        """Arm a capture after slow steps, or disarm it."""
         if self.captures.armed_slow is not None and self.moment.selected is None:
             self.captures.disarm_slow()
             self.app.notify("disarmed: no capture after slow steps", timeout=3)
@@ -414,7 +416,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         else:
             with self.app.telling_errors():
                 self.captures.arm_slow(limit_ns)
-                text = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
+                text = (
+                    f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes the limit"
+                )
                 self.app.notify(text, timeout=5)
         self.redraw_now()
 
@@ -422,10 +426,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Ask when to capture automatically."""
         from tuiprof.tui.live.forms import ArmForm
 
-        def answered(wish: tuple[TriggerRequest, ...] | None) -> None:
-            if wish is not None:
+        def answered(triggers: tuple[TriggerRequest, ...] | None) -> None:
+            if triggers is not None:
                 with self.app.telling_errors():
-                    self.captures.arm_only(wish)
+                    self.captures.arm_only(triggers)
                 self.redraw_now()
 
         slow, every = self.captures.armed_slow, self.captures.armed_every
@@ -439,7 +443,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- traces ------------------------------------------------------------------------------------------
 
     def action_open_ready(self) -> None:
-        """Open the trace that covers the selected step, there; without one the trace that was captured last."""
+        """Open the trace that covers the selected step, at that step; else the newest trace."""
         if (path := self.captures.trace_of_step()) is not None:
             self._open(path, step=self.moment.selected)
         elif (path := self.captures.newest_trace()) is not None:
@@ -473,7 +477,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.go.trace(path, step=step)
 
     def _read_headline(self, path: Path) -> None:
-        """Read the main finding of a trace in another process."""
+        """Read the main finding of a trace in a subprocess."""
 
         def show(headline: Headline) -> None:
             self._verdict.set_headline(path, headline)
@@ -482,7 +486,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._read("headline", lambda cancelled: ask(path, cancelled), show, exclusive=False)
 
     def action_stacks(self) -> None:
-        """Show the stacks of all threads; for a finished run, the last recorded ones."""
+        """Show the stacks of all threads, or for a finished run those recorded last."""
         running, fold = self.moment.running, self.moment.run.fold
         if running:
             self.app.notify("reading the stacks of all processes …", timeout=2)
@@ -494,7 +498,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._read("stacks", lambda _: read_stacks(self.session, fold, running=running), show)
 
     def action_steps_form(self) -> None:
-        """Ask what a step is, and request that the script counts these."""
+        """Ask what counts as a step, and send the request to the script."""
         from tuiprof.session.asking import change_request, request_change
         from tuiprof.tui.live.forms import StepsForm
 
@@ -508,25 +512,27 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             if wanted is not None:
                 with self.app.telling_errors():
                     request_change(self.session, wanted)
-                    self.app.notify("asked the script to count these; its answer appears among the notes (a)")
+                    self.app.notify(
+                        "asked the script to count steps this way; see its answer in the notes (a)"
+                    )
 
         self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
 
     # -- other runs --------------------------------------------------------------------------------------
 
     def _return_freed(self) -> None:
-        """Keep the memory of this screen small; a trace that is opened above it wants to keep what it frees."""
+        """Return freed memory to the system, unless a trace is open above this screen, which reuses it."""
         if self.is_current:
             return_freed()
 
-    def _look_for_runs(self) -> None:
-        """Look which other runs go on, while this screen is in front."""
+    def _find_runs(self) -> None:
+        """Search for other active runs and for hosts, while this screen is on top."""
         if self.app.screen is self and not self.moment.status.over:
             self._read("runs", lambda _: self.runs.find(), self._show_runs)
             self._read("hosts", lambda _: self._find_hosts(), self._show_hosts)
 
     def _find_hosts(self) -> Session:
-        """Return the run as its hosts record it by now; reads files of each host, so it is called in a thread."""
+        """Return the run with the hosts that record it now. Reads files of each host: call it in a thread."""
         if self.session.others:
             self.moment.watch.statuses = read_statuses(self.session)
         at_s = time.monotonic()
@@ -537,11 +543,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         return found
 
     def _show_hosts(self, found: Session) -> None:
-        """Reload the run if hosts were added, or their clocks became known."""
+        """Reload the run if hosts were added or their clocks became known."""
         if self.moment.following and self.is_current and outdated(self.session, found):
             if found.path != self.session.path:
                 self.query_one(OutputBox).follow(found.stdout, found.stderr)
-            self.moment.take_up(found, keep_rank=self.app.start.launched)
+            self.moment.replace_session(found, keep_rank=self.app.start.launched)
             self.runs = OtherRuns(found)
             self.captures.find_traces()
             self.draw_at_next_tick()
@@ -563,13 +569,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- the rest ----------------------------------------------------------------------------------------
 
     def action_alerts(self) -> None:
-        """Show what goes wrong by which rule, and the notes on the run."""
+        """Show the alerts with their rules, and the notes on the run."""
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
         paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)
         self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
 
     def action_note(self) -> None:
-        """Write a note on the run, at the moment shown or on the selected step."""
+        """Write a note on the shown moment, on the selected step, or on a run that is over."""
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected
@@ -586,17 +592,17 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
 
     async def action_search(self) -> None:
-        """Type what to look for in the output."""
+        """Open the search field of the output."""
         await self.query_one(OutputBox).ask_for_text()
 
     def action_log(self) -> None:
-        """Give the output the whole screen, or take it back."""
+        """Show the output on the full screen, or return to the charts."""
         self.toggle_class("-log")
         self.query_one(OutputBox).pane.focus()
         self.redraw_now()
 
     def action_escape(self) -> None:
-        """Undo the innermost: a search, the output alone, the selected step, the moment gone by; else leave."""
+        """Undo one state: the search field, the output full screen, the selected step or past moment; else leave."""
         if self.query_one(OutputBox).close_field():
             return
         moment = self.moment
@@ -606,7 +612,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.action_leave()
 
     def action_leave(self) -> None:
-        """Leave the screen; the run continues, and how to return is printed."""
+        """Leave the screen. The run continues; a message names the command that returns to it."""
         if self.has_class("-log"):
             self.action_log()
             return
@@ -622,11 +628,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.go.back(ours.code or 0 if ours is not None and ours.over else 0)
 
     def farewell(self) -> str:
-        """Return what becomes of the run that is left, and how to come back to it."""
+        """Return the state of a run whose screen is closed, and the command that returns to it."""
         return f"{_fate(self.session)}\n  watch it again:  {_attach_command(self.session)}"
 
     def action_stop(self) -> None:
-        """Stop the script after confirmation; a process not started by tuiprof is detached, and continues."""
+        """Stop the script after confirmation; detach from a process that tuiprof did not start."""
         attached = self.session.meta.attached
         lines = [
             "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",

@@ -1,4 +1,4 @@
-"""Content of the live screen, from the fold: figures, rows of styled text and sentences. No Textual here."""
+"""Content of the live screen, computed from the fold: figures, rows of styled text, sentences. Without Textual."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
 PHASES_TITLE = "where a step goes"
-#: Beyond this many phases the smallest are added up as "… more".
+#: With more phases than this, the last ones are added up as "… more".
 _MOST_PHASES = 7
-#: More ranks than this are summed up in a sentence.
+#: Ranks beyond this many are summarized in one line.
 MOST_LANES = 8
-#: Width of a host's name on a separate line.
+#: Maximum width of a host's name.
 _HOST_WIDTH = 16
-#: Before this moment of a run most of the recorder's cost is that of its start, not of the run.
+#: Before this time in a run, the recorder's cost is mostly that of its start.
 _SETTLED_NS = 10_000_000_000
 _STATES = {
     "running": (glyphs.RUNNING, "good"),
@@ -59,7 +59,7 @@ class View:
     now_ns: int  # session time at the right edge
     window_s: float | None  # width of the axis; None = from the beginning
     live: bool  # the right edge is the present
-    begin_ns: int = 0  # session time at which the first step began: before it there is nothing to draw
+    begin_ns: int = 0  # session time at which the first step began
 
     @property
     def age_s(self) -> float:
@@ -68,10 +68,10 @@ class View:
 
     @property
     def span_s(self) -> float:
-        """Width of the axis in seconds; while the steps do not fill the window a little more than they take."""
+        """Width of the axis in seconds; while the steps do not fill the window, a little more than they need."""
         if self.window_s is None and not self.live:
             return self.age_s
-        # Some room is left, so that the axis stays fixed for a while.
+        # Leave some room, so that the axis stays fixed for a while.
         parts = 8 if self.window_s is None else 4
         part_s = 2.0 ** math.floor(math.log2(self.age_s)) / parts
         span_s = math.ceil(self.age_s / part_s) * part_s
@@ -83,14 +83,14 @@ class View:
         return self.window_s is not None and self.age_s < self.window_s
 
     @property
-    def said(self) -> str:
-        """The window in words."""
+    def label(self) -> str:
+        """The window in words: ``last 15 s``."""
         if self.window_s is None:
             return "whole run"
         return f"last {self.window_s:g} s" if self.window_s < 100 else f"last {self.window_s / 60:g} min"
 
     def rows(self, steps: StepSeries) -> slice:
-        """Return the kept steps in view."""
+        """Return the rows of the steps in view."""
         found = steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
         if self.live:
             return found
@@ -109,7 +109,7 @@ def first_step_ns(rank: WriterState | None) -> int:
 
 
 def clock(seconds: float) -> str:
-    """Return a length of time as ``00:01:12``."""
+    """Format a duration as ``00:01:12``."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours:02d}:{minute:02d}:{second:02d}"
@@ -119,7 +119,7 @@ def clock(seconds: float) -> str:
 
 
 def stats_in_view(steps: StepSeries, view: View) -> StepStats:
-    """Return the statistics of the steps in view; of the last ones where none is."""
+    """Return the statistics of the steps in view; if there are none, of the last 50 steps."""
     if view.window_s is None:
         return steps.whole_run()
     stats = steps.stats(view.rows(steps))
@@ -127,14 +127,14 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
 
 
 def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
-    """Return the capture that slowed down steps which are in view; None = none did."""
+    """Return the capture after which the steps in view are slower; None = no such capture."""
     numbers = steps.rows["n"][view.rows(steps)]
     slowdown = steps.slowdown
     return slowdown if slowdown is not None and len(numbers) and numbers[-1] > slowdown.last else None
 
 
 def batch_size(steps: StepSeries) -> float | None:
-    """Return the samples of a step where the script logs them as a metric; None = it does not."""
+    """Return the recent median of samples per step; None = the script does not log them as a metric."""
     for name in ("samples", "batch_size", "batch"):
         if name in steps.metrics and len(values := steps.metric(name)[-20:]):
             return None if np.isnan(values).all() else float(np.nanmedian(values))
@@ -142,9 +142,9 @@ def batch_size(steps: StepSeries) -> float | None:
 
 
 def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
-    """Return host time of each phase of an ordinary step in view, ns; ``other`` is what no phase covers.
+    """Return the mean host time of each phase of the steps in view, ns; ``other`` is time outside all phases.
 
-    ``row`` limits it to one of the kept steps.
+    Captured steps are left out. With ``row``, return the phases of that step alone.
     """
     if row is not None:
         return steps.phase_means(slice(row, row + 1))
@@ -167,8 +167,9 @@ def stats_row(
 ) -> list[Row]:
     """Return the line above the chart, as two lines if it is narrow.
 
-    ``batch`` is the samples of a step; ``baseline`` the name and median step time in ns of the variant to compare
-    with; ``read`` the share of the logs that has been read: below 1 the figures are of their end.
+    ``batch`` is the number of samples per step; ``baseline`` the name and median step time in ns of the variant to
+    compare with; ``read`` the share of the logs read so far (below 1, the figures cover only their end);
+    ``steps_are`` what counts as a step.
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -182,7 +183,7 @@ def stats_row(
     ]
     if batch:
         parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
-    right: Row = [(f"{view.said} ", "dim")]
+    right: Row = [(f"{view.label} ", "dim")]
     if slowdown is not None:
         right = [(f"{format_speed(1 + slowdown.share)} since a capture", "warn"), ("   ", "text"), *right]
     # Steps slowed by the profiler cannot be compared with another run; figures of the whole run exclude them.
@@ -194,7 +195,7 @@ def stats_row(
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
-        right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
+        right = [(f"end of the run; {read:.0%} read", "warn"), ("   ", "text"), *right]
     if steps_are:
         described = _dotted(
             [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
@@ -230,11 +231,11 @@ class Phase:
 
     name: str  # as the script or the probe calls it; untrusted
     dur_ns: float  # mean host time per step; means, because they add up
-    role: str  # colour role; the name beside it carries the meaning
+    role: str  # colour role
 
 
 def phases_of(means: dict[str, float]) -> list[Phase]:
-    """Return the phases to show: beyond :data:`_MOST_PHASES` the last ones added up."""
+    """Return the phases to show; beyond :data:`_MOST_PHASES` the last ones are added up."""
     named = [(name, dur) for name, dur in means.items() if name != "other"]
     shown = named if len(named) <= _MOST_PHASES else named[: _MOST_PHASES - 1]
     found = [Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)]
@@ -247,13 +248,13 @@ def phases_of(means: dict[str, float]) -> list[Phase]:
 
 
 def phase_line(phases: list[Phase], width: int) -> Row:
-    """Return all in one line: bars take what the words leave; the smallest phases go before anything is cut."""
+    """Return all phases in one line; bars fill the free width, and if there is none the smallest phases are dropped."""
     separator = (f" {glyphs.AXIS} ", "rule")
     title: Row = [(f" {PHASES_TITLE}  ", "dim")]
     parts: list[Row] = [[(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in phases]
     room = width - row_width(title) - row_width(join(parts, separator)) - 1
     if room < 0:
-        # One unit for all, named once, is shorter.
+        # Too narrow: name the unit once for all.
         largest = max(phase.dur_ns for phase in phases)
         unit_ns, unit = next(
             ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
@@ -272,11 +273,11 @@ def phase_line(phases: list[Phase], width: int) -> Row:
     return [*title, *join(parts, separator)]
 
 
-# -- what runs, its state, captures, how it ended -------------------------------------------------------
+# -- name and state of the run, captures, end of the run -------------------------------------------------
 
 
 def capture_words(capture: CaptureState) -> str:
-    """Return the description of a capture: when it was made, of which steps, and why."""
+    """Describe a capture: its time, steps and cause."""
     firsts = [record.first for record in capture.by_writer.values() if record.first is not None]
     lasts = [record.last for record in capture.by_writer.values() if record.last is not None]
     steps = f"steps {format_count(min(firsts))} to {format_count(max(lasts))}" if firsts and lasts else ""
@@ -284,7 +285,7 @@ def capture_words(capture: CaptureState) -> str:
 
 
 def name_row(session: Session) -> Row:
-    """Return what runs: ``metrics ▸ naive · paper``, or the script."""
+    """Return the name of the run: ``metrics ▸ naive · paper``, or the script."""
     scenario = session.meta.scenario
     if scenario is None:
         return [(sanitize(session.title), "title")]
@@ -302,20 +303,20 @@ def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int,
     row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
     if frozen:
         row.append((f"{glyphs.DOT}{glyphs.PAUSED} view paused", "accent"))
-    return [*row, *_place(rank, ranks)]
+    return [*row, *_step_and_rank(rank, ranks)]
 
 
 def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bool = False) -> Row:
     """Return the position of a replay: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``."""
     glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
     where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
-    said = "paused" if back and replay.paused else f"replay {replay.speed:g}×"
-    row: Row = [(f"{glyph} ", "accent"), (f"{said} ", "accent"), (where, "text")]
-    return [*row, *_place(rank, ranks)]
+    mode = "paused" if back and replay.paused else f"replay {replay.speed:g}×"
+    row: Row = [(f"{glyph} ", "accent"), (f"{mode} ", "accent"), (where, "text")]
+    return [*row, *_step_and_rank(rank, ranks)]
 
 
-def _place(rank: WriterState | None, ranks: int) -> Row:
-    """Return the step and, if there are several, the rank."""
+def _step_and_rank(rank: WriterState | None, ranks: int) -> Row:
+    """Return the newest step and, if there are several ranks, the rank."""
     row: Row = []
     if rank is not None and rank.steps.last_n is not None:
         row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
@@ -327,14 +328,14 @@ def _place(rank: WriterState | None, ranks: int) -> Row:
 
 
 def machine_row(session: Session, rank: WriterState | None, others: Set[str]) -> Row:
-    """Return where the rank runs: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``."""
+    """Return the rank's devices, versions and overhead: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``."""
     devices = [device for device in devices_of(session, rank) if device.kind != "host"]
-    there = Counter(device.name.removeprefix("NVIDIA ") for device in devices)
+    total = Counter(device.name.removeprefix("NVIDIA ") for device in devices)
     own = Counter(device.name.removeprefix("NVIDIA ") for device in devices if device.key not in others)
     words = []
     for name, count in own.items():
-        of = f", {count} of {there[name]}" if count < there[name] else f" ×{count}" if count > 1 else ""
-        words.append(f"{sanitize(name)}{of}")
+        suffix = f", {count} of {total[name]}" if count < total[name] else f" ×{count}" if count > 1 else ""
+        words.append(f"{sanitize(name)}{suffix}")
     if not words and devices_of(session, rank):
         words = ["CPU"]
     if rank is not None and rank.head is not None:
@@ -348,7 +349,7 @@ def machine_row(session: Session, rank: WriterState | None, others: Set[str]) ->
 
 
 def devices_of(session: Session, rank: WriterState | None) -> list[DeviceMeta]:
-    """Return the devices of the host of a rank, under their keys in the run."""
+    """Return the devices of a rank's host, with their keys in the run (``gpu0@host``)."""
     for host in session.others:
         if rank is not None and rank.host == host.name:
             return [replace(it, key=f"{it.key}@{host.name}") for it in host.session.meta.devices]
@@ -356,10 +357,10 @@ def devices_of(session: Session, rank: WriterState | None) -> list[DeviceMeta]:
 
 
 def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
-    """Return the hosts of a run in one line, those first of which something is wrong."""
-    told = sorted(hosts, key=lambda host: not (host.lost or host.status.state == "failed"))
+    """Return the hosts of a run in one line, those with a problem first."""
+    ordered = sorted(hosts, key=lambda host: not (host.lost or host.status.state == "failed"))
     row: Row = [(" hosts ", "dim")]
-    for number, host in enumerate(told):
+    for number, host in enumerate(ordered):
         glyph, role = _STATES["interrupted" if host.lost else host.status.state]
         ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None]) or host.waits
         part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
@@ -374,7 +375,7 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
             and not host.clock.same
         ):
             part.append(("clock not compared ", "dim"))
-        left = len(told) - number
+        left = len(ordered) - number
         more = f" and {left} more"
         if row_width(row) + row_width(part) + (len(more) if left > 1 else 0) > width and number:
             return [*row, (more, "dim")]
@@ -383,13 +384,13 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
 
 
 def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
-    """Return the first line of the screen from what runs, its state and its machine; the last goes first."""
+    """Return the first line of the screen from name, state and machine; if it is too wide, the machine is dropped."""
     name, state, machine = parts
     left: Row = [(f" {brand}  ", "accent"), *name]
     if row_width(left) + row_width(state) + 3 > width:
         left = [(" ", "text"), *name]
     while row_width(left) + row_width(state) + 3 > width and len(state) > 3:
-        # Words behind the clock first, then the word that repeats the sign in front.
+        # Drop the words after the clock first, then the word that repeats the glyph.
         state = state[:-1] if len(state) > 4 else [state[0], *state[2:]]
     room = width - row_width(left) - row_width(state)
     if room < 3:
@@ -404,14 +405,14 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
 def no_step_lines(
     status: Status, errors: list[str], *, replayed: bool = False, waiting: str = "", likely: str = ""
 ) -> list[str]:
-    """Return why there is no step time to draw, with a remedy.
+    """Return the reason why there is no step time to draw, and a remedy.
 
-    ``waiting`` is what the script does meanwhile, ``likely`` the line that probably ends a step.
+    ``waiting`` is the script's present activity, ``likely`` the line that probably ends a step.
     """
     how = _HOW_TO_MARK
     if likely:
         how = [
-            f"no step seen: the script is in the loop at {sanitize(likely)}, which Python 3.12 and newer would count",
+            f"no step seen: the script is in the loop at {sanitize(likely)}; Python 3.12 and newer would count it",
             f"to count its iterations: tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
         ]
     if replayed:
@@ -425,8 +426,8 @@ def no_step_lines(
 
 
 _HOW_TO_MARK = [
-    "steps are found by themselves in PyTorch, torch_xla, Keras and, from Python 3.12 on, in any loop",
-    "else name the line that ends one: tuiprof run --step-at FILE:LINE; or call tuiprof.step() there",
+    "steps are detected in PyTorch, torch_xla, Keras and, with Python 3.12 or newer, in any loop",
+    "else name the line that ends a step: tuiprof run --step-at FILE:LINE; or call tuiprof.step() there",
 ]
 
 
@@ -451,42 +452,42 @@ def capture_row(capture: CaptureState) -> Row:
 
 
 def headline_row(headline: Headline) -> Row:
-    """Return the main finding of the newest trace; the footer has the key that opens it."""
+    """Return the main finding of the newest trace."""
     role = headline.level if headline.level in ("good", "warn", "bad") else "info"
     return [(f" {glyphs.FLAG} ", role), (sanitize(headline.line), "text")]
 
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
-    """Return how the run ended, with the last line of standard error."""
+    """Return how the run ended, what is missing and, if it failed, the last line of standard error."""
     glyph, role = _STATES[status.state]
-    said = {
+    text = {
         "finished": f"finished after {format_ns(now_ns)}",
         "failed": f"{status} after {format_ns(now_ns)}",
         "stopped": f"stopped after {format_ns(now_ns)}",
-        "interrupted": f"{status}: what was recorded until then is all here",
+        "interrupted": f"{status}: everything recorded until then was kept",
     }.get(status.state, str(status))
-    row: Row = [(f" {glyph} ", role), (said, "text")]
+    row: Row = [(f" {glyph} ", role), (text, "text")]
     row.extend((f"{glyphs.DOT}{sanitize(what)}", "warn") for what in missing)
     if status.state == "failed" and errors:
         row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
     return row
 
 
-# -- other runs, ranks, a moment gone by, the selected step, alerts ---------------------------------------
+# -- other runs, ranks, past moments, the selected step, alerts -------------------------------------------
 
 
 def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
-    """Return the runs that go on in one line, the one shown marked."""
+    """Return the active runs in one line, with the shown run marked."""
     row: Row = [(" runs  ", "dim")]
     for number, run in enumerate(runs, 1):
         here = run.id == shown
         glyph, role = (glyphs.RUNNING, "good") if run.state == "running" else (glyphs.DONE, "dim")
-        said = f" {format_ns(run.median_ns)}" if run.median_ns is not None else ""
+        median = f" {format_ns(run.median_ns)}" if run.median_ns is not None else ""
         part: Row = [
             (f"{glyphs.CURSOR if here else ' '}{number} ", "accent" if here else "dim"),
             (f"{glyph} ", role),
             (sanitize(run.title), "strong" if here else "text"),
-            (f"{said}  ", "dim"),
+            (f"{median}  ", "dim"),
         ]
         left = len(runs) - number
         more = f" {left + 1} more"
@@ -497,7 +498,7 @@ def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
 
 
 def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[Row]:
-    """Return one line a rank: step time, recent step times, and which one holds up the others."""
+    """Return one line a rank: step time, recent step times, and whether it is a straggler."""
     kept = list(lanes)
     if len(kept) > most:
         first = [lane for lane in kept if lane.straggles or lane.name == shown]
@@ -511,8 +512,8 @@ def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[
     if len(kept) < len(lanes) and most > 1:
         hidden = [lane for lane in lanes if lane not in kept]
         steps = [lane.step_ns for lane in hidden if lane.step_ns == lane.step_ns]
-        said = f": {format_ns(min(steps))} to {format_ns(max(steps))}" if steps else ""
-        rows.append([(f"  and {len(hidden)} more ranks{said}", "dim")])
+        span = f": {format_ns(min(steps))} to {format_ns(max(steps))}" if steps else ""
+        rows.append([(f"  and {len(hidden)} more ranks{span}", "dim")])
     return rows
 
 
@@ -540,7 +541,7 @@ def _lane(lane: Lane, here: bool, low: int, high: int, width: int, wide: int) ->
 
 
 def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
-    """Return the run as a bar with the moment shown on it, and where steps were captured."""
+    """Return the run as a bar, with marks at the shown moment and at the captures."""
     left, right = f" {clock(at_ns / 1e9)} ", f" {clock(until_ns / 1e9)} "
     cells = width - len(left) - len(right)
     if cells < 10 or until_ns <= 0:
@@ -562,7 +563,7 @@ def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
 def step_row(
     steps: StepSeries, index: int, stats: StepStats, covered: bool, can_arm: bool, width: int
 ) -> Row:
-    """Return what there is to say of the selected step, and what can be done about it."""
+    """Return time and main phase of the selected step, and the key that opens or captures it."""
     number, dur_ns = int(steps.rows["n"][index]), int(steps.rows["dur_ns"][index])
     row: Row = [
         (f" {glyphs.OUTLIER} ", "accent"),
@@ -574,16 +575,16 @@ def step_row(
     if (part := _lost_in(steps, index, dur_ns, stats)) is not None:
         row.append((f", most of it in {part}", "text"))
     if covered:
-        do = "enter opens it in the trace"
+        hint = "enter opens it in the trace"
     elif can_arm:
-        do = "t captures the next slow one"
+        hint = "t captures the next slow one"
     else:
-        do = "not captured"
-    return spread(row, [(f"{do} ", "key" if covered or can_arm else "dim")], width)
+        hint = "not captured"
+    return spread(row, [(f"{hint} ", "key" if covered or can_arm else "dim")], width)
 
 
 def _lost_in(steps: StepSeries, index: int, dur_ns: int, stats: StepStats) -> str | None:
-    """Return the phase in which a slow step lost more than half of what it took too long, and how much."""
+    """Return the phase that explains more than half of a step's excess over the median, and how much; else None."""
     lost_ns = dur_ns - stats.median_ns
     if not stats.count or lost_ns < 0.05 * stats.median_ns:
         return None
@@ -608,7 +609,7 @@ def alert_row(alerts: Sequence[Alert], width: int) -> Row:
 
 
 def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | None) -> Row:
-    """Return what tuiprof itself costs: its hooks in the script, its recorder, this screen."""
+    """Return the overhead of tuiprof: probe, recorder and this screen."""
     parts = []
     if rank is not None and rank.cost_per_step_ns is not None:
         share = f" {format_share(rank.cost_share)}" if rank.cost_share is not None else ""
@@ -636,7 +637,7 @@ def armed_row(armed: Sequence[TriggerRequest]) -> Row:
 def alert_paragraphs(
     alerts: Sequence[Alert], labels: Labels, noted: Sequence[NoteLine]
 ) -> list[tuple[str, str]]:
-    """Return what goes wrong by which rule, a person's notes, and what the run's own processes noted."""
+    """Return the alerts with their rules, the user's tags and notes, and the notes of the run's processes."""
     out: list[tuple[str, str]] = []
     for alert in alerts:
         out += [("", "text")] * bool(out)
