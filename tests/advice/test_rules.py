@@ -557,6 +557,18 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+def test_an_activation_that_has_a_kernel_of_its_own_is_a_chain() -> None:
+    swish: list[Op] = [
+        ("aten::conv2d", GEMM, 200),
+        ("aten::sigmoid", UNARY, 60),
+        ("aten::mul", ELEMENTWISE, 90),
+    ]
+    row = found(gpu_bound(*swish * 4), "elementwise-chain")
+    assert "silu" in row["instead"]
+    gated: list[Op] = [("aten::conv2d", GEMM, 200), ("aten::relu", UNARY, 60), ("aten::mul", ELEMENTWISE, 90)]
+    assert finding(gpu_bound(*gated * 4), "elementwise-chain") is None
+
+
 def test_a_loop_of_products_alone() -> None:
     columns: list[Op] = [("aten::linear", GEMM, 4.0)] * 30
     row = found(gpu_bound(*columns), "kernel-loop")
@@ -1041,7 +1053,7 @@ def test_gradients_that_are_copied_out_of_their_buckets() -> None:
     row = found(trace, "bucket-copies")
     assert "30 times a step" in row["what"]
     assert "gradient_as_bucket_view=True" in row["instead"]
-    assert row["wins_ns"] == pytest.approx(30 * 4_000, rel=0.05)
+    assert row["wins_low_ns"] <= 30 * 4_000 <= row["wins_high_ns"]
     assert finding(trace, "kernel-loop") is None, "it is no loop of the script"
 
 
