@@ -14,7 +14,10 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.calls import calls as calls_of
+from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, Mask
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit
 
 _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
@@ -59,8 +62,10 @@ class Regions:
     chains: tuple[Region, ...]  # elementwise calls in a row, except loops of a few calls
 
 
-def find_regions(calls: Calls) -> Regions:
+@cached_on_trace
+def find_regions(trace: Trace) -> Regions:
     """Find regions in the forward passes of all steps (of the whole trace if it marks none)."""
+    calls = calls_of(trace)
     attention: list[Region] = []
     norms: list[Region] = []
     chains: list[Region] = []

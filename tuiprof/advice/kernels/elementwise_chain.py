@@ -10,10 +10,10 @@ from tuiprof.advice.fusing import COMPILED_NS, SWISH, find_regions, fused, in_a_
 from tuiprof.model import Trace
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for chains of elementwise operators of any size, combined in one finding."""
     calls = evidence.calls
-    found = find_regions(calls).chains
+    found = find_regions(trace).chains
     if not found:
         return
     texts = [_text(calls.names[index] for index in chain.busy) for chain in found]
