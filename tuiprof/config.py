@@ -16,6 +16,9 @@ from typing import Any
 
 from tuiprof.errors import UsageProblem
 
+#: Everything that can be set; others are reported as unknown.
+SETTINGS = ("scenarios", "keep_source", "keys", "theme")
+
 
 def config_path() -> Path:
     """Return where the configuration is, whether or not it exists: TUIPROF_CONFIG, else the platform's directory."""

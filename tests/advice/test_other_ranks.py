@@ -136,6 +136,11 @@ def test_of_one_rank_alone_a_message_is_as_fast_as_others(
     assert found.last.tolist() == [-1] * 4
 
 
+def test_a_rank_whose_others_are_missing_is_not_compared_with_itself() -> None:
+    alone = rank([LEFT - 100, LEFT - 300, LEFT - 100, LEFT - 650], sizes=(8, 8, 8, 8))
+    assert peer_waits(together(alone)).ns.tolist() == [0, 200_000, 0, 550_000]
+
+
 def test_of_one_rank_alone_a_transfer_beside_computation_may_be_slower() -> None:
     assert not peer_waits(rank([LEFT - 100, LEFT - 140] * 2)).ns.any()
 

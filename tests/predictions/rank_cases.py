@@ -263,6 +263,7 @@ def _(bad: bool) -> Step:
     "ranks-objects",
     "figures of each step, as a dictionary of Python numbers, are sent around by all_gather_object",
     "summed on the GPU, averaged and read once an epoch",
+    "object-collective",  # a rule that was written afterwards
     "exposed-collectives",
     "item-each-step",
     "array-read",

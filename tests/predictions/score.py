@@ -53,7 +53,8 @@ class Scored:
 
 def score(folder: Path, name: str, truth: dict[str, Any], *, alone: bool = False) -> Scored:
     """Score one case, without the traces of other ranks if ``alone``."""
-    [path] = [path for path in (folder / name / "traces").rglob("*") if path.name.endswith(_TRACES)]
+    # The last one: a script that takes long to begin is captured by time before.
+    path = max(path for path in (folder / name / "traces").rglob("*") if path.name.endswith(_TRACES))
     trace = open_trace(path)
     others = [] if alone else sorted((folder / name / "others").glob("rank*"))
     if others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from probe_runs import Run, environment, read
 from waiting import running, until
 
 from tuiprof.session import log as records
+from tuiprof.system.process import boot_id
 
 MARKS = """
 import tuiprof
@@ -40,6 +42,14 @@ def other_pythons() -> list[str]:
             if "No module named" in asked.stderr:
                 found[minor] = path
     return list(found.values())
+
+
+def test_a_task_of_srun_says_which_machine_it_runs_on(run: Callable[..., Run]) -> None:
+    """The recorder may be on another, whose monotonic clock is not this one."""
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    [head] = run(MARKS, **task).of(records.Head, "rank1")
+    assert (head.rank, head.world, head.job) == (1, 2, {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})
+    assert (head.host, head.boot) == (platform.node(), boot_id())
 
 
 def test_another_python_without_tuiprof_gets_step_and_phase(run: Callable[..., Run], tmp_path: Path) -> None:

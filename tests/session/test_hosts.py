@@ -14,8 +14,17 @@ from tests.session.host_parts import JOB, MS, START, S, goes_on, part
 from tests.session.session_logs import append, head, line, new_session, step
 from tuiprof.comparison.trend import history
 from tuiprof.errors import UsageProblem
+from tuiprof.session.asking import is_here
 from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
-from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, lanes, outdated, sentences
+from tuiprof.session.live.hosts import (
+    SILENT_S,
+    HostWatch,
+    common_step,
+    host_states,
+    lanes,
+    outdated,
+    sentences,
+)
 from tuiprof.session.live.replay import Live, Replay, read_fold
 from tuiprof.session.live.summary import ranges, summarise
 from tuiprof.session.live.tail import Batch
@@ -24,6 +33,7 @@ from tuiprof.session.log import DeviceStep, Head, Step, Telemetry
 from tuiprof.session.store.folders import find_session, list_sessions, run_of
 from tuiprof.session.store.hosts import Part, runs
 from tuiprof.session.store.meta import Clock, SessionMeta
+from tuiprof.system.process import pid_namespace
 from tuiprof.tui.live.view import hosts_row
 
 # -- which folders belong together --------------------------------------------------------------------------
@@ -174,6 +184,43 @@ def test_a_thousand_parts_are_put_together_at_once() -> None:
 def test_the_same_command_on_one_host_stays_apart_from_itself(tmp_path: Path) -> None:
     both = [part(tmp_path, "node1", [0, 1], began_s=at) for at in (0.0, 30.0)]
     assert all(not run_of(session).others for session in both)
+
+
+def test_ranks_that_srun_started_on_other_hosts_for_one_recorder(tmp_path: Path) -> None:
+    """Their monotonic clocks are their own, they are named with their host, and a capture needs a common step."""
+    session = new_session(tmp_path, host="login.cluster")
+    meta = session.meta
+    where = {
+        "login.cluster": meta.boot,
+        "node1.cluster": "boot of node1",
+        "node\x1b2.cluster": "boot of node2",
+    }
+    for rank, (host, boot) in enumerate(where.items()):
+        mono_ns = meta.mono_ns if boot == meta.boot else 900 * rank * S
+        times = {"unix_ns": meta.unix_ns, "mono_ns": mono_ns}
+        first = head(session, f"rank{rank}", rank=rank, world=3, host=host, boot=boot, **times)
+        steps = (line("step", n=n, at=mono_ns + n * 100 * MS, dur=100 * MS) for n in range(20))
+        append(session, f"rank{rank}", first, *steps)
+    fold = read_fold(session)
+    assert [rank.label for rank in fold.ranks] == ["rank0", "rank1 on node1", "rank2 on node-2"]
+    assert [rank.steps.rows["t_ns"].tolist() for rank in fold.ranks] == [
+        [n * 100 * MS for n in range(20)]
+    ] * 3
+    assert common_step(session, fold) == 19 + 2 + 20  # 2 s ahead
+    # The number of a process on another machine says nothing here: an answer to a request is still expected of it.
+    place = json.dumps({"supervisor": {"pid": 1, "start": "1"}, "place": pid_namespace()})
+    (session.control / "process.json").write_text(place)
+    assert [is_here(session, rank) for rank in fold.ranks] == [True, False, False]
+
+
+def test_ranks_of_one_machine_need_no_common_step(tmp_path: Path) -> None:
+    session = new_session(tmp_path, host="node1")
+    for rank in range(2):
+        where = {"host": "node1", "boot": session.meta.boot}
+        append(session, f"rank{rank}", head(session, f"rank{rank}", rank=rank, world=2, **where), step(0))
+    fold = read_fold(session)
+    assert [rank.label for rank in fold.ranks] == ["rank0", "rank1"]
+    assert common_step(session, fold) is None
 
 
 # -- clocks -------------------------------------------------------------------------------------------------

@@ -150,3 +150,8 @@ def test_a_file_that_is_not_toml_is_told(config: Path) -> None:
     assert "is not TOML" in load_settings().problems[0]
     config.unlink()
     assert load_settings().problems == ()
+
+
+def test_every_setting_of_the_configuration_is_known(config: Path) -> None:
+    config.write_text('scenarios = []\nkeep_source = false\ntheme = "tuiprof-light"\n[keys]\n')
+    assert load_settings().problems == ()

@@ -151,6 +151,24 @@ def test_a_host_that_runs_ahead_is_paced_by_its_device() -> None:
     assert step.likely_ns(shrunk(made.trace(), 0.5)) == pytest.approx(49_500, rel=0.02)
 
 
+def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000)
+        made.launch("gemm", (at + 2, at + 5), (at + 10, at + 100), first)
+        made.launch("reduce", (at + 10, at + 15), (at + 20, at + 800), first + 1, stream=20, track=3)
+        # Launched early, after the gemm had ended: held back by the other stream, not by its launch.
+        made.launch("copy", (at + 300, at + 305), (at + 801, at + 810), first + 2)
+        made.launch("update", (at + 310, at + 315), (at + 811, at + 900), first + 3)
+        made.call("cudaDeviceSynchronize", at + 330, at + 905)
+    trace = made.trace()
+    step = step_of(trace)
+    copies = trace.device_work[trace.named("copy", trace.device_work)]
+    assert step.captured_ns == pytest.approx(1_000_000, rel=0.01)
+    assert step.likely_ns(Edit(work=copies, keep=np.zeros(len(copies)))) <= 20_000
+
+
 def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:
     made = Made()
     for number in range(2):

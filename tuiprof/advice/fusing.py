@@ -14,7 +14,10 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.calls import calls as calls_of
+from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints, Mask
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit
 
 _MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
@@ -32,8 +35,9 @@ _BETWEEN: Final = 12
 _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
 #: Gradient copies of a reducer between its buckets and the parameters, which no compiler sees.
 _NOT_COMPILED: Final = ("torch.distributed", "c10d::")
-#: Minimum number of computing calls in a chain.
+#: Minimum number of computing calls in a chain, and a shorter one that has a kernel of its own (silu, glu).
 LEAST_CHAIN: Final = 3
+SWISH: Final = ("aten::sigmoid", "aten::mul")
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
 _LONGEST_PERIOD: Final = 8
 _MOST_OF_ONE: Final = 8
@@ -58,8 +62,10 @@ class Regions:
     chains: tuple[Region, ...]  # elementwise calls in a row, except loops of a few calls
 
 
-def find_regions(calls: Calls) -> Regions:
+@cached_on_trace
+def find_regions(trace: Trace) -> Regions:
     """Find regions in the forward passes of all steps (of the whole trace if it marks none)."""
+    calls = calls_of(trace)
     attention: list[Region] = []
     norms: list[Region] = []
     chains: list[Region] = []
@@ -83,7 +89,8 @@ def find_regions(calls: Calls) -> Regions:
                 norms.append(_region(calls, run[low : high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
             chain = run[first : last + 1]
-            if len(chain) >= LEAST_CHAIN and not _is_loop(calls, chain):
+            long = len(chain) >= LEAST_CHAIN and not _is_loop(calls, chain)
+            if long or tuple(calls.names[index] for index in chain) == SWISH:
                 chains.append(_region(calls, chain))
     return Regions(tuple(attention), tuple(norms), tuple(chains))
 

@@ -163,12 +163,13 @@ class Log:
         versions: dict[str, str],
         process: str = "",
         job: dict[str, str] | None = None,
+        machine: dict[str, str] | None = None,
     ) -> None:
         """Create the file and write its first line.
 
         A name that exists already belongs to another process, living or dead; this one then adds its process
         number, because two processes in one file would mix their steps. ``rank`` None = not one of several; ``job``
-        identifies the distributed run.
+        identifies the distributed run, ``machine`` the host it runs on (fields ``boot`` and ``host`` of the head).
 
         Raises:
             OSError: The file cannot be created.
@@ -196,6 +197,7 @@ class Log:
             "versions": versions,
             "process": process,
             **({"job": job} if job else {}),
+            **(machine or {}),
         }
         self._file, self.writer, self._opened_at = file, candidate, opened_at
         self._write(dumps(head) + "\n")

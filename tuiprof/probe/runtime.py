@@ -51,6 +51,17 @@ def job() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def machine() -> dict[str, str]:
+    """Return which machine this process runs on, for the head of its log; a launcher may have started it on another.
+
+    ``boot`` is left out where the kernel gives no such identity.
+    """
+    found = {"host": os.uname().nodename} if hasattr(os, "uname") else {}
+    with suppress(OSError, ValueError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        found["boot"] = file.read().strip()
+    return found
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the frameworks that the script has imported."""
     found: dict[str, str] = {}
@@ -237,7 +248,10 @@ class Runtime:
             self._world = world
             try:
                 with signals_blocked():
-                    self.log.open(f"rank{rank or 0}", rank or 0, world, versions(), process_name(), job())
+                    launched = job()
+                    where = machine() if launched else {}
+                    name = f"rank{rank or 0}"
+                    self.log.open(name, rank or 0, world, versions(), process_name(), launched, where)
             except OSError as error:
                 self.log.close()
                 sys.stderr.write(f"tuiprof: this process is not recorded: {error}\n")

@@ -67,6 +67,8 @@ def expected(session: Session, fold: Fold) -> list[WriterState]:
 
 def is_here(session: Session, rank: WriterState) -> bool:
     """Return whether the process ids of a rank are valid on this machine."""
+    if rank.elsewhere:
+        return False
     who = processes(session.part(rank.name))
     return who is not None and who.pid_namespace == process.pid_namespace()
 

@@ -51,6 +51,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
     #: Environment variables of the launcher that are the same in all processes of a distributed run, e.g.
     #: ``MASTER_ADDR``
     job: dict[str, str] = {}
+    host: str = ""  # name of the machine the writer runs on; empty = not recorded
 
 
 class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):

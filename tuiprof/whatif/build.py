@@ -350,12 +350,15 @@ class _Builder:
             *(column.tolist() for column in columns), strict=True
         ):
             lag = min(latency, latency_ns)
-            if before < 0 or latency <= gap or (gap > SHORT_GAP_NS and latency <= PROMPT_NS):
+            prompt = before < 0 or (latency <= PROMPT_NS and (latency <= gap or gap > SHORT_GAP_NS))
+            cause = None if prompt or gap <= SHORT_GAP_NS else _released_by(others, begin, begin - gap)
+            if prompt or (cause is None and latency <= gap):
                 gap, lag = min(gap, gap_ns), latency  # launched once the stream was free, or just before
             elif gap > SHORT_GAP_NS:
-                cause = _released_by(others, begin, begin - gap)
                 if cause is None:
+                    # Whatever the stream waits for, it also waits without this work.
                     self.unexplained_ns += gap
+                    before, gap = nodes.device(JOIN, -1, begin, before, float(gap)), 0
                 else:
                     before = nodes.device(
                         JOIN, -1, begin, before, min(gap, gap_ns), other_ns=float(begin - cause[1])

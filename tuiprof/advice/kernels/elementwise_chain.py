@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.fusing import COMPILED_NS, find_regions, fused, in_a_row
+from tuiprof.advice.fusing import COMPILED_NS, SWISH, find_regions, fused, in_a_row
 from tuiprof.model import Trace
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for chains of elementwise operators of any size, combined in one finding."""
     calls = evidence.calls
-    found = find_regions(calls).chains
+    found = find_regions(trace).chains
     if not found:
         return
-    texts = [" → ".join(calls.names[index].removeprefix("aten::") for index in chain.busy) for chain in found]
+    texts = [_text(calls.names[index] for index in chain.busy) for chain in found]
     times = Counter[str]()
     for text, chain in zip(texts, found, strict=True):
         times[text] += int(calls.work_ns[chain.busy].sum())
@@ -33,7 +33,8 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         + (", forward and backward" if calls.backward.any() else ""),
         f"{function}: {in_a_row(longest)}" if function else in_a_row(longest),
         ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
-        + " to fuse them, or write them as one operation",
+        + " to fuse them, or write them as one operation"
+        + (": torch.nn.functional.silu (glu, if two tensors meet)" if longest == _text(SWISH) else ""),
         "medium",
         "back-to-back operators, each reading and writing whole tensors",
         likely,
@@ -42,6 +43,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
         event=event,
     )
+
+
+def _text(names: Iterable[str]) -> str:
+    return " → ".join(name.removeprefix("aten::") for name in names)
 
 
 RULE = AdviceRule("elementwise-chain", find)

@@ -52,6 +52,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     short, product = _short(calls, *_LAYERS), _short(calls, *_LAYERS[1:]) & trace.named("^aten::", calls.rows)
     product &= ~short
     for run in _runs(evidence):
+        if max(np.count_nonzero(which[run]) for which in (short, product)) < LEAST_PASSES:
+            continue
         words = trace.name_codes[calls.rows[run]].astype(np.int32)
         codes, products = (np.where(which[run], words, np.int32(-1)) for which in (short, product))
         long = list(loops(codes, LONGEST_PERIOD, LEAST_PASSES))

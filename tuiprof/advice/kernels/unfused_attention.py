@@ -31,10 +31,10 @@ _BIASED: Final = (
 )
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for products and a softmax that scaled_dot_product_attention computes in one kernel."""
     calls = evidence.calls
-    found = find_regions(calls).attention
+    found = find_regions(trace).attention
     if not found:
         return
     chosen = np.zeros(len(calls.rows), dtype=bool)

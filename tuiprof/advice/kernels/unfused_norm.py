@@ -9,10 +9,10 @@ from tuiprof.advice.fusing import OPERATOR_NS, find_regions, fused
 from tuiprof.model import Trace
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for sequences of means, a root and a division."""
     calls = evidence.calls
-    found = find_regions(calls).norms
+    found = find_regions(trace).norms
     if not found:
         return
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)

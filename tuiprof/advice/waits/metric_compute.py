@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,8 +11,6 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
-from tuiprof.whatif import Edit
 
 _LIBRARY: Final = "torchmetrics/"
 #: Share of what runs between the first and the last wait of a line that remains, as it also updates the metrics:
@@ -40,7 +37,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             for those in (computing, rows)
         )
         least = evidence.without_operators(reads)
-        likely, most = (least | _shortened(evidence, waiting, keep) for keep in _KEEP)
+        likely, most = (least | evidence.shortened(waiting, keep) for keep in _KEEP)
         yield Finding(
             "metrics are computed and read every step",
             evidence.location(computing[0]),
@@ -53,20 +50,6 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             proof="metrics:naive,off",
             event=computing[0].event,
         )
-
-
-def _shortened(evidence: Evidence, waiting: Ints, keep: float) -> Edit:
-    """Return the edit in which calls from the first to the last of these operators, in each step, take less time."""
-    calls = evidence.calls
-    inside = calls.inside(waiting)
-    inside = inside[inside >= 0]
-    of_step = calls.steps[inside] * (int(calls.tracks.max(initial=0)) + 1) + calls.tracks[inside]
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for one in np.unique(of_step):
-        mine = inside[of_step == one]
-        between = np.arange(mine.min(), mine.max() + 1)
-        chosen[between[calls.tracks[between] == calls.tracks[mine[0]]]] = True
-    return replace(calls.edit(chosen, keep, keep), waits=waiting[:0])
 
 
 RULE = AdviceRule("metric-compute", find, needs=("sync_events",))

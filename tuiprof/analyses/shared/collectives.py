@@ -391,7 +391,7 @@ def _chosen(together: TraceSet) -> list[int]:
     """Return the ranks to read: all of them, or as many as the limits allow, evenly spread."""
     files = together.files
     mean = max(sum(file.size_bytes for file in files) / len(files), 1)
-    most = max(2, min(MOST_RANKS, len(files), int(MOST_BYTES / mean)))
+    most = min(len(files), max(2, min(MOST_RANKS, int(MOST_BYTES / mean))))
     return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
 
 

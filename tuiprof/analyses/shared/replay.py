@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tuiprof.analyses.data_loading import fetches
@@ -76,22 +78,26 @@ def in_part(trace: Trace) -> bool:
     return not len(trace.steps) and len(trace.links.launches) > MOST_LAUNCHES
 
 
+@cached_on_trace
 def main_thread(trace: Trace) -> int | None:
     """Return the track of the main thread: with the step markers, else with most launches or calls."""
     threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
-    for rows in (
-        np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
-        _forward_launches(trace),
-        trace.links.launches,
-        # JAX step marks have arbitrary names. Waiting threads may have more calls than the main thread.
-        np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host),
-        np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver")),
-    ):
+    for rows in _of_main_thread(trace):
         tracks = trace.track_codes[rows]
         tracks = tracks[threads[tracks]]
         if len(tracks):
             return int(np.bincount(tracks).argmax())
     return None
+
+
+def _of_main_thread(trace: Trace) -> Iterator[Ints]:
+    """Yield rows most of which are probably the main thread's, the best sign first."""
+    yield np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op"))
+    yield _forward_launches(trace)
+    yield trace.links.launches
+    # JAX step marks have arbitrary names. Waiting threads may have more calls than the main thread.
+    yield np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host)
+    yield np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver"))
 
 
 def _forward_launches(trace: Trace) -> Ints:

@@ -340,6 +340,7 @@ class Fold:
                     state.steps = StepSeries(steps_kept(record.world))
                 state.head = record
                 state.offset_ns = clock.offset_ns(record)
+                state.elsewhere = clock.elsewhere(record)
                 continue
             elif isinstance(record, Lines):
                 state.lines = record

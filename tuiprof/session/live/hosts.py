@@ -162,10 +162,11 @@ def common_step(session: Session, fold: Fold) -> int | None:
     It is as far ahead as the request takes to reach the hosts: by then no rank has begun it.
 
     Returns:
-        Its number; None = the run has one host, or makes no steps.
+        Its number; None = the run has one host, or makes no steps. A launcher may have started the ranks of one session
+        on several hosts.
     """
     ranks = [rank for rank in fold.ranks if rank.end is None and rank.steps.last_n is not None]
-    if not session.others or not ranks:
+    if not ranks or not (session.others or any(rank.elsewhere for rank in ranks)):
         return None
     paces = [rank.steps.stats(slice(max(0, len(rank.steps.rows) - 50), None)).mean_ns for rank in ranks]
     pace_ns = min((pace for pace in paces if pace > 0), default=S_NS)

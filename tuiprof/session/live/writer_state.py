@@ -439,6 +439,8 @@ class WriterState:
     def __init__(self, name: str) -> None:
         self.name = name  # ``rank0``, ``recorder``, …
         self.host = ""  # name of its host; empty = the run has one
+        #: Name of its machine if a launcher (``srun``) started it on another than its recorder's; else empty.
+        self.elsewhere = ""
         self.head: Head | None = None  # its head; None = not read
         self.offset_ns = 0  # what to add to its ``at`` to get session time
         self.seen_ns = 0  # session time of its newest record
@@ -466,9 +468,8 @@ class WriterState:
         """Its name, what the script calls the process, and its host: ``rank0-4711 (Process-2) on node1``."""
         process = self.head.process if self.head else ""
         name = self.name.partition("@")[0]
-        return " ".join(
-            (name, *([f"({process})"] if process else []), *([f"on {self.host}"] if self.host else []))
-        )
+        host = self.elsewhere or self.host
+        return " ".join((name, *([f"({process})"] if process else []), *([f"on {host}"] if host else [])))
 
     @property
     def records_devices(self) -> bool:

@@ -47,7 +47,7 @@ from tuiprof.session.store.hosts import (
     shift_ns,
     with_waiting,
 )
-from tuiprof.session.store.meta import SESSION_FILE, Clock, SessionMeta, read_meta, write_meta
+from tuiprof.session.store.meta import SESSION_FILE, Clock, SessionMeta, read_meta, short_name, write_meta
 from tuiprof.session.store.output import lost_output, trouble
 from tuiprof.session.store.status import State, Status, status
 from tuiprof.system.files import explain, read_end, typed_path
@@ -133,7 +133,7 @@ class Session:
     @property
     def host(self) -> str:
         """Name of its host in a run of several; empty = the run has one."""
-        return _short_name(self.meta.host) if self.others else ""
+        return short_name(self.meta.host) if self.others else ""
 
     def part(self, writer: str) -> Session:
         """Return the part of the run that a writer belongs to (see :attr:`Log.writer`)."""
@@ -414,10 +414,10 @@ def _joined(parts: list[tuple[Session, Part | None]]) -> Session:
     (first, part), *others = sorted(parts, key=lambda it: _order(it[1], it[0].meta.unix_ns, it[0].path.name))
     if not others:
         return first
-    names = {_short_name(first.meta.host)}
+    names = {short_name(first.meta.host)}
     hosts = []
     for other, other_part in others:
-        name = _unique(_short_name(other.meta.host), names)
+        name = _unique(short_name(other.meta.host), names)
         clock = ClockDifference()
         if part is not None and other_part is not None:
             clock = clock_difference(first, part.writer, other, other_part.writer)
@@ -436,12 +436,6 @@ def _unique(name: str, taken: set[str]) -> str:
     )
     taken.add(found)
     return found
-
-
-def _short_name(host: str) -> str:
-    """Return a host's name without its domain; it may come from elsewhere, and becomes a part of other names."""
-    first = host.partition(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", host if first.isdecimal() else first)[:40].strip("-") or "host"
 
 
 def _named_ns(name: str) -> int:

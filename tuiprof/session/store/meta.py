@@ -144,6 +144,12 @@ def read_meta(path: Path) -> SessionMeta:
     )
 
 
+def short_name(host: str) -> str:
+    """Return a host's name without its domain; it may come from elsewhere, and becomes a part of other names."""
+    first = host.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", host if first.isdecimal() else first)[:40].strip("-") or "host"
+
+
 class Clock:
     """Session time: ns since the session was made, the same for every writer.
 
@@ -165,6 +171,11 @@ class Clock:
         if head is None or not head.boot or not meta.boot or head.boot == meta.boot:
             return self._shift_ns - meta.mono_ns
         return self._shift_ns + (head.unix_ns - meta.unix_ns) - head.mono_ns
+
+    def elsewhere(self, head: Head) -> str:
+        """Return the name of a writer's machine if it is not the one that recorded the session; else empty."""
+        own = self._meta.host
+        return short_name(head.host) if own and head.host not in {"", own} else ""
 
     def unix_ns(self, t_ns: int) -> int:
         """Return the Unix time of a session time, by the wall clock at the start of the session."""

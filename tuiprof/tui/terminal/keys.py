@@ -64,9 +64,7 @@ def load_settings() -> Settings:
         content = config.read(path)
     except UsageProblem as error:
         return Settings(problems=(error.message,))
-    problems = [
-        f"{path}: unknown setting {name!r}" for name in content if name not in ("keys", "theme", "scenarios")
-    ]
+    problems = [f"{path}: unknown setting {name!r}" for name in content if name not in config.SETTINGS]
     keys: dict[str, str] = {}
     table = content.get("keys", {})
     if not isinstance(table, dict):

@@ -102,19 +102,18 @@ class TraceHead(Lines):
             mark = "" if level == "good" else f"{MARKS[level]} "
             shorter = [mark + sanitize(line) for line in _shorter_lines(trust.line)]
             text = shorter[0]
-            # What is known of the trace gives way to a whole clause that is not too long.
-            clause = cell_len(shorter[-1]) + 1
-            if clause > width // 3:
+            # What is known of the trace gives way to a whole clause, or to the number of remarks where that is long.
+            if cell_len(shorter[-1]) >= width // 3:
                 remarks = len(trust.remarks)
                 shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
-            least = clause if clause <= width // 3 else 26
+            least = cell_len(shorter[-1]) + 1
         else:
             level, text, least = "info", "", 0
         right: Row = [(text, level), (" ", "text")] if text else []
         if self._capture_label:
             others: Row = [(f"{self._capture_label} — ", "text"), ("R", "key"), (": others", "dim")]
             right = [*others, *([(" · ", "dim"), *right] if right else [(" ", "text")])]
-            least += row_width(others)
+            least += row_width(others) + (3 if text else 0)
         if not right:
             return [fit(left, width)]
         room = width - row_width(left) - 3
