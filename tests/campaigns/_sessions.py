@@ -206,8 +206,8 @@ def read_session(root: Path) -> None:
         reports += [compared] if compared is not None else []
     for format_ in ("text", "json", "csv", "md", "html"):
         assert render_all(reports, format_)
-    shelf = ask(Library(root).look)
-    assert shelf is None or NAME in [summary.id for summary in shelf.sessions]
+    listing = ask(Library(root).scan)
+    assert listing is None or NAME in [summary.id for summary in listing.sessions]
     if refused:
         raise refused[0]
 

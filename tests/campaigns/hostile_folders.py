@@ -407,7 +407,7 @@ def _a_trash_that_leads_out(folder: Path) -> list[str]:
     (made.root / ".trash").symlink_to(outside)
     before = within(outside)
     with contextlib.suppress(TuiprofError):
-        Library(sessions=made.root).throw_away(made.session)
+        Library(sessions=made.root).move_to_trash(made.session)
     return _changed(outside, before)
 
 
@@ -418,10 +418,10 @@ def _a_deleted_session_with_links_out(folder: Path) -> list[str]:
     link.symlink_to(outside)
     before = within(outside)
     library = Library(sessions=made.root)
-    thrown = library.throw_away(made.session), library.throw_away(link)
+    trashed = library.move_to_trash(made.session), library.move_to_trash(link)
     problems = _changed(outside, before)
-    library.bring_back(thrown[0], made.session)
-    library.bring_back(thrown[1], link)
+    library.restore(trashed[0], made.session)
+    library.restore(trashed[1], link)
     if not (made.session / "session.json").exists() or not link.is_symlink():
         problems.append("what was deleted is not back as it was")
     return problems + _changed(outside, before)

@@ -18,7 +18,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
 from tuiprof.tui.ladder.screen import LadderForm, LadderWish
-from tuiprof.tui.library.launch import LaunchForm, LaunchWish
+from tuiprof.tui.library.launch import LaunchForm, LaunchOptions
 from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions
 from tuiprof.tui.start import Start
 
@@ -66,7 +66,7 @@ def no_x(text: str) -> str:
             ["tab", "tab", "@"],
             "capture must be N or N@STEP, for example 5@20",
             ["backspace"],
-            LaunchWish("fit", None, ""),
+            LaunchOptions("fit", None, ""),
         ),
         (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
         (PathForm, [*"/no-such-place"], "there is no /no-such-place", [], None),

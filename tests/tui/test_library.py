@@ -22,7 +22,7 @@ from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch import RunForm
 from tuiprof.tui.library.screen import LibraryScreen
-from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem, best_win, items
+from tuiprof.tui.library.view import LadderItem, Listing, VariantItem, best_win, items
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
@@ -159,12 +159,12 @@ def test_a_long_name_gives_way_to_what_can_run() -> None:
     ladders = tuple(LadderItem(name, "", "", "one", "", (), (), variants) for name in names)
     for width in (20, 30, 60):
         lines = [
-            choice.draw(width) for choice in items(Shelf(ladders), "") if choice.key.startswith("ladder:")
+            choice.draw(width) for choice in items(Listing(ladders), "") if choice.key.startswith("ladder:")
         ]
         texts = ["".join(text for text, _ in line) for line in lines]
         assert [len(text) for text in texts] == [width, width]
         assert all(text.endswith("1 of 2 can run" if width > 40 else " 1/2 run") for text in texts)
-    assert "…" in "".join(text for text, _ in items(Shelf(ladders), "long")[1].draw(30))
+    assert "…" in "".join(text for text, _ in items(Listing(ladders), "long")[1].draw(30))
 
 
 def test_times_are_said_as_people_do() -> None:
@@ -266,9 +266,9 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
 
 def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:
     sessions = tuple(Summary(str(n), f"/s/{n}", f"run{n}", "finished") for n in range(9))
-    keys = [choice.key for choice in items(Shelf(sessions=sessions), "") if choice.key]
+    keys = [choice.key for choice in items(Listing(sessions=sessions), "") if choice.key]
     assert keys[3:] == [*(f"session:/s/{n}" for n in range(6)), "more:"]
-    every = [choice.key for choice in items(Shelf(sessions=sessions), "", all_sessions=True) if choice.key]
+    every = [choice.key for choice in items(Listing(sessions=sessions), "", all_sessions=True) if choice.key]
     assert every[3:] == [f"session:/s/{n}" for n in range(9)]
 
 

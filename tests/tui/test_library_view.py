@@ -12,7 +12,7 @@ import pytest
 from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.meta import Labels
 from tuiprof.tui.library import view
-from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem, items
+from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, VariantItem, items
 from tuiprof.tui.widgets.spans import Choice, Row, row_width
 
 LADDER = LadderItem(
@@ -29,7 +29,7 @@ LADDER = LadderItem(
         VariantItem("fused", runnable=False, why="torch is not installed — pip install torch"),
     ),
 )
-SHELF = Shelf(
+SHELF = Listing(
     ladders=(LADDER,),
     sessions=(
         Summary("b", "/s/b", "train", "failed", code=1, argv=["python", "train.py", "--name", "a b"]),
@@ -125,6 +125,6 @@ def test_of_a_session_the_command_can_be_copied_and_its_last_errors_are_shown() 
 )
 def test_the_last_command_is_recognised_where_paths_do_not_fit(width: int, said: str) -> None:
     argv = ("/home/me/project/.venv/bin/python", "/home/me/project/train.py", "--lr", "1e-3")
-    shelf = Shelf(commands=(PastCommand(argv, "/home/me/project", 0),))
-    line = "".join(text for text, _ in items(shelf, "")[0].draw(width))
+    listing = Listing(commands=(PastCommand(argv, "/home/me/project", 0),))
+    line = "".join(text for text, _ in items(listing, "")[0].draw(width))
     assert line.split("   ")[-1].strip() == said

@@ -14,12 +14,12 @@ from tiny_library import choose
 from tuiprof.session.store.folders import Summary
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library.view import LadderItem, Listing, VariantItem
 from tuiprof.tui.start import Start
 
 DAY = 1_583_150_400 * 10**9  # a day long ago, which every machine says the same way
 
-SHELF = Shelf(
+SHELF = Listing(
     ladders=(
         LadderItem(
             "attention",
@@ -77,7 +77,7 @@ def test_live(tmp_path: Path, snap_compare: Any, size: tuple[int, int]) -> None:
 def test_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snap_compare: Any, size: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(Library, "look", lambda _self: SHELF)
+    monkeypatch.setattr(Library, "scan", lambda _self: SHELF)
     monkeypatch.setattr(Library, "ask_interpreter", lambda _self: None)
 
     async def settled(pilot: Pilot[int]) -> None:

@@ -42,7 +42,7 @@ class Navigator:
         from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
-        with self._app.telling_errors():
+        with self._app.notify_errors():
             self._app.push_screen(LiveScreen(run_of(Session(path)), replay_speed=replay_speed))
 
     def switch(self, path: Path, origin: Path) -> None:
@@ -51,7 +51,7 @@ class Navigator:
         from tuiprof.tui.live.screen import LiveScreen
 
         self._runs.setdefault(origin, self._app.current_mode)
-        with self._app.telling_errors():
+        with self._app.notify_errors():
             if path not in self._runs:
                 session = run_of(Session(path))
                 self._runs[path] = f"run {path}"
@@ -62,7 +62,7 @@ class Navigator:
         """Show a trace."""
         from tuiprof.tui.trace.screen import TraceScreen
 
-        with self._app.telling_errors():
+        with self._app.notify_errors():
             self._app.push_screen(TraceScreen(path, step=step))
 
     def path(self, path: Path) -> None:
@@ -76,14 +76,14 @@ class Navigator:
         """Show a ladder."""
         from tuiprof.tui.ladder.screen import LadderScreen
 
-        with self._app.telling_errors():
+        with self._app.notify_errors():
             self._app.push_screen(LadderScreen(name, folder))
 
     def compare(self, before: str, after: str) -> None:
         """Compare two sessions, traces or rungs."""
         from tuiprof.tui.compare.screen import CompareScreen
 
-        with self._app.telling_errors():
+        with self._app.notify_errors():
             self._app.push_screen(CompareScreen(before, after, root=self._app.start.sessions))
 
     def scenario(self, ladder: str, variant: str) -> None:

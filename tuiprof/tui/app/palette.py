@@ -25,7 +25,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.model.units import format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.view import Shelf
+from tuiprof.tui.library.view import Listing
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.spans import ago
@@ -104,7 +104,7 @@ class Command:
 class TuiprofCommands(Provider):
     """Offers what can be done from the screen in front."""
 
-    _shelf = Shelf()
+    _listing = Listing()
 
     @property
     def dashboard(self) -> TuiprofApp:
@@ -116,7 +116,7 @@ class TuiprofCommands(Provider):
         start = self.dashboard.start
         library = Library(start.sessions, start.scenarios, start.python)
         try:
-            self._shelf = await asyncio.to_thread(library.look)
+            self._listing = await asyncio.to_thread(library.scan)
         except TuiprofError as error:
             self.app.notify(str(error), severity="warning")
 
@@ -183,7 +183,7 @@ class TuiprofCommands(Provider):
     def _things(self) -> Iterator[Command]:
         """Yield ladders and their variants, sessions and traces."""
         app = self.dashboard
-        for ladder in self._shelf.ladders:
+        for ladder in self._listing.ladders:
             title = sanitize(ladder.title)
             name = sanitize(ladder.name)
             yield Command(
@@ -192,15 +192,15 @@ class TuiprofCommands(Provider):
             for variant in ladder.variants:
                 run = partial(app.go.scenario, ladder.name, variant.name)
                 yield Command(f"run {name}:{sanitize(variant.name)} — {title}", "scenario", run)
-        for session in self._shelf.sessions:
+        for session in self._listing.sessions:
             step = f"  {format_ns(session.median_ns)} a step" if session.median_ns is not None else ""
             text = f"open {sanitize(session.title)}  {sanitize(session.id)}{step}"
             remark = f"{session.state} · {ago(session.unix_ns)}"
             yield Command(text, remark, partial(app.go.session, Path(session.path)))
-            for path in self._shelf.captured.get(session.id, ()):
+            for path in self._listing.captured.get(session.id, ()):
                 text = f"open trace {sanitize(session.title)}  {sanitize(path.name)}"
                 yield Command(text, f"trace · {ago(session.unix_ns)}", partial(app.go.trace, path))
-        for path in self._shelf.traces:
+        for path in self._listing.traces:
             yield Command(f"open {sanitize(path.name)}", "sample trace", partial(app.go.trace, path))
 
 

@@ -344,7 +344,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
                 self.app.notify("asking the interpreter …", timeout=3)
                 self._begin(wish)
 
-        with self.app.telling_errors():
+        with self.app.notify_errors():
             self.app.push_screen(LadderForm(self._ladder, self._shelf.presets()), answered)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
@@ -363,7 +363,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._resume(folder)
 
     def _resume(self, folder: Path) -> None:
-        with self.app.telling_errors():
+        with self.app.notify_errors():
             self._child = start_in_background(LadderRun(folder))
             self._asked = 0
             self._look()
@@ -418,7 +418,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
         def answered(text: str | None) -> None:
             if text:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     self._write(typed_path(text))
 
         hint = f"the file name extension sets the format: {', '.join(_FORMATS)}"

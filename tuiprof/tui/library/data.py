@@ -1,4 +1,4 @@
-"""Finds what the library lists: scenarios and whether they can run here, sessions, traces, measurements."""
+"""Finds the items of the library: scenarios and whether they can run here, sessions, traces, measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
-from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem
+from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, VariantItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tuiprof.session.store.meta import Scenario
     from tuiprof.telemetry import Device
 
-#: So many of the newest sessions are listed; older ones open by their name.
+#: Maximum number of sessions listed, newest first; older ones can be opened by path.
 _MOST_SESSIONS: Final = 200
-#: So many of the newest commands that were run are offered again.
+#: Maximum number of recent commands.
 _MOST_COMMANDS: Final = 5
 #: Number of newest sessions whose traces are listed.
 _WITH_TRACES: Final = 20
@@ -38,7 +38,7 @@ TRASH: Final = ".trash"
 class Library:
     """Finds the listed items. Its methods may take long and are called in threads; they use no widgets.
 
-    What they need is imported in them, because the first picture comes before.
+    Imports are local to the methods, so that they do not delay the first frame.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Library:
         self._extra = extra
         self._python = python
         self._known: dict[str, Summary] = {}
-        self._measured = Measured()
+        self._measurements = Measurements()
         self._sizes: dict[str, int] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
@@ -57,19 +57,19 @@ class Library:
 
     @property
     def example(self) -> Path | None:
-        """The trace to look at without a run of one's own; None = it was not shipped."""
+        """The example trace; None = this installation does not include it."""
         path = shipped("traces") / EXAMPLE
         return path if path.is_file() else None
 
     def read_example(self, cancelled: Callable[[], bool]) -> None:
-        """Read the main finding of the example; takes seconds unless it was read before."""
+        """Read the main finding of the example; takes seconds the first time."""
         from tuiprof.comparison.headline import ask
 
         if self.example is not None and not self._example:
             self._example = ask(self.example, cancelled).line
 
     def choose_python(self, python: Path) -> None:
-        """Run scripts in another interpreter from now on, queried by :meth:`ask_interpreter`."""
+        """Run scripts in another interpreter; :meth:`ask_interpreter` then queries it."""
         self._python, self._facts = python, None
 
     @property
@@ -77,7 +77,7 @@ class Library:
         """The interpreter that scripts run in.
 
         Raises:
-            LaunchError: There is no such interpreter.
+            LaunchError: The interpreter does not exist.
         """
         from tuiprof.session.run.interpreter import choose_python
 
@@ -95,8 +95,8 @@ class Library:
         """The folder of deleted sessions."""
         return self.root / TRASH
 
-    def look(self) -> Shelf:
-        """Return what there is now.
+    def scan(self) -> Listing:
+        """Return the present items.
 
         Raises:
             SessionError: The folder of sessions cannot be read.
@@ -106,7 +106,7 @@ class Library:
         from tuiprof.session.store.meta import Labels, read_labels
 
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
-        for session in sessions:  # finished sessions do not grow
+        for session in sessions:  # a finished session does not grow, so its size is computed once
             if (
                 session.id not in self._sizes
                 or session.id not in self._known
@@ -115,9 +115,9 @@ class Library:
                 self._sizes[session.id] = sum(disk_bytes(Path(folder)) for folder in session.folders)
         self._known = {session.id: session for session in sessions}
         labels = {session.id: read_labels(Path(session.path)) for session in sessions}
-        self._measured.look(self.root)
+        self._measurements.scan(self.root)
         scan, facts = scenarios.scan(self._extra), self._facts
-        return Shelf(
+        return Listing(
             ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
             problems=tuple(str(problem) for problem in scan.problems),
             sessions=tuple(sessions),
@@ -126,7 +126,8 @@ class Library:
             root=self.root,
             labels={id_: label for id_, label in labels.items() if label != Labels()},
             sizes={session.id: self._sizes[session.id] for session in sessions},
-            total_bytes=sum(self._sizes[session.id] for session in sessions) + self._measured.ladder_bytes,
+            total_bytes=sum(self._sizes[session.id] for session in sessions)
+            + self._measurements.ladder_bytes,
             commands=tuple(self._last_commands(sessions)),
             captured=captured(sessions[:_WITH_TRACES]),
             python=facts.python if facts is not None else "",
@@ -135,7 +136,7 @@ class Library:
         )
 
     def _last_commands(self, sessions: list[Summary]) -> Iterator[PastCommand]:
-        """Yield the newest commands that were not scenarios, each once."""
+        """Yield the newest commands without those of scenarios, each once."""
         seen: set[tuple[tuple[str, ...], str]] = set()
         for session in sessions:
             if session.id not in self._commands:
@@ -151,7 +152,7 @@ class Library:
         """Start a command and return its session.
 
         Raises:
-            TuiprofError: It cannot be started.
+            TuiprofError: The command cannot be started.
         """
         from tuiprof.session.run.launch import LaunchSpec, parse_capture, start
 
@@ -159,10 +160,10 @@ class Library:
         return start(LaunchSpec(argv, cwd=cwd, python=self._python, capture=request, root=self.root))
 
     def ask_interpreter(self) -> None:
-        """Ask the interpreter that scenarios would run in what it has; takes a second or two.
+        """Query version and packages of the interpreter, and the devices of the machine; takes a second or two.
 
         Raises:
-            LaunchError: There is no such interpreter, or it does not answer.
+            LaunchError: The interpreter does not exist or does not answer.
         """
         from tuiprof.session.run import interpreter
         from tuiprof.telemetry import Absent, backends
@@ -182,7 +183,7 @@ class Library:
         """Start a variant and return its session.
 
         Raises:
-            TuiprofError: It cannot be started.
+            TuiprofError: The variant cannot be started.
         """
         from tuiprof.ladder import scenarios
         from tuiprof.session.run.launch import LaunchSpec, in_time, parse_capture, start
@@ -202,18 +203,18 @@ class Library:
             )
         )
 
-    def throw_away(self, path: Path) -> Path:
-        """Move a session to the trash folder and return where it is now.
+    def move_to_trash(self, path: Path) -> Path:
+        """Move a session to the trash folder and return its new path.
 
         Raises:
-            SessionError: It cannot be moved.
+            SessionError: The session cannot be moved.
         """
         if self.trash.is_symlink():
             raise SessionError(f"{self.trash} is a link: nothing is moved there", "put a folder in its place")
         try:
             self.trash.mkdir(exist_ok=True)
             target = self.trash / path.name
-            for count in range(2, 10_000):  # one of that name may lie there already
+            for count in range(2, 10_000):  # the trash may already contain a session of that name
                 if not target.exists():
                     break
                 target = self.trash / f"{path.name}-{count}"
@@ -222,38 +223,38 @@ class Library:
             raise SessionError(f"{path.name} cannot be moved to {self.trash}: {error.strerror}") from error
         return target
 
-    def bring_back(self, thrown: Path, path: Path) -> None:
-        """Move a session from the trash folder back to where it was.
+    def restore(self, trashed: Path, path: Path) -> None:
+        """Move a session from the trash folder back to its original path.
 
         Raises:
-            SessionError: It no longer exists, or its original path is taken.
+            SessionError: It no longer exists, or the original path is taken.
         """
         if path.exists():
-            raise SessionError(f"{path} exists: {thrown} is not restored")
+            raise SessionError(f"{path} exists: {trashed} is not restored")
         try:
-            shutil.move(thrown, path)
+            shutil.move(trashed, path)
         except OSError as error:
-            raise SessionError(f"{thrown} cannot be moved back: {error.strerror}") from error
+            raise SessionError(f"{trashed} cannot be moved back: {error.strerror}") from error
 
     def read_trace(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read one more trace of a ladder's variants (takes seconds); return whether there was one to read."""
-        return self._measured.read_one(ladder, cancelled)
+        """Read the next unread trace of a ladder's variants, which takes seconds; return whether there was one."""
+        return self._measurements.read_one(ladder, cancelled)
 
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
-        """Return the last lines of a failed session's standard error, safe to show; else nothing."""
+        """Return the last lines of a failed session's standard error, sanitized; empty for other sessions."""
         from tuiprof.session.store.output import last_lines
 
         return last_lines(Path(session.path) / "stderr.log", count) if session.state == "failed" else []
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
-        found = self._measured.of(ladder.name, sessions)
+        found = self._measurements.of(ladder.name, sessions)
         base = found.get(ladder.baseline)
         variants = []
         for variant in ladder.variants:
             here = found.get(variant.name)
             change = None
             if here is not None and here.what == "ladder":
-                change = here.change  # what a ladder found undecided is not decided by two figures of it
+                change = here.change  # None if the ladder was undecided, even though it has both step times
             elif here is not None and base is not None and here is not base and here.preset == base.preset:
                 change = here.step_ns / base.step_ns - 1
             runnable, why = self._can_run(variant)
@@ -271,7 +272,7 @@ class Library:
                     change=change,
                     runnable=runnable,
                     why=why,
-                    syncs_per_step=self._measured.syncs(here),
+                    syncs_per_step=self._measurements.syncs(here),
                     trace=here.trace if here else None,
                     measured=here.what if here else "",
                 )
@@ -289,7 +290,7 @@ class Library:
         )
 
     def _can_run(self, variant: scenarios.Variant) -> tuple[bool | None, str]:
-        """Return whether a variant can run and why not; (None, "") until the interpreter has answered."""
+        """Return whether a variant can run, and why not; (None, "") until the interpreter has answered."""
         if self._facts is None:
             return None, ""
         from tuiprof.ladder.availability import Missing, availability
@@ -301,7 +302,7 @@ class Library:
 
 
 def _command(session: Summary) -> PastCommand | None:
-    """Return what a session ran; None = a scenario, or it cannot be read."""
+    """Return the command of a session; None = it ran a scenario or cannot be read."""
     from tuiprof.session.store.folders import Session
 
     try:
@@ -314,7 +315,7 @@ def _command(session: Summary) -> PastCommand | None:
 
 
 def captured(sessions: Sequence[Summary]) -> Mapping[str, tuple[Path, ...]]:
-    """Return the traces that sessions captured, the newest first, by the session's id."""
+    """Return the captured traces of sessions, newest first, by session id."""
     from tuiprof.session.store.folders import Session
 
     found: dict[str, tuple[Path, ...]] = {}
@@ -326,7 +327,7 @@ def captured(sessions: Sequence[Summary]) -> Mapping[str, tuple[Path, ...]]:
 
 
 def sample_traces() -> list[Path]:
-    """Return the traces shipped with tuiprof, by name."""
+    """Return the sample traces shipped with tuiprof, sorted by name."""
     from tuiprof.formats.directory import is_trace_name
 
     folder = shipped("traces")
@@ -336,35 +337,35 @@ def sample_traces() -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Measurement:
     """Measurement of one variant."""
 
     step_ns: float  # median step time
     preset: str
     unix_ns: int  # when it was measured
     what: str  # ``ladder`` or ``run``
-    #: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
+    #: Change of step time against the baseline in the same ladder, as a share; None = unknown or undecided.
     change: float | None = None
-    trace: Path | None = None  # a trace of it; None = there is none
+    trace: Path | None = None  # trace of the run, if any
 
 
-class Measured:
-    """Finds the newest measurement of every variant on this host; called in threads, one after the other."""
+class Measurements:
+    """Finds the newest measurement of every variant on this host. Not thread-safe: calls must not overlap."""
 
     def __init__(self) -> None:
         self.ladder_bytes = 0  # disk use of the ladders' folders
         self._host = platform.node()
         self._scenario_of: dict[str, Scenario | None] = {}
-        self._ladders: dict[Path, tuple[int, dict[str, Figure], str, int]] = {}
-        self._found: dict[str, dict[str, Figure]] = {}
+        self._ladders: dict[Path, tuple[int, dict[str, Measurement], str, int]] = {}
+        self._found: dict[str, dict[str, Measurement]] = {}
         self._headlines: dict[Path, Headline] = {}
 
-    def look(self, root: Path) -> None:
-        """Take up the ladders of a folder; what did not change is not read again."""
+    def scan(self, root: Path) -> None:
+        """Read the ladders of a folder that are new or have changed."""
         from tuiprof.ladder.state import LadderRun
         from tuiprof.session.store.folders import LADDER_FILE, ladder_dirs
 
-        known: dict[Path, tuple[int, dict[str, Figure], str, int]] = {}
+        known: dict[Path, tuple[int, dict[str, Measurement], str, int]] = {}
         for path in ladder_dirs(root):
             try:
                 changed_ns = (path / LADDER_FILE).stat().st_mtime_ns
@@ -378,9 +379,9 @@ class Measured:
         self._ladders = known
         self.ladder_bytes = sum(kept[3] for kept in known.values())
 
-    def of(self, ladder: str, sessions: list[Summary]) -> dict[str, Figure]:
+    def of(self, ladder: str, sessions: list[Summary]) -> dict[str, Measurement]:
         """Return the newest measurement of each variant of a ladder."""
-        found: dict[str, Figure] = {}
+        found: dict[str, Measurement] = {}
         for _changed, figures, name, _bytes in self._ladders.values():  # the newest first
             if name == ladder:
                 for variant, figure in figures.items():
@@ -391,15 +392,15 @@ class Measured:
         self._found[ladder] = found
         return found
 
-    def syncs(self, figure: Figure | None) -> float | None:
-        """Return the syncs a step in the trace of a measurement; None = unknown, or not read yet."""
+    def syncs(self, figure: Measurement | None) -> float | None:
+        """Return the syncs per step in a measurement's trace; None = unknown or not read yet."""
         headline = (
             self._headlines.get(figure.trace) if figure is not None and figure.trace is not None else None
         )
         return headline.syncs_per_step if headline is not None else None
 
     def read_one(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read one trace of a ladder that was not read yet (takes seconds); return whether there was one."""
+        """Read the next unread trace of a ladder, which takes seconds; return whether there was one."""
         from tuiprof.comparison.headline import ask
 
         for figure in list(self._found.get(ladder, {}).values()):
@@ -410,7 +411,7 @@ class Measured:
                 return True
         return False
 
-    def _of_ladder(self, ladder: LadderRun) -> dict[str, Figure]:
+    def _of_ladder(self, ladder: LadderRun) -> dict[str, Measurement]:
         from tuiprof.ladder.statistics import judge
 
         meta = ladder.meta
@@ -422,9 +423,9 @@ class Measured:
                 try:
                     traces[trial.variant] = ladder.session(trial).traces()[0]
                 except (SessionError, IndexError):
-                    continue  # it captured nothing, or its session was deleted
+                    continue  # nothing was captured, or the session was deleted
         return {
-            one.name: Figure(
+            one.name: Measurement(
                 one.step_ns.value,
                 meta.preset,
                 meta.unix_ns,
@@ -436,9 +437,9 @@ class Measured:
             if one.step_ns is not None and one.word not in ("wrong", "failed", "unavailable")
         }
 
-    def _of_sessions(self, ladder: str, sessions: list[Summary]) -> dict[str, Figure]:
-        """Return what the newest finished run of each variant on this host took."""
-        found: dict[str, Figure] = {}
+    def _of_sessions(self, ladder: str, sessions: list[Summary]) -> dict[str, Measurement]:
+        """Return the newest finished run of each variant on this host."""
+        found: dict[str, Measurement] = {}
         for summary in sessions:
             if summary.state != "finished" or summary.median_ns is None or summary.host != self._host:
                 continue
@@ -446,19 +447,19 @@ class Measured:
                 continue
             scenario = self._scenario(summary)
             if scenario is not None and scenario.name == ladder and scenario.variant not in found:
-                found[scenario.variant] = Figure(
+                found[scenario.variant] = Measurement(
                     summary.median_ns, scenario.preset, summary.unix_ns, "run", trace=_newest_trace(summary)
                 )
         return found
 
     def _scenario(self, summary: Summary) -> Scenario | None:
-        """Return what scenario a session ran; read once, since that does not change."""
+        """Return the scenario of a session, cached because it does not change."""
         from tuiprof.session.store.folders import Session
 
         if summary.id not in self._scenario_of:
             try:
                 self._scenario_of[summary.id] = Session(summary.path).meta.scenario
-            except SessionError:  # deleted since it was listed, or damaged: it has no run to show
+            except SessionError:  # deleted since it was listed, or damaged
                 return None
         return self._scenario_of[summary.id]
 
@@ -473,7 +474,7 @@ def _newest_trace(summary: Summary) -> Path | None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return the size on disk of the files below a folder, bytes; vanished files count as 0."""
+    """Return the disk use of the files below a folder, bytes; deleted files count as 0."""
     total = 0
     for where, _folders, names in os.walk(folder):
         for name in names:

@@ -1,8 +1,7 @@
-"""How to run a variant or a script: the command, preset, steps, what to capture, and in which Python."""
+"""Forms to run a variant or a script (command, preset, steps, capture), and the list of Python interpreters."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,8 +35,8 @@ FIT = "fit"
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchWish:
-    """The user's options."""
+class LaunchOptions:
+    """How to run a variant, as chosen in the form."""
 
     preset: str = FIT  # name of a preset, or ``fit``
     steps: int | None = None  # number of steps; None = the preset's
@@ -45,7 +44,7 @@ class LaunchWish:
     stack: bool = False  # record Python stacks while capturing
 
 
-class LaunchForm(Form[LaunchWish], inherit_bindings=False):
+class LaunchForm(Form[LaunchOptions], inherit_bindings=False):
     """Asks how to run a variant of a ladder."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run", "Cancel")
@@ -57,25 +56,25 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
             Text("steps", "steps", placeholder="from the preset", parse=steps),
             *_capture_fields(),
         )
-        super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchWish)
+        super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class RunWish:
-    """The user's choice of what to run."""
+class RunOptions:
+    """What to run and capture, as chosen in the form."""
 
     argv: tuple[str, ...]
-    cwd: Path  # where to run it
-    capture: str = ""  # as of :class:`LaunchWish`
+    cwd: Path  # working directory
+    capture: str = ""  # as of :class:`LaunchOptions`
     stack: bool = False  # record Python stacks while capturing
 
 
-class RunForm(Form[RunWish], inherit_bindings=False):
+class RunForm(Form[RunOptions], inherit_bindings=False):
     """Asks for the command of a script.
 
     Args:
-        command: What the fields hold at first; None = nothing was run yet.
-        python: The interpreter that it will run in; empty = not known yet.
+        command: Initial values of the fields; None = no recent command.
+        python: The interpreter that runs the script; empty = not known yet.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run", "Cancel")
@@ -90,7 +89,7 @@ class RunForm(Form[RunWish], inherit_bindings=False):
             ),
             *_capture_fields(),
         )
-        super().__init__("run my script", fields, RunWish)
+        super().__init__("run my script", fields, RunOptions)
 
 
 def _capture_fields() -> tuple[Text, Tick]:
@@ -100,18 +99,18 @@ def _capture_fields() -> tuple[Text, Tick]:
 
 
 def _argv(text: str) -> tuple[str, ...]:
-    """Return a command line in parts, as a shell splits it, or raise ValueError."""
+    """Split a command line as a shell does, or raise ValueError."""
     try:
         argv = tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"the command cannot be read: {error}") from None
+        raise ValueError(f"the command cannot be parsed: {error}") from None
     if not argv:
         raise ValueError("type a command, for example python train.py")
     return argv
 
 
 def _directory(text: str) -> Path:
-    """Return a directory that exists, or raise ValueError."""
+    """Return an existing directory, or raise ValueError."""
     path = typed_path(text or ".")
     if not path.is_dir():
         raise ValueError(f"there is no directory {path}")
@@ -119,7 +118,7 @@ def _directory(text: str) -> Path:
 
 
 def _capture(text: str) -> str:
-    """Return ``N``, ``N@STEP`` or nothing, or raise ValueError."""
+    """Return the text if it is ``N``, ``N@STEP`` or empty, else raise ValueError."""
     from tuiprof.session.run.launch import parse_capture
 
     try:
@@ -130,14 +129,14 @@ def _capture(text: str) -> str:
     return text
 
 
-#: The oldest Python that the probe runs in.
+#: Oldest Python that the probe supports.
 _OLDEST: Final = "3.9"
-#: Number of interpreters queried at a time.
+#: Number of interpreters queried in parallel.
 _AT_ONCE: Final = 2
 
 
 class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
-    """Answers the interpreter that was chosen, or None."""
+    """Lists the Python interpreters; returns the chosen one, or None."""
 
     class Answered(Message):
         """An interpreter answered: its version and packages, or why it cannot be used."""
@@ -167,7 +166,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._answers: dict[Path, Facts | str] = {}
 
     def compose(self) -> ComposeResult:
-        """One box with the list."""
+        """The list, with the path of the interpreter under the cursor below it."""
         with dialog("Python that scripts run in", "dialog python"):
             yield Choices(id="pythons", empty="looking …")
             yield Painted(id="python-path")
@@ -210,7 +209,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             list(pool.map(ask, self._found))
 
     def on_python_screen_answered(self, message: Answered) -> None:
-        """Show what one of them has."""
+        """Show the answer in the list."""
         self._answers[message.path] = message.answer
         self._draw()
 
@@ -226,20 +225,20 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         )
 
     def on_choices_moved(self, event: Choices.Moved) -> None:
-        """Show the path of the one under the cursor."""
+        """Show the path of the interpreter under the cursor."""
         path = event.key
         self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Answer with it, unless it cannot be used."""
+        """Return the interpreter, unless it cannot be used."""
         answer = self._answers.get(Path(event.key))
         if isinstance(answer, str):
-            self.app.notify(answer, title="it cannot be used", severity="warning")
+            self.app.notify(answer, title="cannot be used", severity="warning")
         else:
             self.dismiss(Path(event.key))
 
     def action_other(self) -> None:
-        """Type the path of another interpreter, or the directory of an environment."""
+        """Ask for the path of an interpreter or an environment."""
         from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
@@ -257,13 +256,13 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
 
 def _wrong_python(text: str) -> str:
-    """Return the error in a typed interpreter; empty = none."""
+    """Return why a typed interpreter cannot be used; empty = it can."""
     from tuiprof.session.run.interpreter import choose_python
 
     if not text:
         return "type a path"
     try:
-        choose_python(os.path.expanduser(text))
+        choose_python(text)
     except LaunchError as error:
         return error.message
     return ""

@@ -1,4 +1,4 @@
-"""The first screen: what can be done at once, recorded sessions and ladders on the left, details on the right."""
+"""The first screen: actions, recorded sessions, ladders and sample traces on the left, details on the right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from textual.worker import get_current_worker
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.tui.library import view
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, cannot_run, session_name
+from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, cannot_run, session_name
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tuiprof.session.store.folders import Session, Summary
-    from tuiprof.tui.library.launch import LaunchWish, RunWish
+    from tuiprof.tui.library.launch import LaunchOptions, RunOptions
 
 
 class LibraryPanes(Vertical):
-    """Draws the list."""
+    """The list and the details."""
 
     def compose(self) -> ComposeResult:
         """Two columns below the first line."""
         head = Painted(id="head")
-        head.paint(lambda width, _: [view.head(Shelf(), width)])
+        head.paint(lambda width, _: [view.head(Listing(), width)])
         yield head
         yield Heading("")
         with Horizontal(id="body"):
@@ -58,13 +58,15 @@ class LibraryPanes(Vertical):
 
     @property
     def variants(self) -> Choices:
-        """The table of the variants of a ladder."""
+        """The table on the right: variants of a ladder, or recent commands."""
         return self.query_one("#variants", Choices)
 
-    def show_list(self, shelf: Shelf, contains: str, marked: Sequence[str], *, all_sessions: bool) -> None:
+    def show_list(
+        self, listing: Listing, contains: str, marked: Sequence[str], *, all_sessions: bool
+    ) -> None:
         """Show the items that contain a text."""
-        self.query_one("#head", Painted).paint(lambda width, _: [view.head(shelf, width)])
-        self.items.show(view.items(shelf, contains, marked, all_sessions=all_sessions))
+        self.query_one("#head", Painted).paint(lambda width, _: [view.head(listing, width)])
+        self.items.show(view.items(listing, contains, marked, all_sessions=all_sessions))
 
     def show_ladder(self, ladder: LadderItem, python: str) -> None:
         """Show a ladder with its variants."""
@@ -74,35 +76,35 @@ class LibraryPanes(Vertical):
         self._show_table(shown=True, beside_story=True)
 
     def show_variant(self, ladder: LadderItem, python: str) -> None:
-        """Show below the table what the variant under the cursor changes, and what it lacks."""
+        """Describe the variant under the cursor below the table."""
         variant = ladder.variant(self.variants.current)
         self.query_one("#note", Painted).paint(
             lambda width, _: view.about_variant(ladder, variant, width, python)
         )
 
-    def show_other(self, shelf: Shelf, current: str, contains: str, errors: list[str]) -> None:
-        """Show what can be done, a session with the end of its standard error, a trace, or why nothing is listed."""
+    def show_other(self, listing: Listing, current: str, contains: str, errors: list[str]) -> None:
+        """Show the details of an item that is not a ladder, or why the list is empty."""
         kind, _, name = current.partition(":")
         about = self.query_one("#about", Painted)
-        if kind == "session" and (session := shelf.session(name)) is not None:
-            about.paint(lambda width, _: view.about_session(shelf, session, errors, width))
+        if kind == "session" and (session := listing.session(name)) is not None:
+            about.paint(lambda width, _: view.about_session(listing, session, errors, width))
         elif current == "do:run":
-            about.paint(lambda width, _: view.about_run(shelf, width))
+            about.paint(lambda width, _: view.about_run(listing, width))
         elif current == "do:open":
             about.paint(lambda width, _: view.about_open(width))
         elif current == "do:example":
-            about.paint(lambda width, _: view.about_example(shelf, width))
+            about.paint(lambda width, _: view.about_example(listing, width))
         elif kind == "trace":
             about.paint(lambda width, _: view.about_trace(Path(name), width))
         else:
-            about.paint(lambda width, _: view.about_nothing(shelf, contains, width))
+            about.paint(lambda width, _: view.about_nothing(listing, contains, width))
         self.query_one("#note", Painted).paint(lambda _width, _height: [])
-        commands = view.past_commands(shelf) if current == "do:run" else []
+        commands = view.past_commands(listing) if current == "do:run" else []
         self.variants.show(commands)
         self._show_table(shown=bool(commands))
 
     def _show_table(self, *, shown: bool, beside_story: bool = False) -> None:
-        """Show the table or not; a long story gives way to it."""
+        """Show or hide the table; ``beside_story`` limits the height of a ladder's description above it."""
         self.variants.display = shown
         self.query_one("#about", Painted).set_class(beside_story, "ladder")
 
@@ -110,16 +112,16 @@ class LibraryPanes(Vertical):
 _library = partial(key, group="Library")
 _sessions = partial(key, group="Sessions")
 
-#: Seconds between two readings of the folder of sessions: runs come and go.
-_LOOK_S: Final = 2.0
-#: Seconds until the first one.
-_FIRST_LOOK_S: Final = 0.05
+#: Interval at which scenarios and sessions are scanned, s.
+_SCAN_S: Final = 2.0
+#: Delay of the first scan, s.
+_FIRST_SCAN_S: Final = 0.05
 
 
 class LibraryScreen(Screen[None], inherit_bindings=False):
-    """Items to run, watch, replay and read.
+    """Lists sessions, ladders and traces to run, watch, replay and open.
 
-    What only an action needs is imported in it: the first picture comes before.
+    Imports of single actions are local to them, so that they do not delay the first frame.
     """
 
     app = getters_app(TerminalApp)
@@ -144,13 +146,13 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             "Filter the list by name, tag or note",
             id="library.filter",
             display="/",
-            priority=True,  # before the keys typed after it: else a list takes them, and one of them starts a run
+            priority=True,  # handled before the keys typed next; else the list takes them, and "r" starts a run
         ),
         _sessions(
             "delete",
             "delete",
             "delete",
-            "Move it to the trash (asks first)",
+            "Move the session to the trash (asks first)",
             id="library.delete",
             display="del",
         ),
@@ -181,153 +183,153 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)  # finds the items
-        self.panes = LibraryPanes()  # draw the items
-        #: Paths of the sessions to compare, two at most, in the order in which they were marked.
+        self.library = Library(start.sessions, start.scenarios, start.python)
+        self.panes = LibraryPanes()
+        #: Paths of the sessions to compare, at most two, in the order in which they were marked.
         self.marked: list[str] = []
-        #: Present and original folders of each deleted run, latest last.
+        #: (Path in the trash, original path) of each folder of each deleted session, the latest last.
         self.deleted: list[list[tuple[Path, Path]]] = []
-        self._shelf: Shelf | None = None  # None = not searched yet
+        self._listing: Listing | None = None  # None = not scanned yet
         self._filter = ""
         self._all_sessions = False
-        self._reading = ""  # ladder with traces being read
-        # The classes of the terminal's size at once: with the first resize every style would change again.
+        self._reading = ""  # ladder whose traces are being read
+        # Set the size classes now: if the first resize set them, all styles would be computed twice.
         width, height = self.app.size
         for size, steps in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
             self.add_class([name for least, name in steps if size >= least][-1])
 
     def compose(self) -> ComposeResult:
-        """The panes, and the keys at the bottom."""
+        """The panes and the key bar."""
         yield self.panes
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Show the frame at once; items appear as they are found."""
+        """Draw the empty list first; items appear as they are found."""
         self.panes.items.focus()
-        # Not before the first picture is out: what the threads import would hold it up.
-        self.call_after_refresh(self.set_timer, _FIRST_LOOK_S, self._begin)
+        # Start the threads after the first frame: their imports would delay it.
+        self.call_after_refresh(self.set_timer, _FIRST_SCAN_S, self._begin)
 
     def _begin(self) -> None:
-        self.look_again()
+        self.rescan()
         self._ask_interpreter()
-        self.set_interval(_LOOK_S, self.look_again)
+        self.set_interval(_SCAN_S, self.rescan)
 
     def on_screen_resume(self) -> None:
-        """Look again when coming back from another screen."""
-        if self._shelf is not None:
-            self.look_again()
+        """Scan again on return from another screen."""
+        if self._listing is not None:
+            self.rescan()
 
-    # -- what is found, in threads that touch no widget --------------------------------------------------
+    # -- scans, in threads that use no widgets -----------------------------------------------------------
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="look")
-    def look_again(self) -> None:
-        """Read the headers of the scenarios and the folder of sessions, and show new items."""
+    @work(thread=True, exclusive=True, exit_on_error=False, group="scan")
+    def rescan(self) -> None:
+        """Scan the scenarios and the folder of sessions, and show changes."""
         try:
-            shelf = self.library.look()
+            listing = self.library.scan()
         except TuiprofError as error:
-            shelf = Shelf(problems=(str(error),))
+            listing = Listing(problems=(str(error),))
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._found, shelf)
+            self.app.call_from_thread(self._found, listing)
 
-    def _found(self, shelf: Shelf) -> None:
-        if shelf != self._shelf:
-            self._shelf = shelf
-            self.show_again()
+    def _found(self, listing: Listing) -> None:
+        if listing != self._listing:
+            self._listing = listing
+            self.redraw()
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="interpreter")
     def _ask_interpreter(self) -> None:
-        """Ask the interpreter that scenarios run in what it has; takes a second or two."""
+        """Query the interpreter, which takes a second or two, then scan again."""
         try:
             self.library.ask_interpreter()
         except TuiprofError as error:
             self.app.call_from_thread(self.app.notify, str(error), severity="warning")
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self.look_again)
+            self.app.call_from_thread(self.rescan)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="example")
     def _read_example(self) -> None:
-        """Read the main finding of the example; it takes seconds the first time."""
+        """Read the main finding of the example, which takes seconds the first time."""
         worker = get_current_worker()
         self.library.read_example(lambda: worker.is_cancelled)
         if not worker.is_cancelled:
-            self.app.call_from_thread(self.look_again)
+            self.app.call_from_thread(self.rescan)
 
     def _read_traces(self, ladder: str) -> None:
-        """Read the traces of a ladder's variants that were not read yet, one after the other."""
+        """Read the unread traces of a ladder's variants, one after the other."""
         if self._reading != ladder:
             self._reading = ladder
             self._read_next(ladder)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="traces")
     def _read_next(self, ladder: str) -> None:
-        """Read one trace, in another process; it takes seconds."""
+        """Read traces in a subprocess; each takes seconds."""
         worker = get_current_worker()
 
         def cancelled() -> bool:
             return worker.is_cancelled
 
         while self._reading == ladder and not cancelled() and self.library.read_trace(ladder, cancelled):
-            if not cancelled():  # the screen may be gone
-                self.app.call_from_thread(self.look_again)
+            if not cancelled():  # the screen may have been closed
+                self.app.call_from_thread(self.rescan)
         if self._reading == ladder:
             self._reading = ""
 
-    # -- what is shown -----------------------------------------------------------------------------------
+    # -- drawing -----------------------------------------------------------------------------------------
 
     @property
-    def shelf(self) -> Shelf:
-        """The listed items; empty until searched."""
-        return self._shelf or Shelf()
+    def listing(self) -> Listing:
+        """The listed items; empty until the first scan."""
+        return self._listing or Listing()
 
     @property
     def current(self) -> str:
-        """Key of what the cursor is on: ``ladder:…``, ``session:…`` or ``trace:…``."""
+        """Key of the item under the cursor: ``do:…``, ``ladder:…``, ``session:…``, ``trace:…`` and so on."""
         return self.panes.items.current
 
     @property
     def session(self) -> Summary | None:
-        """The session under the cursor; None = it is on something else."""
+        """The session under the cursor; None = another item is selected."""
         kind, _, name = self.current.partition(":")
-        return self.shelf.session(name) if kind == "session" else None
+        return self.listing.session(name) if kind == "session" else None
 
     @property
     def ladder(self) -> LadderItem | None:
-        """The ladder under the cursor; None = it is on something else."""
+        """The ladder under the cursor; None = another item is selected."""
         kind, _, name = self.current.partition(":")
-        return self.shelf.ladder(name) if kind == "ladder" else None
+        return self.listing.ladder(name) if kind == "ladder" else None
 
-    def show_again(self) -> None:
+    def redraw(self) -> None:
         """Draw the list and the detail from the known items."""
-        self.panes.show_list(self.shelf, self._filter, self.marked, all_sessions=self._all_sessions)
+        self.panes.show_list(self.listing, self._filter, self.marked, all_sessions=self._all_sessions)
         self._show_detail()
 
     @on(Choices.Moved, "#items")
     def _show_detail(self) -> None:
-        """Show what the cursor of the list is on."""
+        """Show the details of the item under the cursor."""
         if (ladder := self.ladder) is not None:
-            self.panes.show_ladder(ladder, self.shelf.python)
+            self.panes.show_ladder(ladder, self.listing.python)
             self._read_traces(ladder.name)
         else:
             session = self.session
             errors = self.library.last_errors(session) if session is not None else []
-            self.panes.show_other(self.shelf, self.current, self._filter, errors)
-            if self.current == "do:example" and not self.shelf.example:
+            self.panes.show_other(self.listing, self.current, self._filter, errors)
+            if self.current == "do:example" and not self.listing.example:
                 self._read_example()
         self.refresh_bindings()
 
     @on(Choices.Moved, "#variants")
     def _show_variant(self) -> None:
         if (ladder := self.ladder) is not None:
-            self.panes.show_variant(ladder, self.shelf.python)
+            self.panes.show_variant(ladder, self.listing.python)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return whether a key works on the item under the cursor; a slash typed into a field is text."""
+        """Return whether an action applies to the item under the cursor; in the filter field, a slash is text."""
         if action == "filter":
             return self.focused is None or self.focused.id != "filter"
         kind = self.current.partition(":")[0] if self.is_mounted else ""
         if action == "into":
             return kind == "ladder" or (
-                kind == "do" and self.current == "do:run" and bool(self.shelf.commands)
+                kind == "do" and self.current == "do:run" and bool(self.listing.commands)
             )
         if action in ("run", "ladder", "source"):
             return kind == "ladder"
@@ -352,21 +354,21 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.go.trace(Path(name))
         elif kind == "more":
             self._all_sessions = True
-            self.show_again()
+            self.redraw()
         elif event.key == "do:run":
-            self._ask_command(next(iter(self.shelf.commands), None))
+            self._ask_command(next(iter(self.listing.commands), None))
         elif event.key == "do:open":
             self.action_open_file()
         elif event.key == "do:example":
             self.action_example()
 
     def action_into(self) -> None:
-        """Put the cursor into the table on the right."""
+        """Focus the table on the right."""
         if self.check_action("into", ()):
             self.panes.variants.focus()
 
     def action_back(self) -> None:
-        """Put the cursor into the list."""
+        """Focus the list."""
         self.panes.items.focus()
 
     @on(Choices.Chosen, "#variants")
@@ -374,8 +376,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         kind, _, number = event.key.partition(":")
         if self.ladder is not None:
             self.action_run()
-        elif kind == "command" and int(number) < len(self.shelf.commands):
-            self._ask_command(self.shelf.commands[int(number)])
+        elif kind == "command" and int(number) < len(self.listing.commands):
+            self._ask_command(self.listing.commands[int(number)])
 
     def action_run(self) -> None:
         """Ask how to run the variant under the cursor, then start it and watch it."""
@@ -386,81 +388,81 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Ask how to run a variant, then start it."""
         from tuiprof.tui.library.launch import LaunchForm
 
-        if self._shelf is None:  # requested before the shelf was filled
-            self._shelf = self.library.look()
-        ladder = self.shelf.ladder(ladder_name)
+        if self._listing is None:  # called before the first scan
+            self._listing = self.library.scan()
+        ladder = self.listing.ladder(ladder_name)
         variant = ladder.variant(variant_name) if ladder is not None else None
         if ladder is None or variant is None:
             return
         if variant.runnable is False:
-            why = cannot_run(variant, self.shelf.python)
+            why = cannot_run(variant, self.listing.python)
             self.app.notify(why, title="cannot run here", severity="warning", timeout=10)
             return
 
-        def answered(wish: LaunchWish | None) -> None:
-            if wish is not None:
+        def answered(chosen: LaunchOptions | None) -> None:
+            if chosen is not None:
                 self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2)
-                self._launch(ladder_name, variant_name, wish)
+                self._launch(ladder_name, variant_name, chosen)
 
         self.app.push_screen(LaunchForm(ladder, variant), answered)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
-    def _launch(self, ladder: str, variant: str, wish: LaunchWish) -> None:
-        """Start a scenario; the screen that watches it opens once it runs."""
+    def _launch(self, ladder: str, variant: str, chosen: LaunchOptions) -> None:
+        """Start a scenario and watch it."""
         self._start(
             lambda: self.library.launch(
-                ladder, variant, wish.preset, wish.steps, wish.capture, stack=wish.stack
+                ladder, variant, chosen.preset, chosen.steps, chosen.capture, stack=chosen.stack
             )
         )
 
     def _start(self, launch: Callable[[], Session]) -> None:
-        """In a thread: start something and watch it, or say why it did not start."""
+        """Start a run and watch it, or report why it did not start. Called in a thread."""
         try:
             session = launch()
         except TuiprofError as error:
-            title = "it did not start"
+            title = "the run did not start"
             self.app.call_from_thread(self.app.notify, str(error), title=title, severity="error", timeout=12)
         else:
             self.app.call_from_thread(self.app.go.session, session.path)
 
-    # -- a script of the user's, and the Python it runs in -----------------------------------------------
+    # -- the user's script and the Python it runs in -----------------------------------------------------
 
     def _ask_command(self, command: PastCommand | None) -> None:
         """Ask what to run, then start it and watch it."""
         from tuiprof.tui.library.launch import RunForm
 
-        def answered(wish: RunWish | None) -> None:
-            if wish is not None:
+        def answered(chosen: RunOptions | None) -> None:
+            if chosen is not None:
                 self.app.notify("starting …", timeout=2)
-                self._run(wish)
+                self._run(chosen)
 
-        self.app.push_screen(RunForm(command, self.shelf.python), answered)
+        self.app.push_screen(RunForm(command, self.listing.python), answered)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
-    def _run(self, wish: RunWish) -> None:
-        self._start(lambda: self.library.run(wish.argv, wish.cwd, wish.capture, stack=wish.stack))
+    def _run(self, chosen: RunOptions) -> None:
+        self._start(lambda: self.library.run(chosen.argv, chosen.cwd, chosen.capture, stack=chosen.stack))
 
     def action_python(self) -> None:
-        """Choose the Python that scripts run in, for the whole dashboard."""
+        """Choose the Python that all scripts run in."""
         from tuiprof.tui.library.launch import PythonScreen
 
         def answered(path: Path | None) -> None:
             if path is not None:
                 self.app.start = replace(self.app.start, python=path)
                 self.library.choose_python(path)
-                self.look_again()
+                self.rescan()
                 self._ask_interpreter()
 
-        with self.app.telling_errors():
+        with self.app.notify_errors():
             self.app.push_screen(PythonScreen(self.library.python), answered)
 
     def action_ladder(self) -> None:
-        """Measure the whole ladder, or see what was measured."""
+        """Open the ladder screen, which measures the whole ladder or shows its results."""
         if (ladder := self.ladder) is not None:
             self.app.go.ladder(ladder.name)
 
     def action_source(self) -> None:
-        """Read the script, at the variant under the cursor."""
+        """Show the script, at the variant under the cursor."""
         from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if (ladder := self.ladder) is not None:
@@ -470,31 +472,31 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     # -- sessions ----------------------------------------------------------------------------------------
 
     def action_replay(self) -> None:
-        """Replay the session."""
+        """Replay the session from the start."""
         if (session := self.session) is not None:
             self.app.go.session(Path(session.path), replay_speed=1.0)
 
     def action_mark(self) -> None:
-        """Mark the session, or take its mark away; a third one replaces the first."""
+        """Mark or unmark the session; at most two are marked, and a third replaces the older mark."""
         if (session := self.session) is not None:
             if session.path in self.marked:
                 self.marked.remove(session.path)
             else:
                 self.marked = [*self.marked[-1:], session.path]
-            self.show_again()
+            self.redraw()
 
     def action_compare(self) -> None:
-        """Compare the two marked sessions: the one marked first is the one before."""
-        there = [path for path in self.marked if Path(path).exists()]
-        if there != self.marked:
-            self.marked = there
-            self.show_again()
+        """Compare the two marked sessions; the one marked first is the baseline."""
+        existing = [path for path in self.marked if Path(path).exists()]
+        if existing != self.marked:
+            self.marked = existing
+            self.redraw()
             return
         before, after = self.marked
         self.app.go.compare(before, after)
 
     def action_tags(self) -> None:
-        """Change the tags of the session."""
+        """Edit the tags of the session."""
         from tuiprof.session.store.meta import parse_tags, read_labels, set_tags
         from tuiprof.tui.dialogs.form import TextForm
 
@@ -511,9 +513,9 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
         def answered(text: str | None) -> None:
             if text is not None:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     set_tags(path, text)
-                    self.look_again()
+                    self.rescan()
 
         now = " ".join(read_labels(path).tags)
         hint = "words to find it by, separated by spaces"
@@ -530,30 +532,30 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
         def answered(text: str | None) -> None:
             if text:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     add_note(Path(session.path), text)
-                    self.look_again()
+                    self.rescan()
 
         self.app.push_screen(TextForm(f"a note on {session_name(session)}"), answered)
 
     def action_delete(self) -> None:
-        """Move the session to the trash folder, once confirmed."""
+        """Move the session to the trash after confirmation."""
         from tuiprof.tui.dialogs.dialog import ConfirmScreen
 
         if (session := self.session) is None:
             return
         if session.state == "running":
-            self.app.notify("it is running: stop it first", severity="warning")
+            self.app.notify("the session is running: stop it first", severity="warning")
             return
 
         def answered(yes: bool | None) -> None:
             if yes:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     self.deleted.append(
-                        [(self.library.throw_away(path), path) for path in map(Path, session.folders)]
+                        [(self.library.move_to_trash(path), path) for path in map(Path, session.folders)]
                     )
                     self.marked = [one for one in self.marked if one != session.path]
-                    self.look_again()
+                    self.rescan()
 
         what = "It is moved" if len(session.folders) == 1 else "What its hosts recorded is moved"
         lines = [f"{what} to {self.library.trash}; u restores it."]
@@ -561,14 +563,14 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
 
     def action_undo(self) -> None:
-        """Bring back the session that was deleted last."""
+        """Restore the session that was deleted last."""
         if self.deleted:
-            with self.app.telling_errors():
+            with self.app.notify_errors():
                 found = self.deleted.pop()
                 for now, path in found:
-                    self.library.bring_back(now, path)
+                    self.library.restore(now, path)
                 self.app.notify(f"{found[0][1].name} is restored", timeout=3)
-                self.look_again()
+                self.rescan()
 
     # -- the rest ----------------------------------------------------------------------------------------
 
@@ -583,7 +585,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(PathForm(text), answered)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take a pasted line as the path of what to open."""
+        """Open the path dialog with a pasted line."""
         lines = event.text.strip().splitlines()
         if len(lines) == 1 and (self.focused is None or self.focused.id != "filter"):
             self.action_open_file(lines[0].strip().strip("'\""))
@@ -594,7 +596,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.go.trace(path)
 
     async def action_filter(self) -> None:
-        """Type what to look for."""
+        """Open the filter field."""
         if not self.query("#filter"):
             field = Input(placeholder="filter", id="filter", compact=True)
             await self.query_one("#side").mount(field, before=0)
@@ -602,7 +604,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.set_focus(self.query_one("#filter"))
 
     def action_clear(self) -> None:
-        """Show everything again."""
+        """Clear the filter."""
         self.remove_class("-filtering")
         self._filter_by("")
         for field in self.query("#filter"):
@@ -610,16 +612,16 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.action_back()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show what contains the text typed so far."""
+        """Filter by the text typed so far."""
         self._filter_by(event.value.strip())
 
     def on_input_submitted(self) -> None:
-        """Go to what was found."""
+        """Focus the filtered list."""
         self.action_back()
 
     def _filter_by(self, text: str) -> None:
         self._filter = text
-        self.show_again()
+        self.redraw()
 
     def action_quit(self) -> None:
         """Close the dashboard."""

@@ -1,4 +1,4 @@
-"""Items of the library, and the text of each line and detail. No Textual here."""
+"""Items of the library, and the text of their lines and details. Without Textual."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Summary
     from tuiprof.session.store.meta import Labels
 
-#: Endings that all traces share, left out of their names.
+#: File endings left out of the names of traces.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
-#: A trace that a session captured: of a rank, at a moment in Unix ms.
+#: Name of a captured trace: rank and Unix time in ms.
 _STAMPED: Final = re.compile(r"rank\d+\.(\d{13})")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
@@ -34,7 +34,7 @@ _STATES = {
     "interrupted": (glyphs.INTERRUPTED, "warn", "interrupted"),
     "unreadable": (glyphs.FAILED, "warn", "unreadable"),
 }
-#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
+#: Width reserved for the reason why a variant cannot run, before a long published figure gets more.
 _REASON: Final = 30
 
 
@@ -45,16 +45,16 @@ class VariantItem:
     name: str
     note: str = ""  # what it changes
     published: str = ""  # the publication's figure, as text; empty = none
-    #: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
+    #: Median step time of the newest measurement on this host (in a ladder or a run); None = not measured.
     here_ns: float | None = None
-    here_preset: str = ""  # preset of that run
-    change: float | None = None  # against the baseline's run of the same preset, as a share; None = unknown
+    here_preset: str = ""  # preset of that measurement
+    change: float | None = None  # of the step time against the baseline, as a share; None = unknown
     runnable: bool | None = None  # whether it can run in the chosen interpreter; None = not known yet
-    why: str = ""  # why it cannot, and how to change that
-    #: Syncs per step in the trace of that run; None = unknown, or not read yet.
+    why: str = ""  # why it cannot run, and the remedy
+    #: Syncs per step in the measurement's trace; None = unknown or not read yet.
     syncs_per_step: float | None = None
-    trace: Path | None = None  # that trace; None = there is none
-    measured: str = ""  # what that run was: ``ladder``, or ``run``; empty = not run yet
+    trace: Path | None = None  # trace of the measurement, if any
+    measured: str = ""  # kind of the measurement: ``ladder`` or ``run``; empty = not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class LadderItem:
     """One ladder, as listed."""
 
     name: str
-    title: str  # what it is about, in a line
-    story: str  # what it shows, in some sentences
-    baseline: str  # name of the variant the others are compared with
+    title: str  # its subject, in one line
+    story: str  # its description, a few sentences
+    baseline: str  # name of the variant that the others are compared with
     source: str  # hardware and software of the published figures
     needs: tuple[str, ...]  # packages it needs
     presets: tuple[str, ...]  # names of its presets
@@ -84,30 +84,30 @@ class LadderItem:
 
 @dataclass(frozen=True, slots=True)
 class PastCommand:
-    """A command that was run."""
+    """A command of a recorded session."""
 
-    argv: tuple[str, ...]  # as it was given
-    cwd: str  # where it ran
-    unix_ns: int  # when it was begun
+    argv: tuple[str, ...]
+    cwd: str  # working directory
+    unix_ns: int  # start time
     median_ns: float | None = None  # median step time; None = no steps
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """All that is listed, at one moment."""
+class Listing:
+    """The listed items, as found by one scan."""
 
     ladders: tuple[LadderItem, ...] = ()  # scenarios
     sessions: tuple[Summary, ...] = ()  # recorded sessions, the newest first
     traces: tuple[Path, ...] = ()  # shipped sample traces
-    machine: str = ""  # what scenarios would run on, in words; empty = not known yet
-    problems: tuple[str, ...] = ()  # what could not be listed, each with the reason
+    machine: str = ""  # Python, frameworks and devices, for the first line; empty = not known yet
+    problems: tuple[str, ...] = ()  # items that could not be read, each with the reason
     root: Path = Path()  # folder of the sessions
-    #: Tags and notes of the sessions that have any, by id.
+    #: Tags and notes by session id.
     labels: Mapping[str, Labels] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)  # disk use of each session in bytes, by id
+    sizes: Mapping[str, int] = field(default_factory=dict)  # disk use in bytes by session id
     total_bytes: int = 0  # disk use of the whole folder
-    commands: tuple[PastCommand, ...] = ()  # commands that were run, the newest first, each once
-    #: Traces of sessions, the newest first, by the session's id.
+    commands: tuple[PastCommand, ...] = ()  # recent commands, the newest first, each once
+    #: Captured traces, the newest first, by session id.
     captured: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     python: str = ""  # the interpreter that scripts run in; empty = not known yet
     prefix: str = ""  # its environment
@@ -118,20 +118,20 @@ class Shelf:
         return next((ladder for ladder in self.ladders if ladder.name == name), None)
 
     def session(self, path: str) -> Summary | None:
-        """Return a session by its path; None = it is gone."""
+        """Return a session by path; None = it no longer exists."""
         return next((session for session in self.sessions if session.path == path), None)
 
 
 # -- the list --------------------------------------------------------------------------------------------
 
 
-def head(shelf: Shelf, width: int) -> Row:
-    """Return the first line: the program, and what scripts run on, as much of it as there is room for."""
+def head(listing: Listing, width: int) -> Row:
+    """Return the first line: the program's name, and as much of the Python and machine as fits."""
     brand: Row = [(" tuiprof", "accent")]
-    name = environment_name(shelf.prefix) if shelf.prefix else ""
-    # An environment named like its Python needs no separate name.
-    where = f" ({name})" if name and name not in shelf.machine else ""
-    parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["checking Python …"]
+    name = environment_name(listing.prefix) if listing.prefix else ""
+    # Omit the environment's name if the machine line contains it.
+    where = f" ({name})" if name and name not in listing.machine else ""
+    parts = listing.machine.split(glyphs.DOT) if listing.machine else ["checking Python …"]
     while True:
         words = sanitize(glyphs.DOT.join(parts) + where)
         right: Row = [(words, "dim"), ("   P ", "key"), ("change ", "dim")]
@@ -148,7 +148,7 @@ def environment_name(prefix: str) -> str:
     return prefix if name in ("usr", "local", "") else name
 
 
-#: What can be done at once, by the key of its line: its words, and the key that does it.
+#: Actions at the top of the list: key of the item, label, and shortcut.
 _ACTIONS: Final = (
     ("do:run", "Run my script", ""),
     ("do:open", "Open a trace", "o"),
@@ -156,58 +156,58 @@ _ACTIONS: Final = (
 )
 #: Width below which the list is abbreviated.
 _NARROW_LIST: Final = 40
-#: Number of sessions listed before the rest is requested.
+#: Number of sessions listed before "older" is chosen.
 _RECENT: Final = 6
 
 
 def items(
-    shelf: Shelf, filter_: str, marked: Sequence[str] = (), *, all_sessions: bool = False
+    listing: Listing, filter_: str, marked: Sequence[str] = (), *, all_sessions: bool = False
 ) -> list[Choice]:
-    """Return the list on the left; without a filter, older sessions are one line until requested."""
+    """Return the list on the left; older sessions are one line unless ``all_sessions`` or a filter is set."""
 
     def kept(*texts: str) -> bool:
         return not filter_ or any(filter_.casefold() in text.casefold() for text in texts)
 
     sessions = [
         session
-        for session in shelf.sessions
-        if kept(session.id, session.title, session.state, _labelled(shelf, session))
+        for session in listing.sessions
+        if kept(session.id, session.title, session.state, _labelled(listing, session))
     ]
     shown = sessions if filter_ or all_sessions else sessions[:_RECENT]
     recent: list[Choice] = []
     for session in shown:
         mark = marked.index(session.path) + 1 if session.path in marked else 0
-        line = partial(_session_line, session, shelf.labels.get(session.id), mark)
+        line = partial(_session_line, session, listing.labels.get(session.id), mark)
         recent.append(Choice(f"session:{session.path}", line))
-        traces = shelf.captured.get(session.id, ())[:1]
+        traces = listing.captured.get(session.id, ())[:1]
         recent.extend(Choice(f"trace:{path}", partial(_trace_line, path)) for path in traces)
     if len(sessions) > len(shown):
         count = len(sessions) - len(shown)
         recent.append(Choice("more:", [(f"{count} older {glyphs.ELLIPSIS}", "dim")]))
     ladders = [
         Choice(f"ladder:{ladder.name}", partial(_ladder_line, ladder))
-        for ladder in shelf.ladders
+        for ladder in listing.ladders
         if kept(ladder.name, ladder.title, *(variant.name for variant in ladder.variants))
     ]
     samples = [
         Choice(f"trace:{path}", [(sanitize(_ENDING.sub("", path.name)), "text")])
-        for path in shelf.traces
+        for path in listing.traces
         if kept(path.name)
     ]
     problems: list[Choice] = []
-    if shelf.problems and not filter_:
-        count = len(shelf.problems)
+    if listing.problems and not filter_:
+        count = len(listing.problems)
         text = f"{count} problem{'s' if count > 1 else ''}"
         problems.append(Choice("problems:", [(f"{glyphs.FAILED} ", "warn"), (text, "text")]))
     out = [
-        Choice(key, partial(_action_line, shelf, key, words, shortcut))
+        Choice(key, partial(_action_line, listing, key, words, shortcut))
         for key, words, shortcut in _ACTIONS
         if kept(words)
     ]
-    used = f"  {format_bytes(shelf.total_bytes)} on disk" if shelf.total_bytes else ""
+    used = f"  {format_bytes(listing.total_bytes)} on disk" if listing.total_bytes else ""
     groups = (
         ("Recent", used, recent),
-        ("Learn", best_win(shelf.ladders), ladders),
+        ("Learn", best_win(listing.ladders), ladders),
         ("Samples", "", samples),
         ("Not readable", "", problems),
     )
@@ -224,19 +224,19 @@ def _group_line(title: str, remark: str, width: int) -> Row:
     return fit([(title, "title"), (remark, "dim")], width)
 
 
-def _action_line(shelf: Shelf, key: str, words: str, shortcut: str, width: int) -> Row:
-    """Return ``Run my script   python train.py``, or what can be done with its key at the right."""
+def _action_line(listing: Listing, key: str, words: str, shortcut: str, width: int) -> Row:
+    """Return ``Run my script   python train.py``, or another action with its shortcut at the right."""
     column = 20 if width >= _NARROW_LIST else 15
     left: Row = [(f"{words:<{column}}", "strong")]
     if key == "do:run":
         room = width - column
-        said = _short_command(shelf.commands[0].argv, room) if shelf.commands else "python train.py"
-        return [*left, *fit([(said, "text" if shelf.commands else "dim")], room)] if room > 8 else left
+        command = _short_command(listing.commands[0].argv, room) if listing.commands else "python train.py"
+        return [*left, *fit([(command, "text" if listing.commands else "dim")], room)] if room > 8 else left
     return spread(left, [(f"{shortcut} ", "key")], width)
 
 
 def _trace_line(path: Path, width: int) -> Row:
-    """Return a trace below the session that captured it."""
+    """Return the line of a trace, listed below its session."""
     name = _ENDING.sub("", path.name)
     if stamp := _STAMPED.fullmatch(name):
         at = datetime.fromtimestamp(int(stamp[1]) / 1e3, UTC).astimezone()
@@ -245,7 +245,7 @@ def _trace_line(path: Path, width: int) -> Row:
 
 
 def best_win(ladders: Sequence[LadderItem]) -> str:
-    """Return the largest gain measured here, as ``  best here: loop → triton 2.34× faster``; empty = none."""
+    """Return the largest speedup measured here: ``  best here: loop → triton 2.34× faster``; empty = none."""
     wins = [
         (variant.change, ladder, variant)
         for ladder in ladders
@@ -274,17 +274,17 @@ def _ladder_line(ladder: LadderItem, width: int) -> Row:
     return spread(fit(name, max(width - row_width(count) - 2, 4)), count, width)
 
 
-def _labelled(shelf: Shelf, session: Summary) -> str:
-    labels = shelf.labels.get(session.id)
+def _labelled(listing: Listing, session: Summary) -> str:
+    labels = listing.labels.get(session.id)
     return labels.words if labels is not None else ""
 
 
 def _session_line(session: Summary, labels: Labels | None, mark: int, width: int) -> Row:
-    """Return ``● 05:30 metrics:naive #tag  running``; a marked one carries its number."""
+    """Return ``● 05:30 metrics:naive #tag  running``; a marked session begins with ``[1]``."""
     glyph, role, word = _STATES.get(session.state, _STATES["unreadable"])
-    said = f"exit {session.code}" if session.state == "failed" and session.code is not None else word
-    if not said and session.median_ns is not None:
-        said, tone = format_ns(session.median_ns), "text"
+    result = f"exit {session.code}" if session.state == "failed" and session.code is not None else word
+    if not result and session.median_ns is not None:
+        result, tone = format_ns(session.median_ns), "text"
     else:
         tone = role
     left: Row = [
@@ -296,13 +296,13 @@ def _session_line(session: Summary, labels: Labels | None, mark: int, width: int
         left.insert(0, (f"[{mark}] ", "accent"))
     if labels is not None and labels.tags:
         left.append((" " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "accent"))
-    right: Row = [(f"{said} ", tone)]
+    right: Row = [(f"{result} ", tone)]
     room = width - row_width(right) - 2
     return spread(fit(left, room), right, width) if room > 12 else fit(left, width)
 
 
 def session_name(session: Summary) -> str:
-    """Return what a session is called in a sentence."""
+    """Return the name of a session for use in a sentence."""
     return f"{sanitize(session.title)} of {when(session.unix_ns)}"
 
 
@@ -310,17 +310,17 @@ def session_name(session: Summary) -> str:
 
 
 def variants(ladder: LadderItem) -> list[Choice]:
-    """Return the table of variants: one line each below a heading."""
+    """Return the table of variants, with a heading."""
     rows = [Choice("", partial(_variant_head, ladder))]
     rows.extend(Choice(variant.name, partial(_variant_line, ladder, variant)) for variant in ladder.variants)
     return rows
 
 
 def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
-    """Return widths of variant, published, here, change and syncs; a column that has no room is 0."""
+    """Return the widths of variant, published, here, change and syncs; 0 = the column is left out."""
     name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
     here, change, can = 10, 15, 9
-    # A ladder without traces needs no column for them.
+    # Without traces, the column of syncs is left out.
     syncs = 12 if any(variant.trace is not None for variant in ladder.variants) else 0
     wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
     room = width - name - here - can
@@ -335,7 +335,7 @@ def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
 
 
 def _published(variant: VariantItem) -> str:
-    """Return the publication's figure without its comment, which the note has."""
+    """Return the published figure without its comment, which is shown in the note."""
     return sanitize(variant.published.partition(" (")[0].partition(", ")[0].partition(" · ")[0])
 
 
@@ -371,7 +371,7 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
         row.append((f"  {glyphs.DONE}", "good"))
     else:
         row.append((f"  {glyphs.FAILED} ", "warn"))
-        # A truncated reason is useless here; the note below the table has all of it.
+        # Too narrow for a useful reason: the note below the table has it in full.
         if width - row_width(row) >= 16:
             row.append((sanitize(variant.why), "dim"))
     return row
@@ -383,7 +383,7 @@ def _cell(text: str, width: int) -> str:
 
 
 def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, str]:
-    """Return how a variant compares with the baseline, in words and a sign."""
+    """Return the change against the baseline, and its colour role."""
     if variant.name == ladder.baseline or variant.change is None:
         return glyphs.NONE.rjust(width), "dim"
     if abs(variant.change) < 0.005:
@@ -397,7 +397,7 @@ def _syncs(variant: VariantItem) -> str:
     return format_count(round(variant.syncs_per_step, 2))
 
 
-# -- what is under the cursor ----------------------------------------------------------------------------
+# -- details of the item under the cursor ----------------------------------------------------------------
 
 
 def _wrapped(text: str, width: int, role: str) -> list[Row]:
@@ -405,7 +405,7 @@ def _wrapped(text: str, width: int, role: str) -> list[Row]:
 
 
 def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
-    """Return what a ladder is about."""
+    """Return the description of a ladder."""
     rows: list[Row] = [[(sanitize(ladder.name), "accent"), (" — ", "dim"), (sanitize(ladder.title), "title")]]
     rows.extend(_wrapped(ladder.story, width, "text"))
     if ladder.source:
@@ -414,7 +414,7 @@ def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
 
 
 def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int, python: str = "") -> list[Row]:
-    """Return what the variant under the cursor changes, and what it lacks."""
+    """Return the description of a variant, its measurement, and why it cannot run."""
     rows: list[Row] = []
     if variant is not None:
         rows.extend(_wrapped(variant.note, width, "text"))
@@ -432,50 +432,50 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int, p
 
 
 def cannot_run(variant: VariantItem, python: str) -> str:
-    """Return why a variant cannot run, in which interpreter that is, and how to choose another one."""
+    """Return why a variant cannot run, with the interpreter and the key that chooses another one."""
     return f"{variant.why}. This is {python}; P chooses another Python" if python else variant.why
 
 
-def about_run(shelf: Shelf, width: int) -> list[Row]:
-    """Return what running a script gives; the commands run before are listed below it."""
+def about_run(listing: Listing, width: int) -> list[Row]:
+    """Return the details of "Run my script"; recent commands are listed below."""
     text = "Step times and devices live, and the line that makes the host wait. The script is not changed."
     rows: list[Row] = [[("Run my script", "title")], *_wrapped(text, width, "text"), []]
-    if shelf.python:
-        rows.extend(_wrapped(f"runs in {shelf.python}", width, "dim"))
+    if listing.python:
+        rows.extend(_wrapped(f"runs in {listing.python}", width, "dim"))
     return [
         *rows,
         [("enter ", "key"), ("type the command   ", "dim"), ("P ", "key"), ("another Python", "dim")],
     ]
 
 
-def past_commands(shelf: Shelf) -> list[Choice]:
-    """Return the commands that were run before, below a heading."""
-    if not shelf.commands:
+def past_commands(listing: Listing) -> list[Choice]:
+    """Return the recent commands, with a heading."""
+    if not listing.commands:
         return []
     return [
         Choice("", [("recent commands", "dim")]),
-        *(Choice(f"command:{i}", partial(_command_line, one)) for i, one in enumerate(shelf.commands)),
+        *(Choice(f"command:{i}", partial(_command_line, one)) for i, one in enumerate(listing.commands)),
     ]
 
 
 def _command_line(command: PastCommand, width: int) -> Row:
-    said = f"  {format_ns(command.median_ns)}" if command.median_ns is not None else ""
-    right: Row = [(said, "text"), (f"  {ago(command.unix_ns)} ", "dim")]
+    median = f"  {format_ns(command.median_ns)}" if command.median_ns is not None else ""
+    right: Row = [(median, "text"), (f"  {ago(command.unix_ns)} ", "dim")]
     room = width - row_width(right) - 2
     return spread(fit([(_short_command(command.argv, room), "text")], room), right, width)
 
 
 def _short_command(argv: Sequence[str], width: int) -> str:
-    """Return a command with its interpreter by name, and where that is too long its other paths as well."""
+    """Return a command with the path of its interpreter shortened to a name; if too wide, all paths."""
     first, *rest = argv
-    said = shlex.join([Path(first).name or first, *rest])
-    if len(said) > width:
-        said = shlex.join([Path(first).name or first, *(Path(word).name or word for word in rest)])
-    return sanitize(said)
+    text = shlex.join([Path(first).name or first, *rest])
+    if len(text) > width:
+        text = shlex.join([Path(first).name or first, *(Path(word).name or word for word in rest)])
+    return sanitize(text)
 
 
 def about_open(width: int) -> list[Row]:
-    """Return what can be opened."""
+    """Return the details of "Open a trace"."""
     text = (
         "A trace of the PyTorch profiler (*.pt.trace.json, .gz), of XLA (*.xplane.pb) or Neuron, or the folder of a "
         "session. Type its path, or paste it here."
@@ -488,17 +488,17 @@ def about_open(width: int) -> list[Row]:
     ]
 
 
-def about_example(shelf: Shelf, width: int) -> list[Row]:
-    """Return what the example is, and its main finding."""
+def about_example(listing: Listing, width: int) -> list[Row]:
+    """Return the details of the example trace, with its main finding."""
     text = "Four steps of a ResNet-18 with five metrics, captured on an H200. No GPU is needed to look at it."
     rows: list[Row] = [[("Look at an example", "title")], *_wrapped(text, width, "text")]
-    if shelf.example:
-        rows.extend([[], *_wrapped(shelf.example, width, "warn")])
+    if listing.example:
+        rows.extend([[], *_wrapped(listing.example, width, "warn")])
     return [*rows, [], [("enter e ", "key"), ("open it", "dim")]]
 
 
 def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row:
-    """Return one interpreter of the list: how it was found, its version and frameworks, or why it cannot be used."""
+    """Return the line of an interpreter: its origin, version and frameworks, or why it cannot be used."""
     row: Row = [(f"{glyphs.RUNNING if chosen else ' '} ", "good"), (f"{sanitize(origin):<22} ", "text")]
     if answer is None:
         return [*row, (glyphs.ELLIPSIS, "dim")]
@@ -509,8 +509,8 @@ def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row
     return [*row, (f"{sanitize(answer.version):<8} ", "text"), (sanitize(words), "text" if has else "dim")]
 
 
-def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int) -> list[Row]:
-    """Return the known facts of a session without reading its logs."""
+def about_session(listing: Listing, session: Summary, errors: list[str], width: int) -> list[Row]:
+    """Return the details of a session, without reading its logs."""
     glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
     how = session.state if session.code in (None, 0) else f"{session.state}, exit {session.code}"
     if session.detail:
@@ -523,10 +523,10 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
         ("steps", format_count(session.steps) if session.steps else "none recorded"),
         ("median of the last steps" if session.recent else "median step", format_ns(session.median_ns)),
         ("host", session.host or glyphs.NONE),
-        ("disk use", format_bytes(shelf.sizes.get(session.id, 0))),
+        ("disk use", format_bytes(listing.sizes.get(session.id, 0))),
         ("folder", session.path),
     ]
-    labels = shelf.labels.get(session.id)
+    labels = listing.labels.get(session.id)
     if labels is not None and labels.tags:
         facts.append(("tags", " ".join(f"#{tag}" for tag in labels.tags)))
     if labels is not None:
@@ -540,7 +540,7 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
         for i, line in enumerate(wrap(sanitize(text), max(20, width - column), 3)):
             rows.append([(("" if i else label).ljust(column), "dim"), (line, "text")])
     if errors:
-        rows.extend([[], [("last lines of its standard error", "dim")]])
+        rows.extend([[], [("last lines of standard error", "dim")]])
         rows.extend([("▏", "warn"), (line, "text")] for line in errors)
     verb = "watch" if session.state == "running" else "open"
     keys = (("enter", verb), ("R", "replay"), ("t", "tags"), ("m", "note"), ("space", "mark to compare"))
@@ -550,7 +550,7 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
 
 
 def about_trace(path: Path, width: int) -> list[Row]:
-    """Return the known facts of a trace without reading it."""
+    """Return the details of a trace, without reading it."""
     try:
         size = format_bytes(path.stat().st_size)
     except OSError as error:
@@ -565,10 +565,10 @@ def about_trace(path: Path, width: int) -> list[Row]:
     ]
 
 
-def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
-    """Return why the list is empty, and what to do."""
-    if shelf.problems:
-        return [row for problem in shelf.problems for row in _wrapped(problem, width, "warn")]
+def about_nothing(listing: Listing, filter_: str, width: int) -> list[Row]:
+    """Return why nothing is selected: problems, a filter without matches, or loading."""
+    if listing.problems:
+        return [row for problem in listing.problems for row in _wrapped(problem, width, "warn")]
     if filter_:
         return _wrapped(f"nothing matches {filter_!r}; escape clears the filter", width, "dim")
     return [[("loading …", "dim")]]

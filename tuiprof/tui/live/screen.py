@@ -400,7 +400,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
 
     def _request_capture(self, steps: int, **options: bool) -> None:
-        with self.app.telling_errors():
+        with self.app.notify_errors():
             self.captures.request(steps, **options)
             if missed := unasked(self.session):
                 self.app.notify(f"not requested on {'; '.join(missed)}", severity="warning", timeout=10)
@@ -414,7 +414,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         elif (limit_ns := self.figures.slow_ns()) is None:
             self.app.notify("too few steps to tell which are slow; T sets a limit", timeout=3)
         else:
-            with self.app.telling_errors():
+            with self.app.notify_errors():
                 self.captures.arm_slow(limit_ns)
                 text = (
                     f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes the limit"
@@ -428,7 +428,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         def answered(triggers: tuple[TriggerRequest, ...] | None) -> None:
             if triggers is not None:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     self.captures.arm_only(triggers)
                 self.redraw_now()
 
@@ -510,7 +510,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         def answered(wanted: dict[str, str] | None) -> None:
             if wanted is not None:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     request_change(self.session, wanted)
                     self.app.notify(
                         "asked the script to count steps this way; see its answer in the notes (a)"
@@ -584,7 +584,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         def answered(text: str | None) -> None:
             if text:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     add_note(self.session.path, text, t_ns=now_ns, step=step)
                     self.app.notify("noted; a shows all notes", timeout=3)
 
@@ -644,7 +644,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                with self.app.telling_errors():
+                with self.app.notify_errors():
                     run = self.moment.run
                     known = run.processes() if isinstance(run, Live) else None
                     control.request_stop(self.session, known=known)

@@ -131,7 +131,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         )
 
     @contextlib.contextmanager
-    def telling_errors(self) -> Iterator[None]:
+    def notify_errors(self) -> Iterator[None]:
         """Turn an error that a user can meet into a notice."""
         try:
             yield
