@@ -214,7 +214,7 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
         assert form.query_one("#argv", Input).value == "python train.py --lr 10", "what is typed is added"
         form.query_one("#argv", Input).value = "python train.py --lr '2"
         await pilot.press("enter")
-        await until_shown(pilot, "the command cannot be read")
+        await until_shown(pilot, "the command cannot be parsed")
         form.query_one("#argv", Input).value = "python train.py --lr 2"
         form.query_one("#capture", Input).value = ""
         await pilot.press("enter")
