@@ -109,6 +109,22 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
         await until(pilot, lambda: all(session.path.exists() for session in parts))
 
 
+async def test_what_can_be_restored_is_restored_although_a_part_is_gone(start: Start) -> None:
+    assert start.sessions is not None
+    parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40), notifications=True) as pilot:
+        await until_shown(pilot, "Recent", "train")
+        await choose(app, f"session:{parts[0].path}")
+        await pilot.press("delete")
+        await until_shown(pilot, "What its hosts recorded is moved")
+        await pilot.press("y")
+        await until_shown(pilot, "no session yet", "u undo delete")
+        shutil.rmtree(start.sessions / ".trash" / parts[0].path.name)
+        await pilot.press("u")
+        await until(pilot, lambda: parts[1].path.exists())
+
+
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
     assert start.sessions is not None
     made = ended(start.sessions, None, 12)

@@ -565,12 +565,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def action_undo(self) -> None:
         """Restore the session that was deleted last."""
         if self.deleted:
-            with self.app.notify_errors():
-                found = self.deleted.pop()
-                for now, path in found:
+            for now, path in self.deleted.pop():
+                with self.app.notify_errors():
                     self.library.restore(now, path)
-                self.app.notify(f"{found[0][1].name} is restored", timeout=3)
-                self.rescan()
+                    self.app.notify(f"{path.name} is restored", timeout=3)
+            self.rescan()
 
     # -- the rest ----------------------------------------------------------------------------------------
 
