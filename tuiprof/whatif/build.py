@@ -137,21 +137,11 @@ class _Stream:
         return np.append(self.launched[:1], np.maximum.accumulate(self.ends)[:-1])
 
 
-def build(
-    trace: Trace,
-    waits: Waits,
-    low: int,
-    high: int,
-    main: int,
-    step_count: int,
-    peers_ns: Mapping[int, int] | None = None,
-) -> Graph:
-    """Build the graph of a stretch; ``peers_ns`` has the part of a collective, by row, that waits for other ranks."""
-    return _Builder(trace, waits, low, high, main, step_count, peers_ns or {}).graph()
+class GraphBuilder:
+    """The parts of the graph of a stretch, from ``low`` to ``high``, during construction.
 
-
-class _Builder:
-    """The parts of a graph during construction."""
+    ``peers_ns`` has the part of a collective, by row, that waits for other ranks.
+    """
 
     def __init__(
         self,
@@ -179,9 +169,8 @@ class _Builder:
         self.nodes = _Nodes()
         self.node_of_launch: dict[int, int] = {}
         self.node_of_work: dict[int, int] = {}
-        self.released: list[
-            tuple[int, int]
-        ] = []  # a join, and the row of the work on another stream before it
+        #: A join, and the row of the work on another stream before it.
+        self.released: list[tuple[int, int]] = []
         self.waiting: list[tuple[int, _Call]] = []
         self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
         self.wrapped: list[int] = []  # nodes after one of the previous round, besides first ones

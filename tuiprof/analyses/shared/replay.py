@@ -18,7 +18,7 @@ from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif import Edit, HostTime
-from tuiprof.whatif.build import Unreplayable, Waits, build
+from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, calibrate
 
 #: Maximum number of replayed launches if steps can be omitted or none are marked, so that a replay takes milliseconds.
@@ -39,7 +39,8 @@ def replayed(trace: Trace) -> Calibrated | str:
         return "no host thread does any work"
     low, high, step_count = stretch(trace, main)
     try:
-        graph = build(trace, _blocking(trace), low, high, main, step_count, _peers(trace))
+        builder = GraphBuilder(trace, _blocking(trace), low, high, main, step_count, _peers(trace))
+        graph = builder.graph()
     except Unreplayable as error:
         return str(error)
     found = (
