@@ -13,11 +13,14 @@ from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
 
 from tests.session.host_parts import part
+from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
+from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.screen import LibraryScreen
+from tuiprof.tui.library.view import Listing
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 
@@ -93,23 +96,8 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
         await until(pilot, lambda: "no session yet" not in screen_text(app))
 
 
-async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start: Start) -> None:
-    assert start.sessions is not None
-    parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Recent", "train")
-        await choose(app, f"session:{parts[0].path}")
-        await pilot.press("delete")
-        await until_shown(pilot, "What its hosts recorded is moved")
-        await pilot.press("y")
-        await until_shown(pilot, "no session yet", "u undo delete")
-        assert not any(session.path.exists() for session in parts)
-        await pilot.press("u")
-        await until(pilot, lambda: all(session.path.exists() for session in parts))
-
-
-async def test_what_can_be_restored_is_restored_although_a_part_is_gone(start: Start) -> None:
+@pytest.mark.parametrize("gone", [False, True], ids=["comes back", "a part is gone for good"])
+async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start: Start, gone: bool) -> None:
     assert start.sessions is not None
     parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
     app = TuiprofApp(start)
@@ -120,9 +108,13 @@ async def test_what_can_be_restored_is_restored_although_a_part_is_gone(start: S
         await until_shown(pilot, "What its hosts recorded is moved")
         await pilot.press("y")
         await until_shown(pilot, "no session yet", "u undo delete")
-        shutil.rmtree(start.sessions / ".trash" / parts[0].path.name)
+        assert not any(session.path.exists() for session in parts)
+        if gone:
+            shutil.rmtree(start.sessions / ".trash" / parts[0].path.name)
         await pilot.press("u")
-        await until(pilot, lambda: parts[1].path.exists())
+        await until(pilot, lambda: all(session.path.exists() for session in parts[gone:]))
+        if gone:
+            await until_shown(pilot, "that failed")
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
@@ -169,6 +161,39 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
         assert asked == [(str(two.session.path), str(one.session.path))]
         await pilot.press("space")
         await until(pilot, lambda: "[2]" not in screen_text(app))
+
+
+async def test_a_marked_session_that_was_deleted_is_not_compared(start: Start) -> None:
+    assert start.sessions is not None
+    one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 60), notifications=True) as pilot:
+        await until_shown(pilot, "Recent", "tiny")
+        screen = app.screen
+        assert isinstance(screen, LibraryScreen)
+        screen.marked = [str(one.session.path), str(two.session.path)]
+        shutil.rmtree(one.session.path)
+        screen.action_compare()
+        await until_shown(pilot, "a marked session was deleted")
+        assert screen.marked == [str(two.session.path)]
+
+
+async def test_a_variant_is_not_run_where_the_sessions_cannot_be_read(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 44), notifications=True) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        screen = app.screen
+        assert isinstance(screen, LibraryScreen)
+
+        def unreadable(_library: Library) -> Listing:
+            raise SessionError("the folder cannot be read")
+
+        monkeypatch.setattr(Library, "scan", unreadable)
+        screen._listing = None  # as before the first scan
+        screen.run_variant("tiny", "baseline")
+        await until_shown(pilot, "the folder cannot be read")
 
 
 async def test_the_source_of_a_variant_is_read(start: Start) -> None:

@@ -389,7 +389,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         from tuiprof.tui.library.launch import LaunchForm
 
         if self._listing is None:  # called before the first scan
-            self._listing = self.library.scan()
+            with self.app.notify_errors():
+                self._listing = self.library.scan()
         ladder = self.listing.ladder(ladder_name)
         variant = ladder.variant(variant_name) if ladder is not None else None
         if ladder is None or variant is None:
@@ -491,6 +492,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         if existing != self.marked:
             self.marked = existing
             self.redraw()
+            self.app.notify("a marked session was deleted; mark another one", severity="warning")
             return
         before, after = self.marked
         self.app.go.compare(before, after)
