@@ -17,7 +17,7 @@ from tuiprof.session.run.control import trigger_requests
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
-from tuiprof.tui.ladder.screen import LadderForm, LadderWish
+from tuiprof.tui.ladder.screen import LadderForm, LadderOptions
 from tuiprof.tui.library.launch import LaunchForm, LaunchOptions
 from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions
 from tuiprof.tui.start import Start
@@ -59,7 +59,7 @@ def no_x(text: str) -> str:
             ["right", "space", "tab", "tab", "1"],
             "steps must be a whole number above 1",
             ["2"],
-            LadderWish("smoke", 5, 12),
+            LadderOptions("smoke", 5, 12),
         ),
         (
             lambda: LaunchForm(LADDER, VARIANT),
