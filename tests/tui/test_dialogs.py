@@ -69,7 +69,7 @@ def no_x(text: str) -> str:
             LaunchOptions("fit", None, ""),
         ),
         (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
-        (PathForm, [*"/no-such-place"], "there is no /no-such-place", [], None),
+        (PathForm, [*"/no-such-place"], "/no-such-place does not exist", [], None),
     ],
 )
 async def test_a_form_answers_only_what_it_understands(
@@ -136,7 +136,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
         await settle(pilot)
         await pilot.press("e", "up", "enter")  # all analyses
         await settle(pilot)
-        assert "exists; enter again replaces it" in app.text()
+        assert "exists; press enter again to replace it" in app.text()
         assert there.read_text() == "precious"
         field = app.screen.query_one(Input)
         await pilot.press("backspace", "t", "enter")  # another edit, the same name: asked again

@@ -27,7 +27,7 @@ from tuiprof.session.store.folders import sessions_root
 from tuiprof.system.files import typed_path
 from tuiprof.telemetry import find_hardware
 from tuiprof.tui.dialogs.dialog import SourceScreen
-from tuiprof.tui.dialogs.export import write
+from tuiprof.tui.dialogs.export import SUFFIXES, write
 from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, TextForm, form_keys, optional, whole
 from tuiprof.tui.ladder.view import (
     LadderView,
@@ -84,7 +84,8 @@ class LadderForm(Form[LadderOptions], inherit_bindings=False):
 #: Seconds between two reads of a running ladder's state.
 _POLL_S: Final = 1.0
 _key = partial(key, group="Ladder")
-_FORMATS: Final = {".md": "md", ".csv": "csv", ".json": "json", ".txt": "text", ".html": "html"}
+#: Format by file name extension.
+_FORMATS: Final = {suffix: name for name, suffix in SUFFIXES.items()}
 
 
 class LadderScreen(Screen[None], inherit_bindings=False):
