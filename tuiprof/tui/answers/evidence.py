@@ -25,8 +25,8 @@ from tuiprof.tui.answers.view import (
     first_excerpt,
     row_detail_rows,
 )
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.state import row_in
 from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.table import VirtualTable
@@ -235,7 +235,7 @@ class Evidence(Horizontal):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Report the error of a worker."""
-        tell_worker_error(self, event)
+        notify_worker_error(self, event)
 
     def on_evidence_described(self, message: Described) -> None:
         """Show what was gathered."""

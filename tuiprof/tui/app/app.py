@@ -20,8 +20,8 @@ from textual.widget import Widget
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
-from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
+from tuiprof.tui.terminal.terminal_app import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _everywhere = partial(key, group="Everywhere")
 
 
 class Navigator:
-    """The way from each screen to the others: a :class:`~tuiprof.tui.terminal.guest.Navigation`."""
+    """The way from each screen to the others: a :class:`~tuiprof.tui.terminal.terminal_app.Navigation`."""
 
     def __init__(self, app: TerminalApp) -> None:
         self._app = app

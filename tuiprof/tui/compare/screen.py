@@ -17,8 +17,8 @@ from textual.screen import Screen
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Progress
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from tuiprof.report import Style, render_all
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.spans import wrap
@@ -256,7 +256,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Show an error in the worker."""
-        tell_worker_error(self, event)
+        notify_worker_error(self, event)
 
     def action_close(self) -> None:
         """Close without writing."""

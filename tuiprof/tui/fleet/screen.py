@@ -18,8 +18,8 @@ from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Progress
 from tuiprof.tui.terminal.glyphs import MARKS
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row
 from tuiprof.tui.widgets.spans import wrap
@@ -180,7 +180,7 @@ class FleetScreen(Screen[None]):
                 self.post_message(self.Failed(error))
         except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
             text = f"these ranks cannot be shown: {type(error).__name__}: {error}"
-            self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
+            self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
         """Show how far the reading is."""

@@ -39,8 +39,8 @@ from tuiprof.tui.ladder.view import (
     view_of,
     with_report,
 )
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.lines import Heading, Painted

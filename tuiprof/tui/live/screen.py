@@ -32,8 +32,8 @@ from tuiprof.tui.live.captures import RunCaptures, Verdict
 from tuiprof.tui.live.moment import Figures, Moment, OtherRuns, Overhead, baseline_of, read_stacks
 from tuiprof.tui.live.panes import OutputBox, RunPanes
 from tuiprof.tui.live.view import alert_paragraphs
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:

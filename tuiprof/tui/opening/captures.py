@@ -21,8 +21,8 @@ from tuiprof.model.units import format_bytes, format_count, format_ns, format_sh
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.lines import Painted, Row, fit
@@ -278,7 +278,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Report the error of a worker."""
-        tell_worker_error(self, event)
+        notify_worker_error(self, event)
 
     # -- the answer ----------------------------------------------------------------------------------------
 

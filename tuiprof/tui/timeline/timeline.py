@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 from textual.worker import Worker
 
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.canvas import STYLES, Canvas, label_cells
 from tuiprof.tui.timeline.lanes import Bars
 from tuiprof.tui.timeline.navigation import Navigation
@@ -239,7 +239,7 @@ class Timeline(Widget, can_focus=True):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Report the error of a search."""
-        tell_worker_error(self, event)
+        notify_worker_error(self, event)
 
     # -- mouse ---------------------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class FindingHead(Flowing):
         """Set the maximum height."""
         if lines != self._lines:
             self._lines = lines
-            self._taken = -1  # the present height was computed for another number of lines
+            self._height = -1  # the current height was computed for another number of lines
             self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:

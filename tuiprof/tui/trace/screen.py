@@ -21,8 +21,8 @@ from textual.screen import Screen
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class TraceScreen(Screen[None]):
                 self.post_message(self.Failed(path, error))
         except Exception as error:  # noqa: BLE001 - a decoder's bug is shown on the screen and does not end the dashboard
             text = f"{path} could not be read: {type(error).__name__}: {error}"
-            remedy = "this is a bug of tuiprof; please report it with the file"
+            remedy = "this is a bug in tuiprof; please report it with the file"
             self.post_message(self.Failed(path, TuiprofError(text, remedy)))
         else:
             self.post_message(self.Opened(path, trace, TraceView, found))

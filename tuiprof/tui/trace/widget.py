@@ -27,7 +27,7 @@ from tuiprof.tui.dialogs.dialog import (
 )
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.terminal.guest import tell_worker_error
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
@@ -162,7 +162,7 @@ class TraceView(Vertical):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Report the error of a worker."""
-        tell_worker_error(self, event)
+        notify_worker_error(self, event)
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
         """Show a first picture, unless the exact one exists."""
