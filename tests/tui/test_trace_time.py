@@ -223,7 +223,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
     monkeypatch.setattr(lanes, "build", slow)
     app = app_of(large_trace(2000))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await until_shown(pilot, "a sketch from one of 20 events", "stream 7")
+        await until_shown(pilot, "preview from 1 in 20 events", "stream 7")
         app.timeline.focus()
         await pilot.press("down", "full_stop", "enter")
         await until_shown(pilot, "the exact timeline is not ready yet")

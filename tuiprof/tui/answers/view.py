@@ -309,7 +309,7 @@ def describe(trace: Trace, row: int) -> EventDetail:
         name=trace.name(row),
         fields=tuple(_fields(trace, row, launch)),
         launch=launch if launch >= 0 else None,
-        links=links_of(trace, row, patient=True),
+        links=links_of(trace, row, slow=True),
         work=tuple(work[:_MOST_WORK].tolist()),
         work_count=len(work),
         chain=chain,
@@ -437,9 +437,9 @@ def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
         if event.work_count > len(event.work):
             rows.append([(f"  and {format_count(event.work_count - len(event.work))} more", "dim")])
     for link in event.links:
-        if link.way not in ("launches", "launched by"):
+        if link.relation not in ("launches", "launched by"):
             key_name = "l" if link is event.links[0] else "L"
-            rows += _section(f"{link.way}  ({key_name} jumps there)")
+            rows += _section(f"{link.relation}  ({key_name} jumps there)")
             rows += _named(trace, link.row, width)
             said = link_words(trace, event.row, link).rpartition(", ")[2]
             rows.append([(" " * 11 + said, "dim")])
