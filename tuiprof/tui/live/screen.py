@@ -39,8 +39,7 @@ from tuiprof.tui.widgets.bars import KeyBar
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
     from tuiprof.session.store.folders import Summary
-    from tuiprof.tui.opening.captures import Captures
-    from tuiprof.tui.opening.captures import Figures as TraceFigures
+    from tuiprof.tui.opening.captures import Captures, TraceSummary
 
 _run = partial(key, group="Run")
 _view = partial(key, group="View")
@@ -185,7 +184,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             read_headline=self._read_headline,
             last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
         )
-        self._trace_figures: dict[Path, TraceFigures | None] = {}  # cache for the dialog of captures
+        self._trace_figures: dict[Path, TraceSummary | None] = {}  # cache for the dialog of captures
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
