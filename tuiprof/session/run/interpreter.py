@@ -253,7 +253,7 @@ def _folders(parent: Path) -> list[Path]:
 
 __all__ = ["Facts", "choose_python", "facts"]
 
-_SCRIPT = Path(__file__).with_name("ask.py")
+_SCRIPT = Path(__file__).with_name("interpreter_facts.py")
 _MARK = "tuiprof-facts:"
 _NAMED = ("torch", "torchmetrics", "triton", "jax", "torch-xla", "torch-neuronx")
 
