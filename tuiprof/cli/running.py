@@ -312,13 +312,13 @@ def _scenario_spec(
     may_be_earlier: bool,
 ) -> LaunchSpec:
     from tuiprof.ladder import scenarios
-    from tuiprof.session.run.launch import in_time
+    from tuiprof.session.run.launch import fit_capture
     from tuiprof.session.store.meta import Scenario
 
     variant = scenarios.find(target, invocation.scenarios)
     argv = scenarios.command(variant, preset=preset, steps=steps)
     if spec.capture is not None and may_be_earlier:
-        spec = replace(spec, capture=in_time(spec.capture, scenarios.least_steps(variant, preset, steps)))
+        spec = replace(spec, capture=fit_capture(spec.capture, scenarios.least_steps(variant, preset, steps)))
     return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder, variant.name, preset))
 
 
