@@ -205,7 +205,7 @@ def test_a_sync_is_linked_with_what_it_waited_for_and_what_it_delayed() -> None:
 def test_a_large_trace_is_not_searched_for_syncs_on_the_screen_before_an_analysis_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timeline_state, "_AT_ONCE", 3)
+    monkeypatch.setattr(timeline_state, "_MAX_EVENTS_AT_ONCE", 3)
     trace = small_trace()
     sync = rows_of(trace, "Synchronize")[0]
     assert links_of(trace, sync) == ()

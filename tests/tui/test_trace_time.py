@@ -237,7 +237,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
 
 async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What replaying its steps shows is not known when its first picture is drawn."""
-    monkeypatch.setattr(work, "_AT_ONCE", 0)
+    monkeypatch.setattr(work, "_MAX_EVENTS_AT_ONCE", 0)
     trace = open_trace(Path(__file__).parents[2] / "traces" / "planted-syncs.pt.trace.json.gz")
     app = app_of(trace)
     async with app.run_test(size=(120, 36)) as pilot:

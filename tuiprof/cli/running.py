@@ -377,7 +377,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
     """
     from tuiprof.session.live.replay import Live
     from tuiprof.session.run.control import stop_unless_over
-    from tuiprof.session.store.output import Tee, trouble
+    from tuiprof.session.store.output import Tee, recording_problem
 
     feed = Live(session)
     feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
@@ -392,7 +392,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
             if passed_on is not None:
                 passed_on.pump()
             if time.monotonic() >= look_s:
-                look_s, problem = time.monotonic() + 1.0, trouble(session)
+                look_s, problem = time.monotonic() + 1.0, recording_problem(session)
             # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
             with contextlib.suppress(OSError):
                 show(feed.fold, problem)

@@ -27,7 +27,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.live.sharing import of_others
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.output import OutputReader, trouble
+from tuiprof.session.store.output import OutputReader, recording_problem
 from tuiprof.session.store.status import Status
 from tuiprof.system.own_process import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
@@ -109,7 +109,7 @@ def _message_row(session: Session, fold: Fold, others: Set[str], now_ns: int, wi
     capture = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
     if capture is not None:
         row = live_view.capture_row(capture)
-    elif found := alerts(fold, fold.lead, now_ns, others, trouble(session)):
+    elif found := alerts(fold, fold.lead, now_ns, others, recording_problem(session)):
         row = alert_row(found, width)
     else:
         row = [(f" {glyphs.FLAG} ", "good"), ("nothing stands out", "dim")]
