@@ -22,14 +22,20 @@ Array = npt.NDArray[Any]
 _NOTHING: Final[dict[str, Array]] = {}
 
 
-def _buffer(rows: int, dtype: Any, missing: Any) -> Array:
-    """Return an array of ``missing`` in pages of its own.
+#: Buffers from this size on have pages of their own, bytes; below it thousands of ranks would need too many mappings.
+_OWN_PAGES: Final = 64 << 10
 
-    From the heap, a buffer would take the hole that the temporary arrays of a picture have left, which then need another
-    one: each new buffer moved, and the heap grew for hours.
+
+def _buffer(rows: int, dtype: Any, missing: Any) -> Array:
+    """Return an array filled with ``missing``.
+
+    Large ones are kept out of the heap. There each new one would take a hole that the temporary arrays of a frame left
+    and need again: the heap grew, for hours, as what is kept moved into it.
     """
-    pages = mmap.mmap(-1, rows * np.dtype(dtype).itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    values: Array = np.frombuffer(pages, dtype)
+    size = rows * np.dtype(dtype).itemsize
+    if size < _OWN_PAGES:
+        return np.full(rows, missing, dtype)
+    values: Array = np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype)
     values.fill(missing)
     return values
 
