@@ -55,7 +55,8 @@ def timed(name: str) -> dict[str, Any]:
                 last = step()
             case.wait(last)
             all_ms[which].append((clock() - began) / STEPS * 1e3)
-    device = platform.processor() or "CPU" if case.cpu else torch.cuda.get_device_name()
+    on_gpu = torch.cuda.is_available() and not case.cpu
+    device = torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU"
     framework = f"PyTorch {torch.__version__}"
     if case.jax:
         import jax
@@ -72,6 +73,7 @@ def compared(case: Case, all_ms: dict[str, list[float]], machine: str) -> dict[s
         "fix": case.fix,
         "rules": list(case.rules),
         "may_precede": list(case.may_precede),
+        "lines": case.lines(),
         "bad_ms": bad,
         "good_ms": good,
         "gain_ms": bad - good,

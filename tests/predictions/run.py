@@ -12,6 +12,7 @@ import torch
 from tests.predictions import (  # noqa: F401 - they add their cases
     blind_cases,
     blind_host_cases,
+    copied_cases,
     cpu_cases,
     device_cases,
     fresh_cases,

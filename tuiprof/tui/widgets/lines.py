@@ -8,7 +8,7 @@ nothing changed, nothing is sent to the terminal.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +66,21 @@ ROLES: Final[dict[str, Look]] = {
     "cursor": Look("block-cursor-foreground", bold=True, background="block-cursor-background"),
     **{f"phase{number}": Look(f"phase-{number}") for number in range(1, 7)},
 }
+
+
+class _Line(Strip):
+    """A strip that does not keep itself, so that it is freed with its last use.
+
+    Textual's own keeps what it was divided into. One that lies alone on its line is its only part: such cycles took a
+    megabyte until they were collected, and Python can give back hardly any of that.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """Return the parts between cells."""
+        within = [cut for cut in cuts if cut <= self.cell_length]
+        return [self] if within == [self.cell_length] else super().divide(within)
 
 
 class Lines(Widget):
@@ -168,6 +183,10 @@ class Lines(Widget):
             return self._strips[y]
         width = self.size.width
         return Strip([Segment(" " * width, self.style_of("text"))], width)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a part of the widget."""
+        return [_Line(strip, strip.cell_length) for strip in super().render_lines(crop)]
 
     def _complete(self, size: Size) -> list[Row]:
         """Draw exactly one row per line, each as wide as the widget."""
