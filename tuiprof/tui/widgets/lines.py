@@ -69,16 +69,16 @@ ROLES: Final[dict[str, Look]] = {
 
 
 class _Line(Strip):
-    """A strip that does not keep itself, so that it is freed with its last use.
+    """A strip without reference cycles, which is freed as soon as it is no longer used.
 
-    Textual's own keeps what it was divided into. One that lies alone on its line is its only part: such cycles took a
-    megabyte until they were collected, and Python can give back hardly any of that.
+    Textual's strips cache their parts, and a strip that fills its line is its own only part. Such cycles took up to a
+    megabyte until they were collected, and Python could return hardly any of it to the system.
     """
 
     __slots__ = ()
 
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """Return the parts between cells."""
+        """Return the parts between cells; a strip that is its own only part is not cached."""
         within = [cut for cut in cuts if cut <= self.cell_length]
         return [self] if within == [self.cell_length] else super().divide(within)
 
