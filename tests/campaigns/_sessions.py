@@ -252,11 +252,11 @@ def _draw(session: Any, fold: Any) -> None:
 
     status = session.status()
     rank = fold.lead
-    others = sharing.of_others(fold, session)
+    others = sharing.foreign_devices(fold, session)
     found = alerts.alerts(fold, rank, fold.now_ns, others)
     assert isinstance(sharing.crowded(fold), str)
-    lanes = hosts.lanes(fold.ranks, fold.now_ns)
-    live_view.rank_rows(lanes, "rank0", 100, 8)
+    ranks = hosts.compare_ranks(fold.ranks, fold.now_ns)
+    live_view.rank_rows(ranks, "rank0", 100, 8)
     if found:
         live_view.alert_row(found, 100)
     live_view.overhead_row(rank, fold, 0.1)

@@ -144,7 +144,7 @@ def _answers() -> dict[str, _Answer]:
         ),
         "one that knows no HEAD": _Answer(lambda h: _body(h, size, body), "a copy"),
         "one that says no length": _Answer(lambda h: _body(h, None, body), "a copy"),
-        "one that compresses unasked": _Answer(
+        "one that compresses unreached_hosts": _Answer(
             lambda h: _body(h, len(gzip.compress(body)), gzip.compress(body), Content_Encoding="gzip"),
             "a copy",
         ),

@@ -10,7 +10,7 @@ import pytest
 from session_logs import append, head, line, new_session
 
 from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.log import Memory, Step, Telemetry
 from tuiprof.session.store.folders import Session
@@ -152,7 +152,7 @@ def ranks(session: Session, durations: list[int], own: list[int]) -> list[bool]:
             ),
         )
     fold = read_fold(session)
-    return [lane.straggles for lane in lanes(fold.ranks, fold.now_ns)]
+    return [times.straggles for times in compare_ranks(fold.ranks, fold.now_ns)]
 
 
 def test_the_slowest_rank_straggles(session: Session) -> None:

@@ -20,10 +20,10 @@ from tuiprof.session.live.hosts import (
     SILENT_S,
     HostWatch,
     common_step,
+    compare_ranks,
+    host_problems,
     host_states,
-    lanes,
     outdated,
-    sentences,
 )
 from tuiprof.session.live.replay import Live, Replay, read_fold
 from tuiprof.session.live.summary import ranges, summarise
@@ -333,14 +333,14 @@ def test_a_host_that_falls_silent_is_said_before_its_status_changes(tmp_path: Pa
     run = run_of(first)
     watch, live = HostWatch(run, lambda: now_s), Live(run)
     live.advance()
-    assert not sentences(watch.update(live.fold))
+    assert not host_problems(watch.update(live.fold))
     now_s = SILENT_S + 1
     append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 8 * S, dur=100 * MS))
     live.advance()
-    assert sentences(watch.update(live.fold)) == ["node2 is lost, after step 39: no record for 13.0 s"]
+    assert host_problems(watch.update(live.fold)) == ["node2 is lost, after step 39: no record for 13.0 s"]
     append(second, "rank1", line("step", n=40, at=second.meta.mono_ns + 8 * S, dur=100 * MS))
     live.advance()
-    assert not sentences(watch.update(live.fold))
+    assert not host_problems(watch.update(live.fold))
     live.close()
 
 
@@ -415,7 +415,7 @@ def ranks_with(folder: Path, *step_ms: float) -> list[tuple[int | None, bool]]:
         writer, dur = f"rank{rank}", int(ms * 1e6)
         steps = (step(n, dur) for n in range(40))
         append(session, writer, head(session, writer, rank=rank, world=len(step_ms)), *steps)
-    return [(lane.rank, lane.straggles) for lane in lanes(read_fold(session).ranks, 1 << 60)]
+    return [(times.rank, times.straggles) for times in compare_ranks(read_fold(session).ranks, 1 << 60)]
 
 
 def test_of_two_ranks_the_slower_one_does_not_hide_in_the_middle(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def marked(*ranks: tuple[int, int], device_ms: int = 0) -> list[tuple[int | None
             if device_ms:
                 records.append(DeviceStep(n, device_ms * MS))
         fold.feed([Batch(f"rank{rank}", records)])
-    return [(lane.rank, lane.why) for lane in lanes(fold.ranks, 1 << 60) if lane.straggles]
+    return [(times.rank, times.why) for times in compare_ranks(fold.ranks, 1 << 60) if times.straggles]
 
 
 def test_where_all_take_the_same_it_is_the_one_that_waits_least_in_backward() -> None:

@@ -102,7 +102,7 @@ def test_a_replay_can_be_extended_by_what_came_since(tmp_path: Path) -> None:
 def test_a_huge_log_shows_its_end_first_and_then_all(
     long_run: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_module, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(replay_module, "_START_DELAY_S", 0.0)
     live = Live(long_run, tail_bytes=1 << 17)
     assert live.advance()
     lead = live.fold.lead

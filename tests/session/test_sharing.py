@@ -10,7 +10,7 @@ from session_logs import append, head, line, new_session
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.replay import Replay, read_fold
-from tuiprof.session.live.sharing import of_others
+from tuiprof.session.live.sharing import foreign_devices
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta
@@ -47,7 +47,7 @@ def read(session: Session, second: int, held: str = "", *, busy: str = "") -> No
 
 
 def others(session: Session, fold: Fold | None = None) -> str:
-    return "".join(sorted(key[3:] for key in of_others(fold or read_fold(session), session)))
+    return "".join(sorted(key[3:] for key in foreign_devices(fold or read_fold(session), session)))
 
 
 def test_nothing_known_leaves_every_device_to_the_run(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_others_are_neither_alerted_of_nor_reported(tmp_path: Path) -> None:
     fold = read_fold(session)
     told = {alert.text for alert in alerts(fold, fold.lead, fold.now_ns)}
     assert any(text.startswith("GPU 0 is busy 0 %") for text in told), "without knowing whose it is"
-    assert alerts(fold, fold.lead, fold.now_ns, of_others(fold, session)) == []
+    assert alerts(fold, fold.lead, fold.now_ns, foreign_devices(fold, session)) == []
     [table] = [table for table in summarise(session).tables if table.key == "devices"]
     assert set(table.rows["device"]) == {"gpu3"}
     assert table.note == "not used by this run, left out: gpu0, gpu1, gpu2"
@@ -127,5 +127,5 @@ def test_an_idle_device_of_the_run_is_still_told(tmp_path: Path) -> None:
     for second in range(1, 31):
         read(session, second, busy="0")
     fold = read_fold(session)
-    [alert] = alerts(fold, fold.lead, fold.now_ns, of_others(fold, session))
+    [alert] = alerts(fold, fold.lead, fold.now_ns, foreign_devices(fold, session))
     assert alert.text.startswith("GPU 1 is busy 0 %")

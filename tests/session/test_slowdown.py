@@ -13,7 +13,7 @@ from session_logs import append, head, line, new_session
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.probe.slowdown import FEWEST, WARM_UP, SlowdownWatch
 from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.writer_state import StepSeries
@@ -92,8 +92,8 @@ def test_every_figure_is_of_the_steps_before(slowed: Session) -> None:
     assert (stats.count, round(stats.median_ns / MS), round(stats.p95_ns / MS)) == (60, 10, 10)
     assert steps.phase_means()["forward"] == pytest.approx(5 * MS, rel=0.02)
     assert len(steps.outliers()) == 0, "those after it are no outliers of those before it"
-    [lane] = lanes(read_fold(slowed).ranks, 10**12, 50)
-    assert lane.step_ns == pytest.approx(10 * MS, rel=0.02)
+    [times] = compare_ranks(read_fold(slowed).ranks, 10**12, 50)
+    assert times.step_ns == pytest.approx(10 * MS, rel=0.02)
 
     report = summarise(slowed)
     assert "median 10." in report.verdict.sentence

@@ -13,7 +13,7 @@ from session_logs import append, head, line, new_session, step
 from waiting import until
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.step_source import activity, counted, described, likely, rare_steps, refusals
 from tuiprof.session.live.summary import summarise
@@ -167,8 +167,8 @@ def test_a_host_that_runs_ahead_of_its_device_holds_up_nobody(on_device: bool, f
         if on_device:
             records += [DeviceStep(n, 20 * MS) for n in range(60)]
         add(fold, *records, writer=f"rank{rank}", rank=rank)
-    found = lanes(fold.ranks, 10**12)
-    assert [lane.straggles for lane in found] == [False, flagged, False]
+    found = compare_ranks(fold.ranks, 10**12)
+    assert [times.straggles for times in found] == [False, flagged, False]
 
 
 def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_path: Path) -> None:

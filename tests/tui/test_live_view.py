@@ -16,7 +16,7 @@ from synthetic import Synthetic, recorded
 from tuiprof.comparison.headline import Headline
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.hosts import Lane
+from tuiprof.session.live.hosts import RankTimes
 from tuiprof.session.live.series import NO_STATS
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log import Memory, Telemetry, Uses
@@ -266,8 +266,10 @@ def test_of_the_first_line_the_machine_goes_first_and_the_clock_stays(tmp_path: 
 
 
 def test_of_many_ranks_the_straggler_and_the_one_shown_stay() -> None:
-    lanes = [Lane(f"rank{n}", n, 27e6 + n, math.nan, (27_000_000,) * 4, straggles=n == 9) for n in range(12)]
-    rows = [text(row) for row in live_view.rank_rows(lanes, "rank7", 100, 4)]
+    ranks = [
+        RankTimes(f"rank{n}", n, 27e6 + n, math.nan, (27_000_000,) * 4, straggles=n == 9) for n in range(12)
+    ]
+    rows = [text(row) for row in live_view.rank_rows(ranks, "rank7", 100, 4)]
     assert len(rows) == 4
     assert [row.split("rank ")[1].split()[0] for row in rows[:3]] == ["0", "7", "9"]
     assert "straggler" in rows[2]

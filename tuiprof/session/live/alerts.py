@@ -1,4 +1,4 @@
-"""Alerts of a run, each with its rule: pure functions of the fold."""
+"""Alerts of a run, each with its rule, as pure functions of the fold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.session.live.fold import DeviceHistory, Fold
-from tuiprof.session.live.hosts import SILENT_S, HostState, lost
+from tuiprof.session.live.hosts import SILENT_S, HostState, lost_hosts
 from tuiprof.session.live.series import JITTER_RULE, Floats, Ints
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
@@ -23,13 +23,14 @@ from tuiprof.session.store.output import LEAST_FREE_BYTES
 Level = Literal["warn", "bad"]
 
 _SECOND: Final = 1_000_000_000
-#: Utilization collapse: the median of this recent period …
+#: Utilisation collapse: the median of this recent period is below this share of the median of the preceding period,
+#: which was at least this high.
 COLLAPSE_NS: Final = 20 * _SECOND
-#: … is below this share of the median of the preceding period, which was at least this high.
 COLLAPSE_SHARE, COLLAPSE_BEFORE_NS, COLLAPSE_FROM = 0.5, 120 * _SECOND, 0.40
-#: Creep: the minimum of each of this many equal parts of the window rises, by this share and this many bytes in total.
+#: Memory creep: the minimum rises from each of this many equal parts of the window to the next, by this share and this
+#: many bytes in total.
 CREEP_PARTS, CREEP_NS, CREEP_SHARE, CREEP_BYTES = 6, 600 * _SECOND, 0.03, 64 << 20
-#: Creep is evaluated only after this time, when one-time allocations have been made.
+#: Time from the start of a run without checks for memory creep, because of one-time allocations.
 CREEP_AFTER_NS: Final = 120 * _SECOND
 #: Minimum share of the data phase in the step, over this many steps.
 DATA_SHARE, DATA_STEPS = 0.15, 50
@@ -39,7 +40,7 @@ IDLE_UTIL, IDLE_READINGS = 0.60, 20
 JITTER_SHARE: Final = 0.10
 _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
-#: Every rule by name, in the order in which equally bad ones are shown.
+#: Every rule by name.
 RULES: Final = {
     "storage": (
         f"less than {format_bytes(LEAST_FREE_BYTES)} free on the session's file system, or its files cannot be written"
@@ -76,10 +77,10 @@ RULES: Final = {
 class Alert:
     """A problem of a run."""
 
-    name: str  # the rule's name
-    level: Level  # how bad it is
-    text: str  # what was observed, one clause; untrusted, as it may contain names from the script
-    rule: str  # the rule with its thresholds
+    name: str  # of the rule
+    level: Level
+    text: str  # the observation, one clause; untrusted, because it may contain names from the script
+    rule: str  # with its thresholds
 
 
 def alerts(
@@ -90,19 +91,18 @@ def alerts(
     storage: str = "",
     hosts: Sequence[HostState] = (),
 ) -> list[Alert]:
-    """Return the alerts at a moment, the worst first.
+    """Return the alerts at a time, the worst first.
 
     Args:
-        fold: The state at that moment.
+        fold: The state at that time.
         rank: The process shown; None = none.
-        now_ns: The moment, session time.
-        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.sharing.of_others`);
-            the run cannot change what they do.
-        storage: Why the run cannot be recorded; empty = it can.
-        hosts: The hosts of a run of several hosts.
+        now_ns: Session time.
+        others: Keys of devices that the run does not use (see :func:`~tuiprof.session.live.sharing.foreign_devices`).
+        storage: Why the run cannot be recorded; empty = it is recorded.
+        hosts: The hosts of a multi-host run.
     """
     found = [_alert("storage", storage, "bad")] if storage else []
-    found += [_alert("lost host", said, "bad") for said in lost(hosts)]
+    found += [_alert("lost host", text, "bad") for text in lost_hosts(hosts)]
     found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
     return sorted(found, key=lambda alert: alert.level != "bad")
 
@@ -160,7 +160,7 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set
 def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device reduces its clocks."""
     return [
-        _alert("throttling", f"{_called(key)} reduces its clocks: {word}")
+        _alert("throttling", f"{_device_name(key)} reduces its clocks: {word}")
         for key, device in fold.devices.items()
         if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
@@ -180,14 +180,14 @@ def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others
 def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """The utilisation of a device fell."""
     found = []
-    for key, name in _busy_figures(fold, others):
+    for key, name in _utilisation_figures(fold, others):
         t_ns, values = _readings(fold.devices[key], name, now_ns - COLLAPSE_NS - COLLAPSE_BEFORE_NS, now_ns)
-        lately = t_ns > now_ns - COLLAPSE_NS
-        if lately.sum() < 5 or (~lately).sum() < 30:
+        recent = t_ns > now_ns - COLLAPSE_NS
+        if recent.sum() < 5 or (~recent).sum() < 30:
             continue
-        now, before = float(np.median(values[lately])), float(np.median(values[~lately]))
+        now, before = float(np.median(values[recent])), float(np.median(values[~recent]))
         if before >= COLLAPSE_FROM and now < COLLAPSE_SHARE * before:
-            text = f"{_called(key)} is {format_share(now)} busy, down from {format_share(before)}"
+            text = f"{_device_name(key)} is {format_share(now)} busy, down from {format_share(before)}"
             found.append(_alert("utilisation collapse", text, "bad"))
     return found
 
@@ -246,15 +246,15 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
     if rank is None or not _stepping(rank, now_ns):
         return []
     found = []
-    # Before the first step the device is idle because of imports.
+    # Before the first step, the device is idle because of imports.
     first_ns = int(rank.steps.rows["t_ns"][0])
-    for key, name in _busy_figures(fold, others):
+    for key, name in _utilisation_figures(fold, others):
         if _is_host(key):
             continue
         _, values = _readings(fold.devices[key], name, first_ns, now_ns)
         recent = values[-IDLE_READINGS:]
         if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
-            text = f"{_called(key)} is busy {format_share(busy)} of the time"
+            text = f"{_device_name(key)} is busy {format_share(busy)} of the time"
             found.append(_alert("idle device", f"{text} — capture some steps to see what it waits for"))
     return found
 
@@ -280,7 +280,7 @@ def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) 
 
 
 _Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
-#: In the order in which equally bad ones are shown.
+#: In the order in which alerts of the same level are shown.
 _RULES: Final[tuple[_Rule, ...]] = (
     _out_of_memory,
     _not_a_number,
@@ -296,14 +296,14 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 
 
-def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
-    """Return the devices, each with the figure of its utilisation; the host only if the run has no other device."""
+def _utilisation_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
+    """Return key and utilisation figure of each device; of the host only if the run uses no other device."""
     devices = [(key, "util") for key in fold.devices if not _is_host(key) and key not in others]
     return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
 
 
 def _readings(device: DeviceHistory, name: str, first_ns: int, last_ns: int) -> tuple[Ints, Floats]:
-    """Return times and values of the kept readings of a figure in a span of time."""
+    """Return times and values of a figure's kept readings between two times."""
     rows = slice(*np.searchsorted(device.t_ns, (first_ns, last_ns + 1)).tolist())
     values = device.figure(name)[rows]
     known = ~np.isnan(values)
@@ -315,7 +315,7 @@ def _rows_until(rank: WriterState, now_ns: int) -> int:
 
 
 def _stepping(rank: WriterState | None, now_ns: int) -> bool:
-    """Whether the script has been running steps for a while: not at the start of a run, nor after its end."""
+    """Return whether the script has been running steps for a while, and still is."""
     if rank is None or not len(rank.steps.rows):
         return False
     t_ns = rank.steps.rows["t_ns"]
@@ -328,8 +328,8 @@ def _is_host(key: str) -> bool:
     return key.partition("@")[0] == "host"
 
 
-def _called(key: str) -> str:
-    """Return the usual name of a device."""
+def _device_name(key: str) -> str:
+    """Return the name of a device: ``GPU 0``, ``GPU 0 of node2``."""
     device, _, host = key.partition("@")
     name = f"GPU {device[3:]}" if device.startswith("gpu") else device
     return f"{name} of {host}" if host else name

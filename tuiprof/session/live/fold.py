@@ -1,4 +1,4 @@
-"""The state of the live screen, updated record by record: one object for live, attach and replay."""
+"""The state of a session, updated by its records; the same for live view, attaching and replay."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tuiprof.session.log import (
 )
 from tuiprof.session.store.meta import Clock
 
-#: Readings kept per device: a quarter of an hour at two per second, more than any alert looks back. A machine has
-#: hundreds of figures, one per core, and a viewer's memory grows up to this many readings of each.
+#: Readings kept per device: a quarter of an hour at two per second, more than any alert needs. Each figure takes memory
+#: for this many readings, and a machine may have hundreds, one per core.
 KEEP_READINGS: Final = 1800
 #: Maximum number of figures kept per device.
 MOST_FIGURES: Final = 512
@@ -45,31 +45,31 @@ MOST_FIGURES: Final = 512
 MOST_WITH_CORES: Final = 64
 CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
-#: Maximum number of kept stacks, for runs that stall repeatedly.
+#: Maximum number of requests for stacks whose answers are kept, for runs that stall repeatedly.
 KEEP_STACKS: Final = 32
-#: A process this far behind another one of its rank is not shown.
+#: A process whose last step is this much older than another one's of the same rank is not shown.
 SILENT_NS: Final = 10_000_000_000
-#: Of a note; one of a level that is not known here is shown like any other.
+#: Known levels of notes.
 _LEVELS: Final = ("info", "warn", "bad")
 
 
 class DeviceHistory:
-    """The readings of one device: the last :data:`KEEP_READINGS` whole, all of them in overview.
+    """The readings of one device: the last :data:`KEEP_READINGS` in full, all of them downsampled.
 
     Args:
-        key: Its key.
-        cores: Keep a figure of each core as well: a host may have hundreds.
+        key: Key of the device: ``host``, ``gpu0``, …
+        cores: Whether to keep per-core figures, of which a host may have hundreds.
     """
 
     def __init__(self, key: str, *, cores: bool = True) -> None:
-        self.key = key  # key of the device: ``host``, ``gpu0``, …
+        self.key = key
         self._cores = cores
-        #: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
+        #: Columns ``t_ns`` (session time) and one per figure (NaN = not read).
         self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
-        self.overview: dict[str, Overview] = {}  # each figure over the whole run
-        self.last: dict[str, float] = {}  # the newest value of each figure
-        self.text: dict[str, str] = {}  # the newest reading of each text figure, e.g. ``throttle``
-        self.peak: dict[str, float] = {}  # highest value of each figure so far
+        self.overview: dict[str, Overview] = {}  # of each figure over the whole run
+        self.last: dict[str, float] = {}  # newest value of each figure
+        self.text: dict[str, str] = {}  # newest text of each text figure, for example ``throttle``
+        self.peak: dict[str, float] = {}  # maximum of each figure
 
     @property
     def t_ns(self) -> Ints:
@@ -113,10 +113,10 @@ class DeviceHistory:
 class CaptureState:
     """One capture request and its result on each rank."""
 
-    id: str  # name of the request
-    by_writer: dict[str, Capture] = field(default_factory=dict)  # the newest capture record of each writer
+    id: str
+    by_writer: dict[str, Capture] = field(default_factory=dict)  # newest record of each writer
     t_ns: int = 0  # session time of the newest record
-    withdrawn: bool = False  # the recorded steps turned out not to be steps
+    withdrawn: bool = False  # whether what was captured turned out not to be steps
 
     @property
     def state(self) -> str:
@@ -127,12 +127,12 @@ class CaptureState:
 
     @property
     def paths(self) -> list[str]:
-        """Traces written, relative to the session directory, by rank."""
+        """Paths of the traces, relative to the session directory, by rank."""
         return [record.path for _, record in sorted(self.by_writer.items()) if record.path]
 
     @property
     def why(self) -> str:
-        """Reason of a failure, with the rank where others did better; empty = none."""
+        """Reason of a failure, with the rank unless all failed; empty = none."""
         for writer, record in self.by_writer.items():
             if record.why:
                 alone = any(not other.why for other in self.by_writer.values())
@@ -140,7 +140,7 @@ class CaptureState:
         return ""
 
     def shortfall(self, over: bool) -> str:
-        """Return what is missing in the requested trace, and why; empty = nothing, or nothing yet."""
+        """Return why the capture failed or is incomplete; empty = it is complete, or in progress in a running run."""
         if self.state == "failed":
             return f"capture {self.id} failed: {self.why or 'no reason given'}"
         if self.state == "written":
@@ -154,7 +154,7 @@ class CaptureState:
 
     @property
     def cause(self) -> str:
-        """Why the probe made it automatically, e.g. which step was slow; empty = requested."""
+        """Why a trigger started it, for example which step was slow; empty = a user requested it."""
         return next((record.cause for record in self.by_writer.values() if record.cause), "")
 
     @property
@@ -170,27 +170,28 @@ class CaptureState:
 
 @dataclass(slots=True)
 class StacksState:
-    """The stacks of the threads of all ranks at one moment."""
+    """The answers of all ranks to one request for stacks."""
 
-    id: str  # name of the request
-    by_writer: dict[str, Stacks] = field(default_factory=dict)  # the answer of each writer
-    #: Dump of the Flight Recorder of each writer, relative to the session directory
-    flights: dict[str, str] = field(default_factory=dict)
+    id: str  # of the request
+    by_writer: dict[str, Stacks] = field(default_factory=dict)
+    flights: dict[str, str] = field(
+        default_factory=dict
+    )  # Flight Recorder dumps by writer, relative to the session
     t_ns: int = 0  # session time of the last answer
 
     @property
     def cause(self) -> str:
-        """Why they were taken automatically; empty = they were requested."""
+        """Why the stacks were recorded automatically; empty = a user requested them."""
         return next((record.cause for record in self.by_writer.values() if record.cause), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure in a process at a step."""
+    """A NaN or infinite value, or a failed allocation."""
 
     t_ns: int  # session time
     writer: str
-    record: NotFinite | OutOfMemory  # what it was
+    record: NotFinite | OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +199,26 @@ class NoteLine:
     """A note of the probe or the recorder."""
 
     t_ns: int  # session time
-    writer: str  # who wrote it
+    writer: str
     level: str  # ``info``, ``warn`` or ``bad``
-    text: str  # plain text, untrusted
+    text: str  # untrusted
 
 
 def _path_in(folder: str, path: str) -> str:
-    """Return where a path of a host's log is in the session's directory; empty = nowhere, or it leads out."""
+    """Return a path in a host's log relative to the session's directory; empty = none, or not inside the folder."""
     inside = not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
     return folder + path if path and inside else ""
 
 
 def _trains(state: WriterState) -> bool:
-    """Whether the steps of a process are training steps, as far as known."""
+    """Return whether the steps of a process are training steps, as far as known."""
     return state.step_source is None or state.step_source.what != "batches of a DataLoader"
 
 
 class Fold:
-    """The state of a session, as far as its records have been fed.
+    """The state of a session after the records fed so far.
 
-    Not safe for concurrent use: feed and read it in one thread, or under one lock.
+    Not thread-safe: feed and read it in one thread, or under one lock.
 
     Args:
         clock: Session time (``LogReader.clock``).
@@ -225,20 +226,18 @@ class Fold:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.version = 0  # incremented with every change, so that a screen knows when to redraw
-        self.writers: dict[str, WriterState] = {}  # state of each writer by name
-        self.devices: dict[str, DeviceHistory] = {}  # telemetry by device key, in order of appearance
-        self.captures: dict[str, CaptureState] = {}  # capture requests by id
-        #: The last :data:`KEEP_NOTES` notes, in order of session time.
-        self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
-        #: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
-        self.stacks: dict[str, StacksState] = {}
-        #: NaN and infinite values and failed allocations, in the order read; the first :data:`KEEP_NOTES`.
-        self.troubles: list[Trouble] = []
+        self.version = 0  # incremented by every change, so that a screen knows when to redraw
+        self.writers: dict[str, WriterState] = {}  # by name
+        self.devices: dict[str, DeviceHistory] = {}  # by key, in order of appearance
+        self.captures: dict[str, CaptureState] = {}  # by id
+        self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)  # the last ones, in order of session time
+        self.stacks: dict[str, StacksState] = {}  # by id of the request; the last :data:`KEEP_STACKS`
+        self.troubles: list[Trouble] = []  # the first :data:`KEEP_NOTES`, in the order read
         self.now_ns = 0  # session time of the newest record
         self.records = 0  # number of records so far
-        #: Bytes of standard output and of standard error at the newest record with them; None = none.
-        self.printed: tuple[int, int] | None = None
+        self.printed: tuple[int, int] | None = (
+            None  # bytes of standard output and error so far; None = unknown
+        )
         self.problems: list[str] = []  # log lines that could not be read, one sentence per file
 
     @property
@@ -249,11 +248,11 @@ class Fold:
 
     @property
     def lead(self) -> WriterState | None:
-        """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
+        """The process whose steps a single chart shows: the lowest rank that has steps, else the first process.
 
-        Several processes may have one rank, sequentially (torchrun restarts failed ones) or in parallel; then it is
-        the first one that trains, as opposed to one that only evaluates, unless its log stopped :data:`SILENT_NS`
-        before another.
+        Several processes may have the same rank, one after another (torchrun restarts failed ones) or in parallel. Then
+        it is the first one that trains rather than evaluates, unless its last step is :data:`SILENT_NS` older than
+        another one's.
         """
         ranks = self.ranks
         stepping = [state for state in ranks if len(state.steps)]
@@ -272,12 +271,12 @@ class Fold:
 
     @property
     def recorder_share(self) -> float | None:
-        """CPU share (1 = one core) of the recorder; None = unknown yet."""
+        """CPU utilisation of the recorder (1 = one core); None = unknown yet."""
         recorder = self.writers.get(RECORDER)
         return recorder.cost_share if recorder else None
 
     def feed(self, batches: Iterable[Batch]) -> bool:
-        """Take in records, writer by writer (``LogReader.poll_batches()``); return whether anything changed."""
+        """Update the state with records (of ``LogReader.poll_batches()``); return whether anything changed."""
         before = self.version
         for batch in batches:
             if batch.records:
@@ -290,7 +289,7 @@ class Fold:
         writer, records = batch.writer, batch.records
         clock = batch.log.clock if batch.log is not None else self.clock
         folder = batch.log.folder if batch.log is not None else ""
-        on_host = "".join(writer.partition("@")[1:])  # of another host than the first
+        on_host = "".join(writer.partition("@")[1:])  # ``@node2``; empty for the first host
         state = self.writers.get(writer)
         if state is None:
             state = self.writers[writer] = WriterState(writer)
@@ -302,7 +301,7 @@ class Fold:
         readings: dict[str, list[Telemetry]] = {}
 
         def put() -> None:
-            """Append what was gathered; many at once, because an array operation a record is slow."""
+            """Append the collected records at once, because an array operation per record is slow."""
             state.steps.extend(steps, state.offset_ns)
             state.steps.add_device_times(device_times)
             for device, items in memory.items():
@@ -324,7 +323,7 @@ class Fold:
             elif isinstance(record, Telemetry):
                 readings.setdefault(record.dev + on_host, []).append(record)
             elif isinstance(record, Printed):
-                if not on_host:  # what the first host printed is shown
+                if not on_host:  # only the first host's output is shown
                     self.printed = record.out, record.err
             elif isinstance(record, Memory):
                 memory.setdefault(record.dev, []).append(record)
@@ -364,7 +363,7 @@ class Fold:
         self._seen(state, newest_at)
 
     def _withdraw(self, state: WriterState) -> None:
-        """Discard the steps of a writer, which were not steps; captures of them are marked as not representative."""
+        """Discard the steps of a writer that turned out not to be steps, and mark captures of them."""
         state.steps = StepSeries()
         for capture in self.captures.values():
             record = capture.by_writer.get(state.name)
@@ -406,7 +405,7 @@ class Fold:
             state.end = record
 
     def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int, folder: str) -> None:
-        """Keep an answer to a request for stacks; the oldest request makes room."""
+        """Store an answer to a request for stacks; the oldest request is dropped if there are too many."""
         found = self.stacks.setdefault(record.id, StacksState(record.id))
         found.t_ns = max(found.t_ns, t_ns)
         if isinstance(record, Stacks):
@@ -417,7 +416,7 @@ class Fold:
             del self.stacks[next(iter(self.stacks))]
 
     def _note(self, note: NoteLine) -> None:
-        """Insert a note by time: writers are read one after the other, and their notes interleave."""
+        """Insert a note by time, because writers are read one after another."""
         if not self.notes or self.notes[-1].t_ns <= note.t_ns:
             self.notes.append(note)
             return

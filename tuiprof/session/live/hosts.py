@@ -1,4 +1,4 @@
-"""The hosts and ranks of a run: which are running, which stopped writing, whose clock differs, who delays others."""
+"""Hosts and ranks of a run: their status, lost ones, clock differences, and the rank that delays the others."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tuiprof.session.store.hosts import ClockDifference, combined_status, launch
 from tuiprof.session.store.status import COLLECTED, NOT_REACHED, Status, read_collected, status, unreached
 from tuiprof.system.files import file_system
 
-#: A recorder writes at least every 5 s; a host without data for this long is reported.
+#: A host without a new record for this long counts as lost; a recorder writes at least every 5 s.
 SILENT_S: Final = 12.0
-#: Change of the measured clock difference from which a run is read again.
+#: Minimum change of the measured clock difference to read a run again.
 CLOCK_MOVED_NS: Final = 100_000_000
 S_NS: Final = 1_000_000_000
-#: Time within which a probe, which polls ten times per second, sees a request on a shared file system.
-SHARED_REACH_S: Final = 2.0
-#: An NFS client may show an old listing of a folder for 60 s (``acdirmax``).
-NFS_REACH_S: Final = 65.0
-#: Maximum time to copy a host's logs over a slow network, s.
+#: Maximum delay of a request on a shared file system, which the probe polls ten times per second.
+_SHARED_DELAY_S: Final = 2.0
+#: The same on a network file system: an NFS client may cache a directory listing for 60 s (``acdirmax``).
+_NFS_DELAY_S: Final = 65.0
+#: Maximum time to copy a host's logs over a slow network.
 _COPY_S: Final = 3.0
-_SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
+_NETWORK_FILE_SYSTEMS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,10 @@ class HostState:
     """One host of a run."""
 
     name: str
-    session: Session  # its session folder
-    status: Status  # state of its part
+    session: Session  # the part that it recorded
+    status: Status  # of its part
     ranks: tuple[WriterState, ...]  # its processes, by rank
-    #: How its clock differs from the first host's; None = it is the first
-    clock: ClockDifference | None = None
+    clock: ClockDifference | None = None  # to the first host; None = this is the first
     silent_s: float = 0.0  # time since its last record was read; 0 = its run has ended, or it is not watched
 
     @property
@@ -51,7 +50,7 @@ class HostState:
 
     @property
     def waits(self) -> str:
-        """State of a host whose ranks have not run a step yet; empty = they have."""
+        """Description of a host whose ranks have run no step yet; empty = they have."""
         if self.lead is not None:
             return ""
         launch = launch_of(self.session)
@@ -61,7 +60,7 @@ class HostState:
 
     @property
     def lost(self) -> str:
-        """Why its records stopped although its run did not end normally; empty = they did not."""
+        """Why it counts as lost: its records stopped, but its run did not end normally; empty = it is not lost."""
         if self.status.state == "interrupted":
             return self.status.detail or "interrupted"
         if self.status.detail.startswith(NOT_REACHED):
@@ -71,16 +70,16 @@ class HostState:
 
     @property
     def left(self) -> bool:
-        """Whether its session is no longer collected, so that its state is unknown here."""
+        """Whether its session is no longer collected, so that its status is unknown."""
         return self.status.detail.startswith(COLLECTED)
 
 
 def host_states(
     session: Session, fold: Fold, statuses: Mapping[str, Status] | None = None
 ) -> list[HostState]:
-    """Return the hosts of a run by rank; empty where it has one host.
+    """Return the hosts of a run by rank; empty = it has only one.
 
-    ``statuses`` is the state of each host's part by the host's name; without it, it is read.
+    ``statuses`` are those of :func:`read_statuses`; None = read them.
     """
     if not session.others:
         return []
@@ -95,25 +94,25 @@ def host_states(
 
 
 def read_statuses(session: Session) -> dict[str, Status]:
-    """Return the state of each host's part of a run, by the host's name; reads some files of each."""
+    """Return the status of each host's part of a run, by the host's name."""
     return {session.host: status(session), **{it.name: status(it.session) for it in session.others}}
 
 
-def lost(hosts: Sequence[HostState]) -> list[str]:
-    """Return which hosts are lost or failed while others run or ended normally; one sentence each."""
-    said = []
+def lost_hosts(hosts: Sequence[HostState]) -> list[str]:
+    """Return a sentence for each host that is lost, or has failed while others have not."""
+    found = []
     for host in hosts:
         after = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
         if host.lost:
-            said.append(f"{host.name}{'' if host.left else f' is lost{after}'}: {host.lost}")
+            found.append(f"{host.name}{'' if host.left else f' is lost{after}'}: {host.lost}")
         elif host.status.state == "failed" and any(other.status.state != "failed" for other in hosts):
-            said.append(f"{host.name} {host.status}{after}")
-    return said
+            found.append(f"{host.name} {host.status}{after}")
+    return found
 
 
-def sentences(hosts: Sequence[HostState]) -> list[str]:
-    """Return what is wrong with hosts: lost ones, and clocks that differ; one sentence each."""
-    return lost(hosts) + [
+def host_problems(hosts: Sequence[HostState]) -> list[str]:
+    """Return a sentence for each host that is lost or has failed, or whose clock differs."""
+    return lost_hosts(hosts) + [
         f"the clock of {host.name} is {host.clock}, measured at the ends of {host.clock.steps} steps; corrected"
         for host in hosts
         if host.clock is not None and host.clock.is_significant
@@ -121,7 +120,7 @@ def sentences(hosts: Sequence[HostState]) -> list[str]:
 
 
 class HostWatch:
-    """Watches the hosts of a running run: reports one whose logs stopped growing before its status changes.
+    """Watches the hosts of a running run, and notices one whose logs stop growing before its status changes.
 
     Args:
         session: The run.
@@ -131,17 +130,16 @@ class HostWatch:
     def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._now_s = now_s
-        self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when that was read
-        #: State of each host's part, as :func:`read_statuses` returns it; refreshed by the caller.
-        self.statuses = read_statuses(session) if session.others else {}
+        self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when it was read
+        self.statuses = read_statuses(session) if session.others else {}  # refreshed by the caller
 
     @property
     def status(self) -> Status:
-        """State of the run."""
+        """Status of the run."""
         return combined_status(list(self.statuses.items()))
 
     def update(self, fold: Fold) -> list[HostState]:
-        """Return the hosts now; called about once a second."""
+        """Return the current state of the hosts; call it about once per second."""
         now_s = self._now_s()
         newest: dict[str, int] = {}
         for state in fold.writers.values():
@@ -157,40 +155,37 @@ class HostWatch:
 
 
 def common_step(session: Session, fold: Fold) -> int | None:
-    """Return the first step of a capture that all hosts of a run can begin together.
+    """Return the number of a step that all hosts of a run can start to capture together.
 
-    It is as far ahead as the request takes to reach the hosts: by then no rank has begun it.
-
-    Returns:
-        Its number; None = the run has one host, or makes no steps. A launcher may have started the ranks of one session
-        on several hosts.
+    No rank will have started it when the request reaches the hosts. None = the run is on one host (a launcher may also
+    start the ranks of one session on several hosts), or runs no steps.
     """
     ranks = [rank for rank in fold.ranks if rank.end is None and rank.steps.last_n is not None]
     if not ranks or not (session.others or any(rank.elsewhere for rank in ranks)):
         return None
     paces = [rank.steps.stats(slice(max(0, len(rank.steps.rows) - 50), None)).mean_ns for rank in ranks]
     pace_ns = min((pace for pace in paces if pace > 0), default=S_NS)
-    ahead = math.ceil(reach_s(session) * S_NS / pace_ns)
+    ahead = math.ceil(_request_delay_s(session) * S_NS / pace_ns)
     return max(rank.steps.last_n or 0 for rank in ranks) + 2 + ahead
 
 
-def reach_s(session: Session) -> float:
-    """Return the time for a request to reach all hosts of a run, s."""
+def _request_delay_s(session: Session) -> float:
+    """Return the maximum time for a request to reach all hosts of a run."""
     collected = [found for part in session.parts if (found := read_collected(part.path)) is not None]
     if collected:
-        return SHARED_REACH_S + 2 * max(max(copy.every_s, _COPY_S) for copy in collected)
-    return NFS_REACH_S if file_system(session.path) in _SLOW_TO_SHOW else SHARED_REACH_S
+        return _SHARED_DELAY_S + 2 * max(max(copy.every_s, _COPY_S) for copy in collected)
+    return _NFS_DELAY_S if file_system(session.path) in _NETWORK_FILE_SYSTEMS else _SHARED_DELAY_S
 
 
-def unasked(session: Session) -> list[str]:
-    """Return which hosts of a run cannot be reached by requests now, and why; one sentence each."""
+def unreached_hosts(session: Session) -> list[str]:
+    """Return a sentence for each host of a run that requests do not reach."""
     names = [session.host, *(host.name for host in session.others)]
     found = zip(names, map(unreached, session.parts), strict=True)
     return [f"{name}: {why}" for name, why in found if why]
 
 
 def outdated(session: Session, found: Session) -> bool:
-    """Return whether a refreshed run has other hosts, or better known clocks."""
+    """Return whether a run that was found again has other hosts, or more precise clock differences."""
     if [part.path for part in session.parts] != [part.path for part in found.parts]:
         return True
     return any(
@@ -201,68 +196,69 @@ def outdated(session: Session, found: Session) -> bool:
     )
 
 
-#: Steps that are compared.
+#: Number of last steps to compare.
 _COMPARED_STEPS: Final = 100
-#: A rank is a straggler if its figure is above the median of the other ranks by this share of a step.
+#: A rank is a straggler if its time exceeds the median of the other ranks by this share of a step.
 _STRAGGLER_SHARE: Final = 0.05
-#: With device times, a host delays the others only from this share of the step on: below, it runs ahead.
+#: With an accelerator, a host delays the others only if its own time is at least this share of the step; otherwise it
+#: runs ahead of its device.
 _NO_SLACK: Final = 0.9
 #: Phases in which ranks wait for one another.
 _MEETING: Final = ("backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """One rank, for comparison with the others."""
+class RankTimes:
+    """Step times of one rank, for comparison with the others."""
 
     name: str
-    rank: int | None  # its number; None = unknown
+    rank: int | None  # None = unknown
     step_ns: float  # median step time; NaN = no steps
-    #: Median time of a step outside the phases in which ranks wait for one another; NaN = unknown
-    own_ns: float
-    recent_ns: tuple[int, ...]  # its last step times, oldest first
-    host: str = ""  # its host; empty = the run has one
-    straggles: bool = False  # it delays the others
-    #: The high figure: ``"step time"`` or ``"time outside backward and optimizer"``; empty = no straggler
-    why: str = ""
+    own_ns: (
+        float  # median time of a step outside the phases in which ranks wait for one another; NaN = unknown
+    )
+    recent_ns: tuple[int, ...]  # last step times, oldest first
+    host: str = ""  # empty = the run has only one
+    straggles: bool = False  # whether it delays the others
+    why: str = ""  # the long time: ``"step time"`` or ``"time outside backward and optimizer"``; empty = no straggler
 
 
-def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane]:
-    """Return the ranks side by side at a moment, with the straggler marked.
+def compare_ranks(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[RankTimes]:
+    """Return the step times of ranks up to a time, with the straggler marked.
 
-    The median of a straggler's last steps is above that of the other ranks. If all ranks take the same time because
-    they wait for one another, the time outside the phases in which they wait is compared; with an accelerator only if
-    it is nearly all of the step, as a host that runs ahead of its device does not delay the others.
+    A straggler's median step time exceeds that of the other ranks. If all ranks take the same time because they wait
+    for one another, the time outside the phases in which they wait is compared; with an accelerator, only if it is
+    nearly all of the step, because a host that runs ahead of its device does not delay the others.
     """
-    found = [_lane(rank, now_ns, recent) for rank in ranks]
-    steps = np.array([lane.step_ns for lane in found])
+    found = [_rank_times(rank, now_ns, recent) for rank in ranks]
+    steps = np.array([times.step_ns for times in found])
     if np.isfinite(steps).sum() < 2:
         return found
-    middle = float(np.nanmedian(steps))
-    for figures, why in (
+    median_ns = float(np.nanmedian(steps))
+    for compared, why in (
         (steps, "step time"),
-        (np.array([lane.own_ns for lane in found]), f"time outside {' and '.join(_MEETING)}"),
+        (np.array([times.own_ns for times in found]), f"time outside {' and '.join(_MEETING)}"),
     ):
-        if np.isfinite(figures).sum() < 2:
+        if np.isfinite(compared).sum() < 2:
             continue
-        worst = int(np.nanargmax(figures))
-        # Compared with the other ranks: with two, the median of both would include the slower one.
-        others = float(np.nanmedian(np.delete(figures, worst)))
-        if figures[worst] - others >= _STRAGGLER_SHARE * middle:
-            lane = found[worst]
-            if figures is not steps and _has_slack(ranks[worst], lane):
+        worst = int(np.nanargmax(compared))
+        # Without the slowest rank itself: of two, the median would include it.
+        others_ns = float(np.nanmedian(np.delete(compared, worst)))
+        if compared[worst] - others_ns >= _STRAGGLER_SHARE * median_ns:
+            times = found[worst]
+            if compared is not steps and _has_slack(ranks[worst], times):
                 continue
-            found[worst] = replace(lane, straggles=True, why=why)
+            found[worst] = replace(times, straggles=True, why=why)
             break
     return found
 
 
-def _has_slack(rank: WriterState, lane: Lane) -> bool:
-    """Whether the host of a rank runs ahead of its device, so that its time does not delay the others."""
-    return bool((rank.steps.rows["device_ns"] >= 0).any()) and lane.own_ns < _NO_SLACK * lane.step_ns
+def _has_slack(rank: WriterState, times: RankTimes) -> bool:
+    """Return whether the host of a rank runs ahead of its device, so that its time does not delay the others."""
+    return bool((rank.steps.rows["device_ns"] >= 0).any()) and times.own_ns < _NO_SLACK * times.step_ns
 
 
-def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:
+def _rank_times(rank: WriterState, now_ns: int, recent: int) -> RankTimes:
     rows = rank.steps.rows
     last = int(np.searchsorted(rows["t_ns"], now_ns, side="right"))
     part = slice(max(0, last - _COMPARED_STEPS), last)
@@ -273,7 +269,7 @@ def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:
     if meeting and len(dur):
         waited = sum(np.maximum(rows[f"ph:{name}"][part][plain], 0) for name in meeting)
         own = float(np.median(dur - waited))
-    return Lane(
+    return RankTimes(
         rank.name,
         rank.rank,
         float(np.median(dur)) if len(dur) else float("nan"),

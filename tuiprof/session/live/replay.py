@@ -1,4 +1,4 @@
-"""Feeds a fold from a growing log (live, attach) or by a clock (replay). A screen knows only `Feed`."""
+"""Feeds of a fold: from growing logs (live, attach), or by a clock (replay)."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tuiprof.system.files import read_end, size_of
 from tuiprof.system.process import Processes, alive
 
 #: Bytes per background read, and the pause after each.
-_PIECE: Final = 1 << 20
-_BREATH_S: Final = 0.004
-#: Delay of background reading until the first frame is drawn.
-_PATIENCE_S: Final = 1.5
+_CHUNK: Final = 1 << 20
+_PAUSE_S: Final = 0.004
+#: Delay of background reading, so that the first frame is drawn before.
+_START_DELAY_S: Final = 1.5
 
 
 class Feed(Protocol):
-    """What a live screen draws from: call :meth:`advance` at screen rate, then draw :attr:`fold`."""
+    """The data source of a live screen, which calls :meth:`advance` for each frame and then draws :attr:`fold`."""
 
     session: Session
 
     @property
     def fold(self) -> Fold:
-        """The state to draw; a different object after a seek backwards, so do not keep it."""
+        """The state to draw. Do not keep it: it is another object after a seek."""
 
     @property
     def behind(self) -> int:
-        """Bytes of log that are written but not yet in the fold."""
+        """Bytes of the logs that are not in the fold yet."""
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
         """Process records that are due; return whether anything changed.
 
         Args:
-            max_bytes: Read at most so much of each log, to keep the screen alive while catching up.
+            max_bytes: Limit of bytes to read from each log, to keep the screen responsive.
         """
 
     def close(self) -> None:
@@ -51,55 +51,53 @@ class Feed(Protocol):
 
 
 class Live:
-    """Follows a session as it is written; a finished one is read to its end.
+    """Follows a session while it is written, or reads a finished one.
 
     Args:
         session: The session.
-        tail_bytes: Show this much of the end of huge logs first, and read the rest in a thread. None = read from the
-            beginning.
+        tail_bytes: First read this many bytes at the end of huge logs, then the whole logs in a thread; None = read
+            from the start.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
         self.session = session
         self.reader = LogReader(session, tail_bytes)
-        self.fold = Fold(self.reader.clock)  # the state to draw
+        self.fold = Fold(self.reader.clock)
         huge = tail_bytes is not None and any(
             size_of(log.path) > tail_bytes + BLOCK for log in session.logs()
         )
-        self._rest = _Rest(session) if huge else None
+        self._background = _BackgroundReader(session) if huge else None
         self._processes: Processes | None = None
         self.processes()
 
     @property
     def behind(self) -> int:
-        """Bytes of log not yet in the fold."""
+        """Bytes of the logs that are not in the fold yet."""
         return self.reader.behind
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Process newly written records; return whether anything changed."""
-        rest = self._rest
-        if rest is not None and rest.done:
-            self._rest = None
+        """Process new records; return whether anything changed."""
+        background = self._background
+        if background is not None and background.done:
+            self._background = None
             self.reader.close()
-            self.reader, self.fold = rest.live.reader, rest.live.fold
+            self.reader, self.fold = background.live.reader, background.live.fold
         changed = self.fold.feed(self.reader.poll_batches(max_bytes))
         self.fold.problems = self.reader.problems
-        return changed or rest is not self._rest
+        return changed or background is not self._background
 
     def catch_up(self) -> None:
-        """Process all that is written."""
+        """Process all records written so far."""
         while self.advance() or self.behind:
             pass
 
     def processes(self) -> Processes | None:
-        """Return the recording and the recorded processes, even after the session is deleted; None = not started."""
+        """Return the ids of recorder and script, even after the session is deleted; None = not started."""
         self._processes = processes(self.session) or self._processes
         return self._processes
 
     def status(self) -> Status:
-        """Return the status of the session. Its logs stay open here, so the end of a run is known even if it was
-        deleted.
-        """
+        """Return the status of the session; if it was deleted, from its logs, which are still open."""
         who = self.processes()
         if self.session.path.exists():
             return self.session.status()
@@ -111,24 +109,24 @@ class Live:
 
     @property
     def read_share(self) -> float:
-        """Share of the logs in the fold; below 1 while a huge one is read."""
-        return min(0.99, self._rest.share) if self._rest is not None else 1.0
+        """Share of the logs in the fold, 0 to 1."""
+        return min(0.99, self._background.share) if self._background is not None else 1.0
 
     def close(self) -> None:
         """Close the files."""
-        if self._rest is not None:
-            self._rest.stop()
-            self._rest = None
+        if self._background is not None:
+            self._background.stop()
+            self._background = None
         self.reader.close()
 
 
-class _Rest:
-    """Reads a whole session in a thread, in pieces, so that the screen stays responsive."""
+class _BackgroundReader:
+    """Reads a whole session in a thread, in chunks, so that the screen stays responsive."""
 
     def __init__(self, session: Session) -> None:
-        self.live = Live(session)  # the target; owned by the thread until :attr:`done`
-        self.done = False  # all of it is read
-        self.share = 0.0  # how much of it is read, 0 to 1
+        self.live = Live(session)  # used only by the thread until :attr:`done`
+        self.done = False
+        self.share = 0.0  # of the logs that was read
         self._total = sum(size_of(log.path) for log in session.logs())
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
@@ -141,18 +139,18 @@ class _Rest:
         self.live.close()
 
     def _run(self) -> None:
-        if self._stopped.wait(_PATIENCE_S):
+        if self._stopped.wait(_START_DELAY_S):
             return
-        while self.live.advance(_PIECE):
+        while self.live.advance(_CHUNK):
             self.share = max(0.0, 1 - self.live.reader.behind / max(1, self._total))
-            # Decoding holds the GIL; a pause between two pieces lets the screen draw.
-            if self._stopped.wait(_BREATH_S):
+            # Decoding holds the GIL; pause so that the screen can draw.
+            if self._stopped.wait(_PAUSE_S):
                 return
         self.done = True
 
 
 def read_fold(session: Session) -> Fold:
-    """Read a session's logs to their present end; a partial last line stays out."""
+    """Return the state of a session from all its complete log lines."""
     live = Live(session)
     try:
         live.catch_up()
@@ -161,8 +159,8 @@ def read_fold(session: Session) -> Fold:
     return live.fold
 
 
-class _Due:
-    """One log read up to a session time."""
+class _TimedLog:
+    """Reads one log up to a session time."""
 
     def __init__(self, log: Log, start_ns: int = 0) -> None:
         self.file = file = LogFile(log.path)
@@ -172,14 +170,14 @@ class _Due:
         self._next = 0
         self._last_t_ns = 0
 
-    def far_from(self, t_ns: int) -> bool:
-        """Whether a later moment is so far away that restarting is faster."""
+    def is_far_from(self, t_ns: int) -> bool:
+        """Return whether a later time is so far away that starting again near it is faster."""
         return self.file.behind > KEEP_BYTES and (
             self.file.position_of(t_ns - self._offset_ns) - self.file.position > KEEP_BYTES + BLOCK
         )
 
     def take(self, until_ns: int, max_bytes: int) -> Batch:
-        """Return the records up to a time; records without a time belong to the one before."""
+        """Return the next records up to a time; records without a time belong to the one before."""
         taken: list[Record] = []
         while True:
             if self._next >= len(self._waiting):
@@ -204,14 +202,14 @@ class _Due:
 
 
 class Replay:
-    """The same fold, driven by a clock that can be paused, sped up and set.
+    """Feeds a fold by a clock that can be paused, sped up and set.
 
-    After a jump the fold contains only the records shortly before that moment (:data:`KEEP_BYTES` of each log), so a
-    jump takes the same short time in a run of any length.
+    After a seek, the fold has only the records shortly before that time (:data:`KEEP_BYTES` of each log), so that
+    seeking is fast in a run of any length.
 
     Args:
         session: A finished or running session.
-        speed: Session seconds a second.
+        speed: Session seconds per second.
         now_s: The clock, for tests.
     """
 
@@ -222,27 +220,26 @@ class Replay:
         self._now_s = now_s
         self._speed = speed
         self._paused = False
-        self._anchor_s = now_s()  # the clock stood at _anchor_ns then
+        self._anchor_s = now_s()  # time at which the position was _anchor_ns
         self._anchor_ns = 0
         self._fed_ns = -1
         self._clock = Clock(session.meta)
-        self._logs: dict[str, _Due] = {}
-        #: The state at :attr:`position_ns`; another object after a seek backwards.
-        self.fold = Fold(self._clock)
-        self.duration_ns = _span_ns(session)  # session time of the last record written when the replay began
+        self._logs: dict[str, _TimedLog] = {}
+        self.fold = Fold(self._clock)  # the state at :attr:`position_ns`; another object after a seek
+        self.duration_ns = _span_ns(session)  # session time of the last record
         self._times_output: bool | None = None
 
     @property
     def behind(self) -> int:
-        """Always 0: what is due is fed at once."""
+        """0: all records that are due are fed at once."""
         return 0
 
     @property
     def times_output(self) -> bool:
-        """Whether the recorder logged when the script printed; older sessions lack it."""
+        """Whether the recorder logged when the script printed, which older versions did not."""
         if self._times_output is None:
             path = self.session.log / "recorder.jsonl"
-            # Logged with the first reading after the first output, and every minute.
+            # It is logged with the first reading after the first output, and every minute.
             self._times_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
         return self._times_output
 
@@ -256,7 +253,7 @@ class Replay:
 
     @property
     def speed(self) -> float:
-        """Session seconds a second."""
+        """Session seconds per second."""
         return self._speed
 
     @speed.setter
@@ -275,19 +272,19 @@ class Replay:
         self._paused = value
 
     def extend(self) -> None:
-        """Add what was recorded since the replay began, for a running session."""
+        """Extend the duration by what a running session has recorded since."""
         self.duration_ns = max(self.duration_ns, _span_ns(self.session))
 
     @property
     def over(self) -> bool:
-        """Whether the end is reached."""
+        """Whether the clock has reached the end."""
         return self.position_ns >= self.duration_ns
 
     def seek(self, t_ns: int) -> None:
-        """Set the clock."""
+        """Set the clock to a session time."""
         self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self.duration_ns))
         if self._anchor_ns < self._fed_ns or any(
-            log.far_from(self._anchor_ns) for log in self._logs.values()
+            log.is_far_from(self._anchor_ns) for log in self._logs.values()
         ):
             self.close()
             self._logs.clear()
@@ -295,17 +292,17 @@ class Replay:
             self._fed_ns = -1
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Feed what is due; return whether anything changed."""
+        """Feed the records that are due; return whether anything changed."""
         until_ns = self.position_ns
         if until_ns <= self._fed_ns and self._fed_ns < self.duration_ns:
             return False
         for log in self.session.logs():
             if log.writer not in self._logs:
-                self._logs[log.writer] = _Due(log, until_ns)
-        # At the end everything is due, including records with later times.
+                self._logs[log.writer] = _TimedLog(log, until_ns)
+        # At the end, records with later times are due too.
         limit_ns = until_ns if until_ns < self.duration_ns else _FOREVER
         self._fed_ns = until_ns
-        return self.fold.feed([due.take(limit_ns, max_bytes) for due in self._logs.values()])
+        return self.fold.feed([log.take(limit_ns, max_bytes) for log in self._logs.values()])
 
     def close(self) -> None:
         """Close the files."""
@@ -317,12 +314,12 @@ class Replay:
 
 
 _FOREVER: Final = 1 << 62
-#: Bytes read from each log before the target of a jump: about thirty thousand steps.
+#: Bytes to read from each log before the target of a seek: about thirty thousand steps.
 KEEP_BYTES: Final = 4 << 20
 
 
 def _span_ns(session: Session) -> int:
-    """Return the session time of the last record, from the ends of the logs."""
+    """Return the session time of the last record."""
     latest = 0
     for log in session.logs():
         file = LogFile(log.path)

@@ -1,7 +1,6 @@
-"""Measurements over time in bounded memory, and the statistics of step times.
+"""Measurements over time in bounded memory, and statistics of step times.
 
-Recent measurements are kept in full, the whole run in few buckets. The live screen, the list and the report take
-median, jitter and outliers from here.
+Recent measurements are kept in full, those of the whole run in a fixed number of buckets.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ Array = npt.NDArray[Any]
 _NOTHING: Final[dict[str, Array]] = {}
 
 
-#: Buffers from this size on have pages of their own, bytes; below it thousands of ranks would need too many mappings.
+#: Buffers of at least this size have pages of their own; with smaller ones, thousands of ranks would need too many
+#: mappings.
 _OWN_PAGES: Final = 64 << 10
 
 
 def _buffer(rows: int, dtype: Any, missing: Any) -> Array:
     """Return an array filled with ``missing``.
 
-    Large ones are kept out of the heap. There each new one would take a hole that the temporary arrays of a frame left
-    and need again: the heap grew, for hours, as what is kept moved into it.
+    Large arrays are allocated outside of the heap. There they would occupy holes left by the temporary arrays of a
+    frame, which need them again for the next frame, so that the heap would grow for hours.
     """
     size = rows * np.dtype(dtype).itemsize
     if size < _OWN_PAGES:
@@ -41,9 +41,9 @@ def _buffer(rows: int, dtype: Any, missing: Any) -> Array:
 
 
 class Series:
-    """Columns of equal length that grow at the end and drop rows at the front beyond ``keep`` rows.
+    """Columns of equal length to which rows are appended; only the last ``keep`` rows are kept.
 
-    The content depends only on the appended rows, not on how they were split into calls.
+    The content does not depend on how appended rows are split into calls.
     """
 
     def __init__(self, keep: int, columns: Mapping[str, tuple[Any, Any]]) -> None:
@@ -56,26 +56,26 @@ class Series:
         self._size = 0  # rows in the buffers
 
     def __len__(self) -> int:
-        """Number of rows kept."""
+        """Return the number of kept rows."""
         return min(self._size, self.keep)
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is such a column."""
+        """Return whether there is a column of this name."""
         return name in self._data
 
     @property
     def names(self) -> list[str]:
-        """Columns, in order of appearance."""
+        """Names of the columns, in order of appearance."""
         return list(self._data)
 
     def __getitem__(self, name: str) -> Array:
-        """Return the kept rows of a column, oldest first: a read-only view, valid for good."""
+        """Return the kept rows of a column, oldest first, as a read-only view that later changes do not affect."""
         view = self._data[name][self._size - len(self) : self._size]
         view.flags.writeable = False
         return view
 
     def add_column(self, name: str, dtype: Any, missing: Any) -> None:
-        """Add a column; rows already there get ``missing``."""
+        """Add a column; existing rows get ``missing``."""
         capacity = len(next(iter(self._data.values()))) if self._data else 64
         self._types[name] = (dtype, missing)
         self._data[name] = _buffer(capacity, dtype, missing)
@@ -99,9 +99,9 @@ class Series:
         capacity = len(next(iter(self._data.values())))
         if self._size + rows <= capacity:
             return
-        # Into new buffers, so that views handed out before stay as they were.
+        # Use new buffers, because views of the old ones may exist.
         kept = min(self._size, self.keep)
-        # Double while it grows; then a quarter of slack, so that a row is copied four times at most.
+        # Double the capacity while growing; then leave a quarter of slack, so that a row is copied at most four times.
         capacity = min(max(2 * (kept + rows), 64), self.keep + max(rows, self.keep // 4))
         for name, (dtype, missing) in self._types.items():
             old = self._data[name]
@@ -111,17 +111,17 @@ class Series:
 
 
 class Overview:
-    """A whole run in at most ``buckets`` rows: each stands for ``width`` successive samples.
+    """Samples of a whole run in at most ``buckets`` rows, each of which aggregates ``width`` successive samples.
 
-    Sums, counts and extremes are exact; when the rows run out, neighbours are merged and ``width`` doubles.
+    Sums, counts and extremes are exact. When the rows run out, neighbours are merged and ``width`` doubles.
 
     Args:
-        buckets: Highest number of rows; even.
+        buckets: Maximum number of rows; even.
     """
 
     def __init__(self, buckets: int = 2048) -> None:
         self.buckets = buckets
-        self.width = 1  # samples a full row stands for
+        self.width = 1  # samples per full row
         self.total = 0  # samples so far
         self._start = np.zeros(buckets, np.int64)
         self._end = np.zeros(buckets, np.int64)
@@ -131,7 +131,7 @@ class Overview:
         self._high = np.full(buckets, -np.inf)
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return -(-self.total // self.width)
 
     @property
@@ -146,38 +146,38 @@ class Overview:
 
     @property
     def count(self) -> Ints:
-        """Samples of each row that have a value."""
+        """Number of samples with a value in each row."""
         return self._count[: len(self)]
 
     @property
     def minimum(self) -> Floats:
-        """Lowest value of each row; NaN = no value."""
+        """Minimum of each row; NaN = no value."""
         return np.where(self.count > 0, self._low[: len(self)], np.nan)
 
     @property
     def maximum(self) -> Floats:
-        """Highest value of each row; NaN = no value."""
+        """Maximum of each row; NaN = no value."""
         return np.where(self.count > 0, self._high[: len(self)], np.nan)
 
     @property
     def mean(self) -> Floats:
-        """Mean value of each row; NaN = no value."""
+        """Mean of each row; NaN = no value."""
         count = self.count
         return np.where(count > 0, self._sum[: len(self)] / np.maximum(count, 1), np.nan)
 
     @property
     def overall_mean(self) -> float:
-        """Mean of all samples that have a value; NaN = none has."""
+        """Mean of all samples with a value; NaN = there are none."""
         count = int(self._count.sum())
         return float(self._sum.sum()) / count if count else float("nan")
 
     def extend(self, t_ns: Ints, values: Array) -> None:
-        """Append samples: times in ns and values of the same shape; NaN = none."""
+        """Append samples: times in ns, and values of the same shape; NaN = no value."""
         if not len(t_ns):
             return
         while -(-(self.total + len(t_ns)) // self.width) > self.buckets:
             self._merge()
-        if len(t_ns) == 1:  # as of each figure of a device while it is watched: array operations cost more
+        if len(t_ns) == 1:  # the usual case in a live view, where array operations would cost more
             self._append(int(t_ns[0]), float(values[0]))
             return
         row = np.arange(self.total, self.total + len(t_ns)) // self.width
@@ -230,10 +230,7 @@ class Overview:
 
 
 class Histogram:
-    """Counts of positive values in logarithmic bins: quantiles of any number of values, within 0.2 %.
-
-    A bin is 1/256 of a power of two wide.
-    """
+    """Counts of positive values in logarithmic bins, 256 per power of two, for quantiles with an error below 0.2 %."""
 
     _BINS: Final = 64 * 256
 
@@ -242,16 +239,14 @@ class Histogram:
         self._bins = np.zeros(self._BINS, np.int64)
 
     def add(self, values: Ints) -> None:
-        """Count whole numbers; those below 1 count as 1."""
+        """Count integers; those below 1 count as 1."""
         mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
         bins = (exponent.astype(np.int64) - 1) * 256 + ((mantissa * 2 - 1) * 256).astype(np.int64)
         self._bins += np.bincount(np.minimum(bins, self._BINS - 1), minlength=self._BINS)
         self.count += len(values)
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share (0 to 1) of all values lies: the middle of its bin; NaN if there are no
-        values.
-        """
+        """Return a quantile (0 to 1), rounded to the middle of its bin; NaN = no values."""
         if not self.count:
             return float("nan")
         bin_ = int(np.searchsorted(np.cumsum(self._bins), max(1.0, share * self.count)))
@@ -259,11 +254,10 @@ class Histogram:
         return float(2.0**exponent * (1 + (part + 0.5) / 256))
 
 
-#: A step is an outlier beyond this many robust standard deviations …
+#: An outlier exceeds the median by this many robust standard deviations and by this share.
 OUTLIER_SIGMAS: Final = 5.0
-#: … and slower than the median by more than this share.
 OUTLIER_SHARE: Final = 0.10
-#: Minimum number of steps for outliers, as the median of fewer is unreliable.
+#: Minimum number of steps for outliers: the median of fewer is unreliable.
 OUTLIER_MIN_STEPS: Final = 8
 OUTLIER_RULE: Final = (
     f"slower than the median by more than {OUTLIER_SIGMAS:.0f} robust standard deviations "
@@ -273,12 +267,13 @@ OUTLIER_RULE: Final = (
 JITTER_RULE: Final = "median absolute deviation of the step time, as a share of its median"
 #: The host runs ahead if the median device step is longer than the median host step by this share.
 AHEAD_SHARE: Final = 0.05
-#: Minimum number of device-timed steps for that.
+#: The first step is excluded from the rate if it takes longer than this multiple of the median.
 _FIRST_TIMES: Final = 2
 RATE_RULE: Final = (
     "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not, nor is the first "
     f"step of the run where it took more than {_FIRST_TIMES} times the median (compiling, workers that start)."
 )
+#: Minimum number of device-timed steps to tell whether the host runs ahead.
 _AHEAD_MIN_STEPS: Final = 8
 AHEAD_RULE: Final = (
     f"where the median time between the ends of two steps on the device is above that on the host by more than "
@@ -289,18 +284,20 @@ _ROBUST: Final = 1.4826  # makes the median absolute deviation of a normal distr
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """Statistics of some steps; NaN where there are none."""
+    """Statistics of step times without captured steps; NaN if there are no steps."""
 
-    count: int  # number of steps they are made from (captured ones left out: the profiler slows them down)
-    median_ns: float  # median step time
+    count: int  # number of steps
+    median_ns: float
     p95_ns: float
     mean_ns: float
-    jitter: float  # median absolute deviation as a share of the median (:data:`JITTER_RULE`)
-    rate_hz: float  # steps per second by the wall clock (:data:`RATE_RULE`)
-    #: Steps longer than this by the host's time are outliers (:data:`OUTLIER_RULE`); infinite = too few steps
-    outlier_above_ns: float
-    #: The times are those of the steps on the device, because the host runs ahead of it (:data:`AHEAD_RULE`)
-    on_device: bool = False
+    jitter: float  # see :data:`JITTER_RULE`
+    rate_hz: float  # steps per second by the wall clock, see :data:`RATE_RULE`
+    outlier_above_ns: (
+        float  # host time above which a step is an outlier (:data:`OUTLIER_RULE`); inf = too few steps
+    )
+    on_device: bool = (
+        False  # whether the times are device times, because the host runs ahead (:data:`AHEAD_RULE`)
+    )
 
 
 _NAN: Final = float("nan")
@@ -314,10 +311,10 @@ def step_stats(
     """Return the statistics of step times.
 
     Args:
-        dur_ns: Host times of the steps in ns, shape ``(n,)``, captured steps left out.
-        device_ns: Times on the device of those of them that were timed, ns.
-        wall_ns: What all of them took by the wall clock; NaN = the sum of the host times.
-        first_ns: What the first step of the run took of that; 0 = it is not one of them.
+        dur_ns: Host times of the steps, without captured ones.
+        device_ns: Device times of the steps for which they were measured.
+        wall_ns: Total wall-clock time of the steps; NaN = the sum of the host times.
+        first_ns: Wall-clock time of the run's first step; 0 = it is not included.
     """
     count = len(dur_ns)
     if not count:
@@ -343,14 +340,14 @@ def step_stats(
 
 
 def rate_hz(count: int, wall_ns: float, first_ns: float, median_ns: float) -> float:
-    """Return steps per second by :data:`RATE_RULE`; NaN where there is no time."""
+    """Return steps per second by :data:`RATE_RULE`; NaN = no time has passed."""
     if count > 2 and first_ns > _FIRST_TIMES * median_ns:
         count, wall_ns = count - 1, wall_ns - first_ns
     return 1e9 * count / wall_ns if wall_ns > 0 else _NAN
 
 
 def outliers_above_ns(dur_ns: Ints) -> float:
-    """Return the time above which a step among these is an outlier, ns; infinite = they are too few."""
+    """Return the time above which a step is an outlier; infinite = there are too few steps."""
     return _above(*_middle(dur_ns), len(dur_ns)) if len(dur_ns) else float("inf")
 
 

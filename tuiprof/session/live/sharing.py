@@ -1,13 +1,12 @@
-"""What a run shares of the machine with other programs: which accelerators are its own, and whether the cores are busy.
+"""Sharing of the machine with other programs: which accelerators a run uses, and whether others keep the cores busy.
 
-Accelerators, in order of reliability; 1 and 2 are combined, as each may see only a part:
+A run uses the accelerators
 
-1. A process of the run reported the identity of its framework's device (UUID, PCI address), once it held memory there.
-2. The driver lists a process of the run on the device. In a container it may list none, or with process ids of the
-host.
+1. whose identity (UUID, PCI address) one of its processes reported, after it had allocated memory there, and
+2. on which the driver lists one of its processes (in a container, it may list none, or process ids of the host).
 
-Only if neither shows any, the environment that the run was started in is used (``CUDA_VISIBLE_DEVICES`` and similar).
-Otherwise nothing is known, and every device counts as the run's.
+If there are none, the run's environment (``CUDA_VISIBLE_DEVICES`` and the like) decides; if that is not set either,
+every device counts as used.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from tuiprof.session.log import Uses
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta
 
-#: Of a device's readings: memory that processes of the run hold there. Given where the driver lists one.
+#: Figure of a device: memory used by the run's processes, if the driver lists any.
 _HELD = "tree_mem_used_bytes"
 
 
-def of_others(fold: Fold, session: Session) -> frozenset[str]:
-    """Return the keys of the devices that the run does not use; empty = none, or nothing is known."""
+def foreign_devices(fold: Fold, session: Session) -> frozenset[str]:
+    """Return the keys of the accelerators that the run does not use; empty = it uses all, or nothing is known."""
     on_host = ["", *(f"@{host.name}" for host in session.others)]
     return frozenset(
         key
@@ -48,13 +47,13 @@ def _by_kind(devices: Iterable[DeviceMeta], suffix: str) -> Iterable[list[Device
 
 
 def _reported(fold: Fold, suffix: str) -> list[Uses]:
-    """Return which devices the processes of one host say that they use."""
+    """Return the devices that the processes of one host reported to use."""
     writers = (it for it in fold.writers.values() if "".join(it.name.partition("@")[1:]) == suffix)
     return [uses for writer in writers for uses in writer.uses.values()]
 
 
 def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
-    """Return the sampled device that a process reported; None = it is not sampled (for example on another machine)."""
+    """Return the sampled device that a process reported; None = it is not sampled."""
     for device in devices:
         names = f"{device.details.get('uuid', '')},{device.details.get('mig_uuids', '')}".split(",")
         bare = {name.rpartition("GPU-")[2].removeprefix("MIG-") for name in names if name}
@@ -64,7 +63,7 @@ def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
 
 
 def _others(fold: Fold, devices: list[DeviceMeta], reported: list[Uses]) -> set[str]:
-    """Return the keys of the devices of one kind that are not the run's."""
+    """Return the keys of the devices of one kind that the run does not use."""
     keys = {device.key for device in devices}
     used = {found.key for uses in reported if (found := device_of(uses, devices)) is not None}
     used |= {key for key in keys & fold.devices.keys() if _HELD in fold.devices[key].overview}
@@ -73,23 +72,20 @@ def _others(fold: Fold, devices: list[DeviceMeta], reported: list[Uses]) -> set[
     return {device.key for device in devices if device.visible is False}
 
 
-#: A machine is crowded when its cores are in use for this share of the time …
+#: Other programs slow a run down if the CPU utilisation is at least this high, and theirs at least this.
 BUSY_SHARE: Final = 0.9
-#: … and other programs have this share of them.
 OTHERS_SHARE: Final = 0.2
-_LEAST_READINGS: Final = 4
+_MIN_READINGS: Final = 4
 
 
 def crowded(fold: Fold) -> str:
-    """Return a warning if other programs used cores that the run could have used; empty if they did not, or it is
-    unknown.
-    """
+    """Return a warning if other programs used cores that the run could have used; empty = they did not, or unknown."""
     host = fold.devices.get("host")
     cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
     if host is None or not cores:
         return ""
     busy, own = host.overview.get("util"), host.overview.get("tree_cpu")
-    if busy is None or own is None or min(busy.total, own.total) < _LEAST_READINGS:
+    if busy is None or own is None or min(busy.total, own.total) < _MIN_READINGS:
         return ""
     used = busy.overall_mean
     others = used - own.overall_mean / cores

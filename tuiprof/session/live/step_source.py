@@ -1,4 +1,4 @@
-"""The steps of a run: what one is, what the script does before the first, and whether a capture is representative."""
+"""What ends a step of a run, what the script does before the first one, and whether captures are representative."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 
-#: A capture is not representative if its steps are shorter than this share of the session's median, or longer by this
-#: factor and by so many ns. The upper limits allow for the overhead of a profiler.
+#: A capture is not representative if its steps are shorter than this multiple of the session's median, or longer than
+#: this multiple and by this many ns. The upper limits allow for the overhead of a profiler.
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
-#: With fewer steps outside the capture there is nothing to compare it with.
-_FEWEST: Final = 5
-#: Long steps are rare if their share of the capture is this many times their share of the session, which needs this
-#: many steps …
+#: Minimum number of steps outside the capture to compare it with.
+_MIN_OTHERS: Final = 5
+#: Long steps are overrepresented if their share of the capture is this multiple of their share of the session; minimum
+#: number of steps outside and inside the capture.
 _RARE: Final = 3.0
-_FEWEST_TO_BE_RARE: Final = 20
-#: … and this many captured ones.
-_FEWEST_CAPTURED: Final = 3
-#: Steps vary: those between these quantiles are representative.
+_MIN_OTHERS_FOR_RARE: Final = 20
+_MIN_CAPTURED: Final = 3
+#: Steps between this quantile and the opposite one are representative.
 _EDGE: Final = 0.05
 RULE: Final = (
     f"the median of the captured steps is below {SHORTEST:g} times the median step of the session, or above "
     f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms (more than the overhead of a profiler), and outside "
     f"the range of {1 - 2 * _EDGE:.0%} of the steps; or what was captured was withdrawn because it was not training "
-    f"steps; at least {_FEWEST} other steps are needed"
+    f"steps; at least {_MIN_OTHERS} other steps are needed"
 )
 
 
@@ -56,7 +55,7 @@ def described(rank: WriterState | None) -> str:
 
 
 def likely(fold: Fold, cwd: str) -> str:
-    """Return the line whose executions are probably the undetected steps, relative to ``cwd``; empty = unknown."""
+    """Return the line that probably runs once per step, if no steps were detected; ``cwd`` shortens its path."""
     where = next((rank.likely_step for rank in fold.ranks if rank.likely_step), "")
     file, _, line = where.rpartition(":")
     if not file:
@@ -65,7 +64,7 @@ def likely(fold: Fold, cwd: str) -> str:
 
 
 def counted(rank: WriterState | None) -> str:
-    """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``."""
+    """Return :func:`described` with the number of steps: ``optimizer steps at train.py:88, 312 so far``."""
     what = described(rank)
     if not what or rank is None:
         return ""
@@ -75,7 +74,7 @@ def counted(rank: WriterState | None) -> str:
 
 
 def missing(rank: WriterState) -> str:
-    """Return which steps were not counted because they had not been identified yet; empty = none are known."""
+    """Return which steps were not counted because the end of a step was not identified yet; empty = none."""
     few = _missed(rank)
     return (
         f"{few} not counted, as the end of a step had not been identified yet; --step-at FILE:LINE counts all"
@@ -110,7 +109,7 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         numbers = rows["n"]
         inside = rows["captured"] & (numbers >= record.first) & (numbers <= record.last)
         stats = rank.steps.whole_run()
-        if not inside.any() or stats.count < _FEWEST:
+        if not inside.any() or stats.count < _MIN_OTHERS:
             continue
         captured_ns = float(np.median(rows["dur_ns"][inside]))
         low_ns, high_ns = np.quantile(rows["dur_ns"][rank.steps.comparable()], (_EDGE, 1 - _EDGE))
@@ -125,7 +124,7 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
 
 
 def rare_steps(capture: CaptureState, fold: Fold) -> str:
-    """Return which steps of a capture are long steps that are rare in the session; empty = none."""
+    """Return a warning if long steps are overrepresented in a capture; empty = they are not."""
     for name, record in sorted(capture.by_writer.items()):
         rank = fold.writers.get(name)
         if rank is None or record.first is None or record.last is None:
@@ -133,7 +132,7 @@ def rare_steps(capture: CaptureState, fold: Fold) -> str:
         rows = rank.steps.rows
         inside = rows["captured"] & (rows["n"] >= record.first) & (rows["n"] <= record.last)
         others_ns = rows["dur_ns"][rank.steps.comparable()]
-        if inside.sum() < _FEWEST_CAPTURED or len(others_ns) < _FEWEST_TO_BE_RARE:
+        if inside.sum() < _MIN_CAPTURED or len(others_ns) < _MIN_OTHERS_FOR_RARE:
             continue
         captured_ns = rows["dur_ns"][inside]
         longest = captured_ns > LONGEST * np.median(captured_ns)
@@ -150,20 +149,20 @@ def rare_steps(capture: CaptureState, fold: Fold) -> str:
 
 
 def refusals(fold: Fold) -> dict[str, str]:
-    """Return why captures are not representative, by the path of their traces relative to the session."""
+    """Return why captures are not representative, by the paths of their traces relative to the session."""
     return _by_path(fold, refusal)
 
 
 def remarks(fold: Fold) -> dict[str, str]:
-    """Return which long steps captures overstate, by the path of their traces relative to the session."""
+    """Return warnings about overrepresented long steps, by the paths of traces relative to the session."""
     return _by_path(fold, rare_steps)
 
 
-def _by_path(fold: Fold, said_of: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
+def _by_path(fold: Fold, check: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
     return {
-        path: said
+        path: text
         for capture in fold.captures.values()
-        if (said := said_of(capture, fold))
+        if (text := check(capture, fold))
         for path in capture.paths
     }
 
@@ -172,7 +171,7 @@ _COMPILERS: Final = (
     "cc1plus", "cc1", "g++", "gcc", "c++", "clang", "clang++", "nvcc", "cicc", "ptxas", "ld", "neuronx-cc", "ninja",
 )  # fmt: skip
 _SOURCES: Final = (".cpp", ".cc", ".c", ".cu", ".cuh", ".ptx", ".hlo", ".pb")
-#: Shared libraries by which a framework is known, the frameworks that build on others first.
+#: Shared libraries of frameworks; frameworks that use others come first.
 _LIBRARIES: Final = (
     ("torch", "libtorch_python.so"),
     ("jax", "xla_extension.so"),
@@ -182,7 +181,7 @@ _LIBRARIES: Final = (
 
 
 def activity(session: Session) -> str:
-    """Return what the script of a session is doing, as a sentence; empty = unknown."""
+    """Return what a script that has run no step yet is doing; empty = unknown."""
     who = processes(session)
     if who is None or who.pid_namespace != process.pid_namespace():
         return ""
@@ -201,11 +200,11 @@ def activity(session: Session) -> str:
 
 
 def _compiling(script: psutil.Process) -> str:
-    """Return which compiler runs below the script, and on which file; empty = none."""
+    """Return the compiler that is running below the script, and its file; empty = none."""
     import psutil
 
     for child in script.children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # compilers come and go
+        with contextlib.suppress(psutil.Error):  # it has ended
             name = child.name()
             if name in _COMPILERS:
                 sources = [Path(part).name for part in child.cmdline() if part.endswith(_SOURCES)]
@@ -214,7 +213,7 @@ def _compiling(script: psutil.Process) -> str:
 
 
 def _loaded(pid: int) -> str | None:
-    """Return the framework whose library a process has mapped, empty = none; None = unreadable."""
+    """Return the framework whose library a process has loaded, empty = none; None = unknown."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -18,10 +18,10 @@ from tuiprof.model.units import format_count, format_ns, format_share, format_sp
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.hosts import HostState, host_states, sentences
+from tuiprof.session.live.hosts import HostState, host_problems, host_states
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.series import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RATE_RULE, StepStats
-from tuiprof.session.live.sharing import crowded, of_others
+from tuiprof.session.live.sharing import crowded, foreign_devices
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
@@ -33,23 +33,25 @@ from tuiprof.session.store.output import last_lines, lost_output, recording_prob
 from tuiprof.session.store.status import Status
 from tuiprof.telemetry.figures import figure, show
 
-#: Figures of a device that a summary shows, in this order, when the device gives them.
+#: Figures of a device in a summary, in this order.
 _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
 
 
 #: Minimum share to mention time outside all phases, time added by rare long steps, and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
-#: Minimum share of a cause in the wait for data to name it.
+#: Minimum share of restarted loader workers in the wait for data to name them as its cause.
 _MOSTLY = 0.5
 #: Minimum share to mention evaluations and checkpoints.
-_LEAST_BETWEEN = 0.02
-_ALL_OF_IT = 0.9
-#: Steps are of two kinds if at least this share of them, and the mean, are above the median by this factor.
-_MANY, _FAR, _FEWEST_OF_TWO_KINDS = 0.1, 2.0, 20
-#: Minimum number of samples to name lines, and minimum share of each.
-_FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
-#: Longer commands are not repeated.
-_LONGEST_COMMAND = 200
+_MIN_BETWEEN = 0.02
+#: Minimum share of samples in one line to conclude that it runs all steps.
+_NEARLY_ALL = 0.9
+#: The median does not represent the steps if at least this share of them, and the mean, exceed this multiple of it;
+#: minimum number of steps.
+_MANY, _FAR, _MIN_STEPS_OF_TWO_KINDS = 0.1, 2.0, 20
+#: Minimum number of samples to list lines, minimum share of each, and maximum number of lines.
+_MIN_SAMPLES, _MIN_LINE_SHARE, _MAX_LINES = 20, 0.02, 8
+#: Longer commands are abbreviated.
+_MAX_COMMAND = 200
 _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
@@ -71,7 +73,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         _ranks(fold),
         _phases(lead),
         _lines(lead, session),
-        _devices(fold, of_others(fold, session)),
+        _devices(fold, foreign_devices(fold, session)),
         _captures(fold),
         _step_time(fold),
     )
@@ -96,44 +98,44 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
             *([Rule("not representative", EVIDENCE_RULE)] if refusals(fold) else []),
             *([Rule("clocks", CLOCK_RULE)] if hosts else []),
         ),
-        notes=(*sentences(hosts), *_notes(session, fold, status, stats)),
+        notes=(*host_problems(hosts), *_notes(session, fold, status, stats)),
     )
 
 
 def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None) -> list[str]:
-    """Return the notes of a report: why the run failed, warnings, and what limits the figures."""
-    said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
-    said += fold.problems
-    if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
-        said.insert(0, f"the last line of its stderr: {words}")
-    said += dict.fromkeys(refusals(fold).values())
-    said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
-    said += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
+    """Return the notes of a report: why the run failed, warnings, and limitations of the results."""
+    notes = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
+    notes += fold.problems
+    if status.state == "failed" and stats is not None and stats.count and (line := last_words(session)):
+        notes.insert(0, f"the last line of its stderr: {line}")
+    notes += dict.fromkeys(refusals(fold).values())
+    notes += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
+    notes += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
     if stats is not None and stats.count:
         for rank in fold.ranks:
             if rank.end is not None and rank.end.ph:
                 after = ", ".join(f"{name} {format_ns(ns)}" for name, ns in rank.end.ph.items())
-                said.append(
+                notes.append(
                     f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}after the last step: {after}, not counted in "
                     "any step"
                 )
-        said += [
+        notes += [
             f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}, as the profiler still has an effect; "
             "the figures are from the steps before the capture"
             for rank in fold.ranks
             if (slowdown := _slowdown(rank)) is not None
         ]
-        said += dict.fromkeys(f"steps: {few}" for rank in fold.ranks if (few := missing(rank)))
+        notes += dict.fromkeys(f"steps: {few}" for rank in fold.ranks if (few := missing(rank)))
         if fold.lead is not None and (sentence := _two_kinds(fold.lead, stats)):
-            said.append(sentence)
+            notes.append(sentence)
         if sentence := crowded(fold):
-            said.append(sentence)
-    return said
+            notes.append(sentence)
+    return notes
 
 
 def _two_kinds(lead: WriterState, stats: StepStats) -> str:
-    """Return that the median says little, where many steps take far longer than others; empty = it does."""
-    if stats.on_device or stats.count < _FEWEST_OF_TWO_KINDS or stats.mean_ns < _FAR * stats.median_ns:
+    """Return a warning if many steps take much longer than the median; empty = they do not."""
+    if stats.on_device or stats.count < _MIN_STEPS_OF_TWO_KINDS or stats.mean_ns < _FAR * stats.median_ns:
         return ""
     dur_ns = lead.steps.rows["dur_ns"][lead.steps.comparable()]
     long = float((dur_ns > _FAR * stats.median_ns).mean())
@@ -147,14 +149,14 @@ def _two_kinds(lead: WriterState, stats: StepStats) -> str:
 
 
 def _slowdown(rank: WriterState | None) -> Slowdown | None:
-    """Return the capture since which the steps of a process take longer."""
+    """Return the capture since which the steps of a process take longer; None = there is none."""
     return rank.steps.slowdown if rank is not None else None
 
 
 def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | None) -> str:
     if status.state == "failed" and (stats is None or not stats.count):
-        said = last_words(session)
-        return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
+        line = last_words(session)
+        return f"{session.title} {status}" + (f": {line}" if line else " and printed no error")
     if not fold.ranks and status.over:
         unseen = "no steps were recorded, as no process with the probe imported PyTorch, JAX or tuiprof"
         return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
@@ -173,34 +175,33 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
 
 
 def _how_to_name(session: Session, fold: Fold) -> str:
-    """Return how to record steps that were not detected: the line that probably ends one, and the command."""
+    """Return how to record steps that were not detected."""
     if line := likely(fold, session.meta.cwd):
         return (
             f"The script ran the loop at {line}; to count its iterations: "
             f"{_again(session, line)} (Python 3.12 and newer detects them without the option)"
         )
-    said = f"Name the line that ends a step (the script needs no change): {_again(session, 'FILE:LINE')}"
     lines = fold.lead.lines if fold.lead is not None else None
-    if lines is not None and lines.samples >= _FEWEST_SAMPLES and lines.top:
+    if lines is not None and lines.samples >= _MIN_SAMPLES and lines.top:
         file, number, count = lines.top[0]
-        if count >= _ALL_OF_IT * lines.samples:
+        if count >= _NEARLY_ALL * lines.samples:
             where = f"{_short(file, session)}:{number}"
             return (
                 f"{format_share(count / lines.samples)} of the time is spent at {where}; if this line runs all "
                 "steps, like lax.scan, only a timed capture shows them: --capture 3s@20s"
             )
-    return said
+    return f"Name the line that ends a step (the script needs no change): {_again(session, 'FILE:LINE')}"
 
 
 def _again(session: Session, line: str) -> str:
     """Return the command that records the script again and counts the executions of a line as steps."""
     words = session.meta.argv if not session.meta.attached else []
     command = " ".join(map(shell_word, words))
-    return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _LONGEST_COMMAND else '…'}"
+    return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _MAX_COMMAND else '…'}"
 
 
 def last_words(session: Session) -> str:
-    """Return the last line the script wrote to stderr, made safe; empty = none."""
+    """Return the last line of the script's standard error, sanitized; empty = none."""
     return "".join(last_lines(session.stderr)).strip()
 
 
@@ -262,7 +263,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
 
 
 def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
-    """Return the CPU time of the recorder and of the live screens."""
+    """Return the CPU utilisation of the recorder and of live screens."""
     duration_s = fold.now_ns / 1e9
     watched = [viewing for viewing in viewings(session.path) if viewing.host == session.meta.host]
     screens = sum(viewing.cpu_s for viewing in watched) / duration_s if watched and duration_s > 0 else None
@@ -274,7 +275,7 @@ def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
 
 
 def _hosts(hosts: Sequence[HostState]) -> Table | None:
-    """Return the hosts of a run of several."""
+    """Return the table of hosts; None = the run has only one."""
     if not hosts:
         return None
     rows = [
@@ -379,15 +380,15 @@ def _phases(lead: WriterState | None) -> Table | None:
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
-    """Return the lines that the script's main thread ran, by samples."""
+    """Return the table of sampled lines of the script's main thread."""
     lines = lead.lines if lead is not None else None
-    if lead is None or lines is None or lines.samples < _FEWEST_SAMPLES:
+    if lead is None or lines is None or lines.samples < _MIN_SAMPLES:
         return None
     doing = [*lines.doing, *[""] * len(lines.top)]
     rows = [
         {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples, "doing": what}
-        for (file, line, count), what in zip(lines.top[:_MOST_LINES], doing, strict=False)
-        if count >= _LEAST_SHARE * lines.samples
+        for (file, line, count), what in zip(lines.top[:_MAX_LINES], doing, strict=False)
+        if count >= _MIN_LINE_SHARE * lines.samples
     ]
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
@@ -401,42 +402,42 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
 
 
 def _short(file: str, session: Session) -> str:
-    """Return a file's path below the directory that the script was started in."""
+    """Return a file's path relative to the script's working directory, or its name if it is elsewhere."""
     path = Path(file)
     cwd = Path(session.meta.cwd)
     return str(path.relative_to(cwd)) if cwd in path.parents else path.name
 
 
 def _diagnosis(ordinary: dict[str, float], means: dict[str, float], lead: WriterState) -> str:
-    """Return what stands out in the phases of a run; empty = nothing."""
+    """Return remarks on the phases of a run; may be empty."""
     total, mean = sum(ordinary.values()), sum(means.values())
-    said = []
+    remarks = []
     waits = sum(means.get(name, 0.0) for name in _DATA)
     if waits >= _MUCH_DATA * mean:
-        said.append(
+        remarks.append(
             f"the script waits for data {format_share(waits / mean)} of the time: "
             + _data_fix(lead.workers, waits * len(lead.steps))
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
-        said.append(_OTHER_NOTE)
+        remarks.append(_OTHER_NOTE)
     between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
-    if sum(between.values()) >= _LEAST_BETWEEN * mean:
+    if sum(between.values()) >= _MIN_BETWEEN * mean:
         shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
-        said.append(f"between steps: {shares} of the time")
-    if ordinary.get("evaluation", 0.0) >= _LEAST_BETWEEN * total and "backward" in ordinary:
-        said.append(
+        remarks.append(f"between steps: {shares} of the time")
+    if ordinary.get("evaluation", 0.0) >= _MIN_BETWEEN * total and "backward" in ordinary:
+        remarks.append(
             "evaluation in ordinary steps: a model in evaluation mode runs without gradients, for example a teacher"
         )
     grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
     if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:
         name = _REST if largest == "other" else largest
-        said.append(f"rare long steps raise the mean step to {format_ns(mean)}, mostly in {name}")
-    return "; ".join(said)
+        remarks.append(f"rare long steps raise the mean step to {format_ns(mean)}, mostly in {name}")
+    return "; ".join(remarks)
 
 
 def _data_fix(workers: WorkersStarted | None, waited_ns: float) -> str:
-    """Return what to do about waiting for data."""
+    """Return the recommended fix for waiting for data."""
     if workers is not None and workers.ns + workers.waited_ns >= _MOSTLY * waited_ns:
         return (
             f"the loader has started its {workers.workers} workers again {format_count(workers.starts)} times, which "
@@ -538,7 +539,7 @@ def _captured(fold: Fold, lead: WriterState) -> Ints:
     counts = np.zeros(len(steps.overview), np.int64)
     if steps.last_n is None:
         return counts
-    # Of long runs the first steps are no longer kept one by one: the numbers are counted back from the last step.
+    # Count back from the last step, because the first steps of a long run are no longer kept.
     first_n = steps.last_n - len(steps) + 1
     for capture in fold.captures.values():
         if capture.first is not None and capture.last is not None:
@@ -548,7 +549,7 @@ def _captured(fold: Fold, lead: WriterState) -> Ints:
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:
-    """List sessions as a report."""
+    """Return the list of sessions as a report."""
     rows = [
         {
             "id": as_utf8(item.id),
@@ -566,7 +567,7 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
         Column("id", "session"),
         Column("state", "state"),
         Column("code", "exit", "count"),
-        Column("started", "started (UTC)", hidden=True),  # the name begins with it
+        Column("started", "started (UTC)", hidden=True),  # the id starts with it
         Column("duration_ns", "lasted", "ns"),
         Column("steps", "steps", "count"),
         Column("median_ns", "median step", "ns"),

@@ -1,7 +1,7 @@
-"""Reads the logs of a session while they grow: for live view, further viewers, replay and list alike.
+"""Reads the logs of a session while they grow, for live view, replay and lists.
 
-A writer never waits for a reader and may die at any moment, so a last line may be partial (it is kept until
-the rest arrives), a line may be damaged (it is counted), and files appear by themselves.
+Writers never wait for readers and may die at any time. Therefore a last line may be partial (it is kept until the rest
+arrives), lines may be damaged (they are counted), and files may appear at any time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tuiprof.session.store.hosts import Log
 from tuiprof.session.store.meta import Clock
 from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
 
-#: Bytes read from one file at a time.
+#: Bytes to read from one file at a time.
 BLOCK: Final = 4 << 20
-#: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
+#: A longer line is damage (zeros after a power failure), not a record that is still being written.
 LONGEST_LINE: Final = 8 << 20
 
 #: Precision of the search for an offset in a log, bytes.
-_CLOSE: Final = 64 << 10
+_PRECISION: Final = 64 << 10
 
 _KNOWN: Final = frozenset(
     (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
@@ -39,20 +39,20 @@ _KNOWN: Final = frozenset(
 class Batch:
     """Successive records of one writer."""
 
-    writer: str  # its name: ``rank0``, ``recorder``, …
-    records: list[Record]  # its records, in the order written
-    log: Log | None = None  # where they come from; None = a log of the session's own clock
+    writer: str  # ``rank0``, ``recorder``, …
+    records: list[Record]  # in the order written
+    log: Log | None = None  # their log; None = a log with the session's clock
 
 
 class LogFile:
-    """One log file, read as it grows."""
+    """Reads one log file while it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.writer = path.stem  # name of its writer
-        self.malformed = 0  # lines that are no JSON record (a truncated line, damage)
-        self.unknown = 0  # lines of a type that this version does not know
-        self.unreadable = ""  # why it cannot be read; empty = readable
+        self.writer = path.stem
+        self.malformed = 0  # number of damaged lines
+        self.unknown = 0  # number of lines of types unknown to this version
+        self.unreadable = ""  # why the file cannot be read; empty = it can
         self._file: BinaryIO | None = None
         self.position = 0  # of the first byte not yet decoded
         self._partial = b""
@@ -68,7 +68,7 @@ class LogFile:
             return 0
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
-        """Decode at most ``max_bytes`` of what was appended since; return the whole lines among it."""
+        """Return the records in the next ``max_bytes`` at most, up to the last complete line."""
         if self._file is None:
             try:
                 self._file = open_regular(self.path)
@@ -83,7 +83,7 @@ class LogFile:
         self.position += cut
         if len(self._partial) > LONGEST_LINE:
             self.position += len(self._partial)
-            if not self._partial.strip(b"\0"):  # a hole may be much larger than the disk
+            if not self._partial.strip(b"\0"):  # a hole in a sparse file, which may be very large
                 self.position = _data_after(self.path, self.position)
                 self._file.seek(self.position)
             self._partial = b""
@@ -91,9 +91,7 @@ class LogFile:
         return self._decode(block[:cut]) if cut else []
 
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
-        """Skip all but the end before reading, for a first frame of a huge log; return the first line (the head),
-        needed for the rest.
-        """
+        """Skip to the end of a huge log before the first read; return the first line (the head) if it skipped any."""
         if self.behind <= keep_bytes + BLOCK:
             return []
         try:
@@ -108,7 +106,7 @@ class LogFile:
         return self._decode(first)
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
-        """Skip records long before a moment, before reading; return the head (first line) if some were skipped."""
+        """Skip to a time before the first read; return the first line (the head) if it skipped any."""
         first = self.position_of(at) - keep_bytes
         if first <= BLOCK:
             return []
@@ -120,13 +118,9 @@ class LogFile:
         return self._decode(head)
 
     def position_of(self, at: int) -> int:
-        """Return an offset in the file before which every record is older than a moment; the lines are in order.
+        """Return an offset before which every record is older than ``at`` (the writer's clock, ns).
 
-        Args:
-            at: The moment, on the writer's clock, ns.
-
-        Returns:
-            Bytes from the beginning; at most :data:`_CLOSE` bytes too early.
+        It is at most :data:`_PRECISION` bytes too early. Lines are in order of time.
         """
         try:
             file = open_regular(self.path)
@@ -134,12 +128,12 @@ class LogFile:
             return 0
         with file:
             low, high = 0, file.seek(0, 2)
-            while high - low > _CLOSE:
+            while high - low > _PRECISION:
                 middle = (low + high) // 2
                 file.seek(middle)
                 file.readline()
                 found = next(
-                    (one for one in map(_time_of, file.readlines(_CLOSE // 2)) if one is not None), None
+                    (one for one in map(_time_of, file.readlines(_PRECISION // 2)) if one is not None), None
                 )
                 if found is None or found > at:
                     high = middle
@@ -152,13 +146,13 @@ class LogFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._partial = b""  # it is read again when the file is opened again
+            self._partial = b""  # read again if the file is opened again
 
     def _decode(self, block: bytes) -> list[Record]:
         try:
             return decoder.decode_lines(block)
         except UNDECODABLE:
-            # Some line of the block is invalid: find it line by line.
+            # Decode line by line to skip invalid ones.
             return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
 
     def _decode_line(self, line: bytes) -> Record | None:
@@ -170,7 +164,7 @@ class LogFile:
         except UNDECODABLE:
             pass
         try:
-            # Python writes NaN and Infinity, which strict JSON does not allow; a NaN loss must not be dropped.
+            # Python's JSON may contain NaN and Infinity, for example as a loss, which strict JSON does not allow.
             content = json.loads(line)
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
                 self.unknown += 1
@@ -185,9 +179,8 @@ class LogFile:
 def _data_after(path: Path, position: int) -> int:
     """Return the offset of the next allocated bytes of a sparse file, at most the end."""
     try:
-        with open_regular(
-            path
-        ) as file:  # a separate handle: buffering makes the position of the other one unreliable
+        # In a separate handle, because seeking would break the buffering of the other one.
+        with open_regular(path) as file:
             try:
                 return os.lseek(file.fileno(), position, os.SEEK_DATA)
             except OSError as error:
@@ -197,7 +190,7 @@ def _data_after(path: Path, position: int) -> int:
 
 
 class _Timed(msgspec.Struct):
-    """Any line with a time."""
+    """A record of any type with a time."""
 
     at: int | None = None
 
@@ -208,16 +201,16 @@ _timed: Final = msgspec.json.Decoder(_Timed)
 def _time_of(line: bytes) -> int | None:
     try:
         return _timed.decode(line).at
-    except UNDECODABLE:  # damage is counted when it is read
+    except UNDECODABLE:  # counted when it is read
         return None
 
 
 class LogReader:
-    """All logs of a session, followed as they grow.
+    """Reads all logs of a session while they grow.
 
     Args:
         session: The session.
-        tail_bytes: Start with only this many bytes at the end of each log, for a first frame of a huge one.
+        tail_bytes: Start this many bytes before the end of each log; None = at the start.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
@@ -226,7 +219,7 @@ class LogReader:
         self._tail_bytes = tail_bytes
         self._files: dict[str, LogFile] = {}
         self._logs: dict[str, Log] = {}
-        self._heads: dict[str, list[Record]] = {}  # of files read from their end, not yet handed on
+        self._heads: dict[str, list[Record]] = {}  # of logs read from their end; not returned yet
 
     def __enter__(self) -> LogReader:
         """Return itself."""
@@ -238,25 +231,25 @@ class LogReader:
 
     @property
     def malformed(self) -> int:
-        """Damaged lines so far."""
+        """Number of damaged lines so far."""
         return sum(file.malformed for file in self._files.values())
 
     @property
     def unknown(self) -> int:
-        """Lines of types unknown to this version so far."""
+        """Number of lines of types unknown to this version so far."""
         return sum(file.unknown for file in self._files.values())
 
     @property
     def problems(self) -> list[str]:
         """What could not be read so far, one sentence per file."""
-        said = []
+        problems = []
         for name, file in self._files.items():
             if file.unreadable:
-                said.append(f"log/{name}.jsonl cannot be read: {file.unreadable}")
+                problems.append(f"log/{name}.jsonl cannot be read: {file.unreadable}")
             if file.malformed:
                 lines = "1 line" if file.malformed == 1 else f"{file.malformed} lines"
-                said.append(f"{lines} of log/{name}.jsonl cannot be read and are skipped")
-        return said
+                problems.append(f"{lines} of log/{name}.jsonl cannot be read and are skipped")
+        return problems
 
     @property
     def behind(self) -> int:
@@ -265,11 +258,11 @@ class LogReader:
         return sum(file.behind for file in self._files.values())
 
     def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
-        """Return what was written since the last call, record by record; at most ``max_bytes`` of each file."""
+        """Return new records with their writers, reading at most ``max_bytes`` of each file."""
         return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
 
     def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
-        """Yield what was written since the last call, writer by writer; the fast way to fill a fold."""
+        """Yield new records by writer, reading at most ``max_bytes`` of each file."""
         self._find()
         for writer, file in self._files.items():
             records = self._heads.pop(writer, []) + file.read(max_bytes)

@@ -39,34 +39,34 @@ from tuiprof.session.log import (
 )
 
 RECORDER: Final = "recorder"
-#: Steps kept in full per rank: at least a minute at one millisecond per step. About 130 bytes a step with six phases
-#: and three metrics, so eight ranks take 70 MB.
+#: Steps kept in full per rank: at least a minute at one millisecond per step. A step with six phases and three metrics
+#: takes about 130 bytes, so eight ranks take 70 MB.
 KEEP_STEPS: Final = 1 << 16
-#: Steps kept in full for all ranks: half a gigabyte. Each rank of a large job keeps its share, but at least these.
+#: Steps kept in full for all ranks together (half a gigabyte), and the minimum per rank.
 KEEP_STEPS_OF_ALL: Final = 1 << 22
 KEEP_STEPS_LEAST: Final = 1 << 10
 #: Allocator readings kept in full per device of a rank: half an hour at one per second.
 KEEP_MEMORY: Final = 1 << 11
-#: Maximum number of phase and metric names, so that a script that generates names cannot fill memory.
+#: Maximum number of phase and metric names, so that a script that generates names cannot fill the memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1
 _ALL: Final = slice(None)  # all kept rows
-#: Occasional work between steps: excluded from step times while at most this share of steps have it.
+#: Phases that are excluded from step times if at most this share of steps have them.
 _APART: Final = ("evaluation", "checkpoint")
 _APART_SHARE: Final = 0.25
-#: Phase: excess of the device step over the host step if the host runs ahead.
+#: Pseudo-phase: excess of the device step over the host step if the host runs ahead.
 AHEAD: Final = "host ahead of the device"
 
 
 def _column(records: Sequence[object], name: str, dtype: Any) -> Array:
-    """Return a field of records as an array, without a Python call per record, as there are millions."""
+    """Return a field of records as an array, without a Python call per record: there may be millions."""
     return np.fromiter(map(attrgetter(name), records), dtype, len(records))
 
 
 def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dict[str, Array]:
-    """Return mappings as columns by key; a mapping without a key gets ``missing``."""
+    """Return mappings as columns by key, with ``missing`` for mappings without the key."""
     shapes = dict.fromkeys(map(tuple, given))
-    if len(shapes) == 1:  # nearly always all steps use the same names, in the same order
+    if len(shapes) == 1:  # the usual case: all steps have the same names in the same order
         [names] = shapes
         values = chain.from_iterable(mapping.values() for mapping in given)
         table = np.fromiter(values, dtype, len(given) * len(names)).reshape(len(given), len(names))
@@ -76,22 +76,22 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
 
 
 def steps_kept(world: int) -> int:
-    """Return how many steps of each rank are kept whole; the number of ranks is untrusted."""
+    """Return the number of steps per rank to keep in full; the number of ranks is untrusted."""
     return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
 
 
 class StepSeries:
-    """The steps of one rank: the last :data:`KEEP_STEPS` whole, all of them in overview.
+    """The steps of one rank: the last :data:`KEEP_STEPS` in full, all of them downsampled.
 
-    Figures never include captured steps, and if a capture has slowed later steps down (:attr:`slowdown`), they never
-    mix steps before and after it: :meth:`comparable` selects the steps that count.
+    Statistics never include captured steps. If a capture has slowed later steps down (:attr:`slowdown`), they never mix
+    steps before and after it: :meth:`comparable` selects the steps to use.
     """
 
     def __init__(self, keep: int = KEEP_STEPS) -> None:
-        #: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``: rare
-        #: evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns`` (device time, -1
-        #: = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in this step) and one ``v:<name>``
-        #: a metric (NaN = not given).
+        #: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time without ``apart_ns``),
+        #: ``apart_ns`` (occasional evaluations and checkpoints), ``wall_ns`` (since the end of the previous step),
+        #: ``device_ns`` (device time, -1 = unknown), ``captured`` (bool), ``ph:<name>`` for each phase (ns, -1 = not in
+        #: this step) and ``v:<name>`` for each metric (NaN = no value).
         self.rows = Series(
             keep,
             {
@@ -105,39 +105,39 @@ class StepSeries:
             },
         )
         self.overview = Overview()  # step times of the whole run, ns
-        self.metrics: dict[str, Overview] = {}  # each metric over the whole run
-        self.phases: list[str] = []  # names of the phases seen, in order of appearance
-        self.captured = 0  # steps that ran under the profiler
-        #: Every n-th step is timed on the device at present; the others have no device time.
-        self.device_every = 1
-        #: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
-        self.longest: tuple[int, int, int] | None = None
-        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MOST_NAMES`, not kept
-        self._histogram = Histogram()  # of uncaptured steps, as is the next
+        self.metrics: dict[str, Overview] = {}  # of each metric over the whole run
+        self.phases: list[str] = []  # names, in order of appearance
+        self.captured = 0  # number of captured steps
+        self.device_every = 1  # currently, every n-th step has a device time
+        self.longest: tuple[int, int, int] | None = (
+            None  # ``(n, t_ns, dur_ns)`` of the longest uncaptured step so far
+        )
+        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MOST_NAMES`
+        self._histogram = Histogram()  # of uncaptured steps, like the sums
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
-        self._having = dict.fromkeys(_APART, 0)  # how many steps have had each of these
+        self._having = dict.fromkeys(_APART, 0)  # number of steps with each of these
         self._watch = SlowdownWatch()
         self._on_device = False
-        self._before = NO_STATS  # of the steps before the capture that is being judged, as is the next
-        self._phases_before: tuple[dict[str, float], dict[str, float]] = {}, {}  # means, of an ordinary step
-        self._early: dict[int, int] = {}  # device times that came before their step
-        self._segment = 0  # rows ever appended when the process (re)started; step numbers ascend from there
+        self._before = NO_STATS  # statistics and phases (mean, ordinary) before the last capture
+        self._phases_before: tuple[dict[str, float], dict[str, float]] = {}, {}
+        self._early: dict[int, int] = {}  # device times that arrived before their step
+        self._segment = 0  # total of rows when the process (re)started; step numbers ascend from there
 
     def __len__(self) -> int:
-        """Number of steps so far, the forgotten ones counted."""
+        """Return the number of steps so far, including those that are no longer kept."""
         return self.rows.total
 
     @property
     def last_n(self) -> int | None:
-        """Number of the last step; None = no step yet."""
+        """Number of the last step; None = no steps."""
         return int(self.rows["n"][-1]) if len(self.rows) else None
 
     def since(self, window_ns: int | None, now_ns: int | None = None) -> slice:
-        """Return the kept rows of the last part of the run.
+        """Return the kept rows in a window of time.
 
         Args:
-            window_ns: Length of that part; None = all kept rows.
-            now_ns: Its end in session time; None = the end of the last step.
+            window_ns: Length of the window; None = all kept rows.
+            now_ns: End of the window in session time; None = the end of the last step.
         """
         t_ns = self.rows["t_ns"]
         if window_ns is None or not len(t_ns):
@@ -147,28 +147,28 @@ class StepSeries:
 
     @property
     def slowdown(self) -> Slowdown | None:
-        """The capture since which steps take longer; None = none has slowed them down, or it is not known yet."""
+        """The capture since which steps take longer; None = there is none, or it is not known yet."""
         return self._watch.found if self._on_device else None
 
     def comparable(self, rows: slice = _ALL) -> npt.NDArray[np.bool_]:
-        """Return which kept steps figures may use.
+        """Return which kept steps statistics may use.
 
-        These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
-        later ones only where there are no others.
+        These are the uncaptured steps and, if a capture slowed later steps down, of them those before it (if there are
+        any).
         """
         plain: npt.NDArray[np.bool_] = ~self.rows["captured"][rows]
         before = plain & self._is_before(rows)
         return before if before.any() else plain
 
     def _is_before(self, rows: slice) -> npt.NDArray[np.bool_]:
-        """Return which kept steps come before the capture that slowed the later ones down; without one, all."""
+        """Return which kept steps come before the capture that slowed later ones down; without one, all."""
         kept = len(self.rows)
         slowdown = self.slowdown
         last = kept if slowdown is None else max(0, slowdown.index - (self.rows.total - kept))
         return np.arange(kept)[rows] < last
 
     def stats(self, rows: slice = _ALL) -> StepStats:
-        """Return the statistics of kept steps, of the :meth:`comparable` ones (of which rows: see :meth:`since`)."""
+        """Return the statistics of the :meth:`comparable` steps among these rows."""
         counted = self.comparable(rows)
         device_ns = self.rows["device_ns"][rows][counted]
         wall_ns = self.rows["wall_ns"][rows][counted]
@@ -181,10 +181,10 @@ class StepSeries:
         )
 
     def whole_run(self) -> StepStats:
-        """Return the statistics of all steps of the run that can be compared (see :meth:`comparable`).
+        """Return the statistics of all :meth:`comparable` steps of the run.
 
-        Beyond :data:`KEEP_STEPS` steps median and 95th percentile come from a histogram (error up to 0.2 %),
-        jitter and the outlier threshold from the kept steps; the rest stays exact.
+        If not all steps are kept, median and 95th percentile come from a histogram (error below 0.2 %), jitter and the
+        outlier threshold from the kept steps; the rest is exact.
         """
         if self.slowdown is not None:
             return self._before
@@ -208,16 +208,13 @@ class StepSeries:
 
     @property
     def mean_wall_ns(self) -> float:
-        """Mean wall-clock time per uncaptured step of the whole run, ns; 0 = there is none."""
+        """Mean wall-clock time per uncaptured step of the whole run; 0 = there are none."""
         return self._plain_wall_ns / self._histogram.count if self._histogram.count else 0.0
 
     def outliers(self, rows: slice = _ALL) -> Ints:
-        """Return which kept steps are outliers by :data:`tuiprof.session.live.series.OUTLIER_RULE`.
+        """Return the positions of outliers (:data:`tuiprof.session.live.series.OUTLIER_RULE`) among the kept rows.
 
-        Steps after a capture that slowed them down are compared with one another.
-
-        Returns:
-            Positions among the kept rows, ascending.
+        Steps after a capture that slowed them down are compared with each other.
         """
         dur_ns = self.rows["dur_ns"][rows]
         slow = np.zeros(len(dur_ns), np.bool_)
@@ -234,31 +231,26 @@ class StepSeries:
         )
 
     def _sides(self, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return which steps without a profiler come before the capture that slowed others down, and which after."""
+        """Return which uncaptured steps come before the capture that slowed others down, and which after."""
         plain, before = ~self.rows["captured"][rows], self._is_before(rows)
         return plain & before, plain & ~before
 
     def phase_means(self, rows: slice | None = None) -> dict[str, float]:
-        """Return the mean time a step spends in each phase, ns; means, because they add up.
+        """Return the mean time per step of each phase, in order of appearance, then ``"other"`` (outside all phases).
 
         Args:
-            rows: Which kept steps; None = the whole run. Of them the :meth:`comparable` ones count; captured ones
-                where there are no others.
-
-        Returns:
-            Phases in order of appearance, then ``"other"``: time outside all phases. A phase that a step does not have
-            counts as 0.
+            rows: Kept rows; None = the whole run. Of these, the :meth:`comparable` steps are used, else the captured
+                ones.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[0]
         return self._mean_phases(*self._counted(rows))
 
     def ordinary_phases(self, rows: slice | None = None) -> dict[str, float]:
-        """Return what an ordinary step spends in each phase, ns: they add up to the median step.
+        """Return the time of an ordinary step in each phase; the times add up to the median step time.
 
-        Ordinary is the half of the steps whose length is nearest to the median, of those without an evaluation or a
-        checkpoint that comes now and then. Where the host runs ahead, what the step takes longer on the device is
-        :data:`AHEAD`.
+        Ordinary steps are the half whose duration is nearest to the median, among those without occasional evaluations
+        and checkpoints. If the host runs ahead, :data:`AHEAD` is the excess of the device step.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[1]
@@ -279,7 +271,7 @@ class StepSeries:
         return {name: ns * median_ns / total for name, ns in found.items() if ns or name == "other"} | ahead
 
     def _counted(self, rows: slice | None) -> tuple[slice, npt.NDArray[np.bool_]]:
-        """Return which kept steps phases are made of: those that can be compared, else the captured ones."""
+        """Return which kept steps to use for phases: the comparable ones, else the captured ones."""
         rows = _ALL if rows is None else rows
         counted = self.comparable(rows)
         return rows, counted if counted.any() else ~counted
@@ -294,15 +286,15 @@ class StepSeries:
         return {**means, "other": max(0.0, mean - sum(means.values()))}
 
     def trace_written(self) -> None:
-        """The trace of the last capture is written: later steps are no longer disturbed by it."""
+        """Note that the last capture's trace is written, so that it no longer disturbs steps."""
         self._watch.written()
 
     def metric(self, name: str) -> Floats:
-        """Return a metric of the kept steps; NaN = not given."""
+        """Return a metric of the kept steps; NaN = no value."""
         return self.rows[f"v:{name}"]
 
     def restart(self) -> None:
-        """The process was restarted and counts its steps from 0 again."""
+        """Note that the process was restarted, and counts its steps from 0 again."""
         self._segment = self.rows.total
         self._early.clear()
 
@@ -362,7 +354,7 @@ class StepSeries:
         return np.minimum(apart, dur_ns)
 
     def _append(self, columns: Mapping[str, Array]) -> None:
-        """Append rows, in stretches of plain and captured ones, and check whether captures slow them down."""
+        """Append rows, and check whether captures slow steps down."""
         captured = columns["captured"]
         edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
         for low, high in pairwise(edges):
@@ -381,7 +373,7 @@ class StepSeries:
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[DeviceStep]) -> None:
-        """Fill in device times, which are known some steps after their step."""
+        """Store device times, which arrive some steps after their step."""
         if not times:
             return
         self._on_device = True
@@ -399,7 +391,7 @@ class StepSeries:
                 self._early[int(wanted[index])] = int(dur_ns[index])
 
     def _kept(self, seen: Mapping[str, Array], prefix: str, dtype: Any, missing: Any) -> list[str]:
-        """Return the names among these that are kept, adding columns for new ones."""
+        """Return the names to keep, adding columns for new ones."""
         kept = []
         for name in seen:
             if f"{prefix}{name}" not in self.rows:
@@ -415,14 +407,15 @@ class StepSeries:
 
 
 class MemorySeries:
-    """The framework allocator's view of one device of one rank."""
+    """Memory of the framework's allocator on one device of one rank."""
 
     def __init__(self) -> None:
         kinds = dict.fromkeys(("t_ns", "alloc", "reserved", "peak"), (np.int64, 0))
-        #: Columns ``t_ns``, ``alloc``, ``reserved``, ``peak`` (bytes), the last :data:`KEEP_MEMORY` of them.
-        self.rows = Series(KEEP_MEMORY, kinds)
-        self.overview = Overview(1024)  # ``alloc`` over the whole run
-        self.last: Memory | None = None  # the newest reading
+        self.rows = Series(
+            KEEP_MEMORY, kinds
+        )  # ``t_ns`` (session time); ``alloc``, ``reserved`` and ``peak`` in bytes
+        self.overview = Overview(1024)  # of ``alloc`` over the whole run
+        self.last: Memory | None = None  # newest reading
 
     def extend(self, readings: Sequence[Memory], offset_ns: int) -> None:
         """Append readings."""
@@ -438,34 +431,33 @@ class WriterState:
 
     def __init__(self, name: str) -> None:
         self.name = name  # ``rank0``, ``recorder``, …
-        self.host = ""  # name of its host; empty = the run has one
-        #: Name of its machine if a launcher (``srun``) started it on another than its recorder's; else empty.
+        self.host = ""  # empty = the run has only one
+        #: Name of its machine if a launcher (``srun``) started it on another machine than the recorder's; else empty.
         self.elsewhere = ""
-        self.head: Head | None = None  # its head; None = not read
-        self.offset_ns = 0  # what to add to its ``at`` to get session time
+        self.head: Head | None = None  # None = not read
+        self.offset_ns = 0  # from its ``at`` to session time
         self.seen_ns = 0  # session time of its newest record
         self.steps = StepSeries()
         self.step_source: StepSource | None = None  # what ends its steps; None = unknown
-        #: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
-        self.likely_step = ""
-        self.lines: Lines | None = None  # sampled lines of its main thread; None = unknown
-        #: Time spent on restarting loader workers so far; None = no restarts.
-        self.workers: WorkersStarted | None = None
-        self.memory: dict[int, MemorySeries] = {}  # allocator memory by device index
-        self.uses: dict[int, Uses] = {}  # the accelerator of each used device index; empty = unknown
-        #: Cost of its hooks so far (for the recorder: CPU time of sampling); None = unknown.
-        self.cost: Cost | None = None
-        self.end: End | None = None  # how it ended; None = still running, or died
-        self.restarts = 0  # number of restarts of its process
+        self.likely_step = (
+            ""  # ``file:line`` of the loop whose iterations are probably its steps; empty = unknown
+        )
+        self.lines: Lines | None = None  # sampled lines of its main thread
+        self.workers: WorkersStarted | None = None  # restarts of loader workers
+        self.memory: dict[int, MemorySeries] = {}  # by device index
+        self.uses: dict[int, Uses] = {}  # accelerator of each device index
+        self.cost: Cost | None = None  # of its hooks so far or, for the recorder, CPU time of sampling
+        self.end: End | None = None  # None = running, or died
+        self.restarts = 0  # number of restarts
 
     @property
     def rank(self) -> int | None:
-        """Its rank; None for others, such as the recorder."""
+        """Its rank; None = it has none, for example the recorder."""
         return self.head.rank if self.head else None
 
     @property
     def label(self) -> str:
-        """Its name, what the script calls the process, and its host: ``rank0-4711 (Process-2) on node1``."""
+        """Its name, the script's name of the process, and its host: ``rank0-4711 (Process-2) on node1``."""
         process = self.head.process if self.head else ""
         name = self.name.partition("@")[0]
         host = self.elsewhere or self.host
@@ -473,12 +465,12 @@ class WriterState:
 
     @property
     def records_devices(self) -> bool:
-        """Whether it is a recorder; the others are the script's processes."""
+        """Whether it is a recorder, not a process of the script."""
         return self.name.partition("@")[0] == RECORDER
 
     @property
     def last_step_ns(self) -> int:
-        """Session time of its last step; -1 = no step yet."""
+        """Session time of its last step; -1 = no steps."""
         return int(self.steps.rows["t_ns"][-1]) if len(self.steps) else -1
 
     @property
@@ -488,10 +480,10 @@ class WriterState:
 
     @property
     def cost_share(self) -> float | None:
-        """Share of time that tuiprof itself took (0..1); None = unknown.
+        """Share of time that tuiprof itself takes, 0 to 1; None = unknown.
 
-        Of a rank: cost per step over the mean time between uncaptured steps. Of the recorder: CPU time of sampling
-        over the time since it began.
+        For a rank, the cost per step relative to the mean time of uncaptured steps; for the recorder, the CPU time of
+        sampling relative to the time since its start.
         """
         if self.cost is None:
             return None

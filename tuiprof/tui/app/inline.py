@@ -24,7 +24,7 @@ from tuiprof.report.sanitize import to_ascii
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.replay import Live
-from tuiprof.session.live.sharing import of_others
+from tuiprof.session.live.sharing import foreign_devices
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import OutputReader, recording_problem
@@ -57,7 +57,7 @@ _ANSI: Final = {
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
     """Return the rows: state, step time, phases of a step, devices, the most urgent message."""
     rank = fold.lead
-    others = of_others(fold, session)
+    others = foreign_devices(fold, session)
     view = View(now_ns, _WINDOW_S, live=True)
     parts = (
         live_view.name_row(session),

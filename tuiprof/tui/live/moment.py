@@ -21,7 +21,7 @@ from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, HostWatch
 from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
-from tuiprof.session.live.sharing import of_others
+from tuiprof.session.live.sharing import foreign_devices
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session, Summary, list_sessions, session_dirs, summary_of
 from tuiprof.session.store.meta import store_viewing
@@ -295,7 +295,7 @@ class Figures:
         else:
             self.stats = stats_in_view(rank.steps, view)
             self.phases = phases(rank.steps, view, moment.selected_row())
-        self.others = of_others(fold, session)
+        self.others = foreign_devices(fold, session)
         if moment.status.over and moment.replay is None:
             self.alerts = []
         else:

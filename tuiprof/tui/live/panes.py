@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.live.hosts import lanes
+from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.step_source import activity, counted, likely
 from tuiprof.session.store.folders import Summary
@@ -510,7 +510,7 @@ class RunPanes(Vertical):
     def _draw_ranks(self, now_ns: int) -> None:
         """Draw the ranks side by side if there are several."""
         box, ranks, rank = self.query_one("#ranks", Painted), self._moment.feed.fold.ranks, self._moment.rank
-        found = lanes(ranks, now_ns) if len(ranks) > 1 else []
+        found = compare_ranks(ranks, now_ns) if len(ranks) > 1 else []
         most = live_view.MOST_LANES if self.screen.has_class("-tall") else 4
         shown = rank.name if rank is not None else ""
         hosts = self._moment.hosts

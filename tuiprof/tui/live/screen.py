@@ -20,7 +20,7 @@ from tuiprof.comparison.headline import ask
 from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
-from tuiprof.session.live.hosts import outdated, read_statuses, unasked
+from tuiprof.session.live.hosts import outdated, read_statuses, unreached_hosts
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.step_source import counted
 from tuiprof.session.run import control
@@ -401,7 +401,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def _request_capture(self, steps: int, **options: bool) -> None:
         with self.app.notify_errors():
             self.captures.request(steps, **options)
-            if missed := unasked(self.session):
+            if missed := unreached_hosts(self.session):
                 self.app.notify(f"not requested on {'; '.join(missed)}", severity="warning", timeout=10)
             self.redraw_now()
 

@@ -17,7 +17,7 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, Fold, NoteLine
-from tuiprof.session.live.hosts import HostState, Lane
+from tuiprof.session.live.hosts import HostState, RankTimes
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.summary import ranges
@@ -497,47 +497,45 @@ def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
     return fit(row, width)
 
 
-def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[Row]:
-    """Return one line a rank: step time, recent step times, and whether it is a straggler."""
-    kept = list(lanes)
+def rank_rows(ranks: Sequence[RankTimes], shown: str, width: int, most: int) -> list[Row]:
+    """Return one line per rank: step time, recent step times, and whether it is a straggler."""
+    kept = list(ranks)
     if len(kept) > most:
-        first = [lane for lane in kept if lane.straggles or lane.name == shown]
-        rest = [lane for lane in kept if lane not in first]
-        kept = sorted((first + rest)[: max(1, most - 1)], key=lanes.index)
-    times = [value for lane in lanes for value in lane.recent_ns]
-    ordered = sorted(times)
+        first = [rank for rank in kept if rank.straggles or rank.name == shown]
+        rest = [rank for rank in kept if rank not in first]
+        kept = sorted((first + rest)[: max(1, most - 1)], key=ranks.index)
+    ordered = sorted(value for rank in ranks for value in rank.recent_ns)
     low, high = (ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]) if ordered else (0, 1)
-    wide = max((len(_lane_name(lane)) for lane in kept), default=0)
-    rows = [_lane(lane, lane.name == shown, low, high, width, wide) for lane in kept]
-    if len(kept) < len(lanes) and most > 1:
-        hidden = [lane for lane in lanes if lane not in kept]
-        steps = [lane.step_ns for lane in hidden if lane.step_ns == lane.step_ns]
+    wide = max((len(_rank_name(rank)) for rank in kept), default=0)
+    rows = [_rank_row(rank, rank.name == shown, low, high, width, wide) for rank in kept]
+    if len(kept) < len(ranks) and most > 1:
+        hidden = [rank for rank in ranks if rank not in kept]
+        steps = [rank.step_ns for rank in hidden if rank.step_ns == rank.step_ns]
         span = f": {format_ns(min(steps))} to {format_ns(max(steps))}" if steps else ""
         rows.append([(f"  and {len(hidden)} more ranks{span}", "dim")])
     return rows
 
 
-def _lane_name(lane: Lane) -> str:
-    name = f"rank {lane.rank}" if lane.rank is not None else sanitize(lane.name)
-    return f"{name} {lane.host[:_HOST_WIDTH]}" if lane.host else name
+def _rank_name(rank: RankTimes) -> str:
+    name = f"rank {rank.rank}" if rank.rank is not None else sanitize(rank.name)
+    return f"{name} {rank.host[:_HOST_WIDTH]}" if rank.host else name
 
 
-def _lane(lane: Lane, here: bool, low: int, high: int, width: int, wide: int) -> Row:
-    name = _lane_name(lane)
+def _rank_row(rank: RankTimes, is_shown: bool, low: int, high: int, width: int, wide: int) -> Row:
     row: Row = [
-        (f"{glyphs.CURSOR if here else ' '}", "accent"),
-        (name.ljust(max(9, wide)), "title" if here else "text"),
-        (format_ns(lane.step_ns if lane.step_ns == lane.step_ns else None).rjust(9), "strong"),
+        (f"{glyphs.CURSOR if is_shown else ' '}", "accent"),
+        (_rank_name(rank).ljust(max(9, wide)), "title" if is_shown else "text"),
+        (format_ns(rank.step_ns if rank.step_ns == rank.step_ns else None).rjust(9), "strong"),
     ]
-    if lane.own_ns == lane.own_ns:
-        row.append((f"  own {format_ns(lane.own_ns):>8}", "dim"))
-    words: Row = [(f"  {glyphs.FLAG} straggler: {lane.why}", "warn")] if lane.straggles else []
-    room = width - row_width(row) - row_width(words) - 3
+    if rank.own_ns == rank.own_ns:
+        row.append((f"  own {format_ns(rank.own_ns):>8}", "dim"))
+    straggler: Row = [(f"  {glyphs.FLAG} straggler: {rank.why}", "warn")] if rank.straggles else []
+    room = width - row_width(row) - row_width(straggler) - 3
     if room >= 8:
         span = max(1, high - low)
-        shares: list[float | None] = [min(1.0, max(0.0, (value - low) / span)) for value in lane.recent_ns]
+        shares: list[float | None] = [min(1.0, max(0.0, (value - low) / span)) for value in rank.recent_ns]
         row.append(("  " + glyphs.sparkline(shares, min(room, 120)), "history"))
-    return fit([*row, *words], width)
+    return fit([*row, *straggler], width)
 
 
 def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
