@@ -1,1 +1,1 @@
-"""A running session: its logs followed, folded, checked for alerts, replayed."""
+"""The state of a session: logs are followed or replayed, folded, and checked for alerts."""

@@ -439,9 +439,8 @@ class WriterState:
         self.seen_ns = 0  # session time of its newest record
         self.steps = StepSeries()
         self.step_source: StepSource | None = None  # what ends its steps; None = unknown
-        self.likely_step = (
-            ""  # ``file:line`` of the loop whose iterations are probably its steps; empty = unknown
-        )
+        #: ``file:line`` of the loop whose iterations are probably its steps; empty = unknown.
+        self.likely_step = ""
         self.lines: Lines | None = None  # sampled lines of its main thread
         self.workers: WorkersStarted | None = None  # restarts of loader workers
         self.memory: dict[int, MemorySeries] = {}  # by device index

@@ -1,1 +1,1 @@
-"""Launching a script, supervising and recording it, and requests to it while it runs."""
+"""Launching, supervising and recording a script, and requests to it."""

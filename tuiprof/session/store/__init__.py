@@ -1,1 +1,1 @@
-"""Session folders: what they hold, read without following the whole log."""
+"""Session directories: metadata, status, output, and runs on several hosts."""

@@ -1,1 +1,1 @@
-"""Results of the analyses: verdict, tables, details of one row or event."""
+"""Results of the analyses: verdict, tables, and details of a row or event."""

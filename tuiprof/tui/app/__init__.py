@@ -1,1 +1,1 @@
-"""The application: which screen, keys, palette, help and tour."""
+"""The application: navigation, keys, palette, help, tour, inline view and snapshots."""

@@ -1,1 +1,1 @@
-"""Windows over a screen: forms, lists to choose from, texts to read."""
+"""Dialogs: forms, lists to choose from, text to read."""

@@ -1,1 +1,1 @@
-"""All ranks of a job at once: which rank is late in which step."""
+"""The ranks screen: which rank of a job is late in which step."""

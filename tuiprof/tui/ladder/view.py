@@ -128,9 +128,7 @@ class RungRow:
     note: str = ""  # what the variant changes
     why: str = ""  # why it is wrong, failed, unavailable or undecided
     remedy: str = ""
-    changes: str = (
-        ""  # how its captured steps differ from those of ``against``; empty = unknown or no difference
-    )
+    changes: str = ""  # differences of its captured steps to those of ``against``; empty = unknown, or none
     kernel: str = ""  # speed of a single kernel relative to the chip's limits, as text; empty = not a kernel
     parts: str = ""  # times of named parts of the step, as text; empty = the script marks none
     trace: Path | None = None

@@ -1,1 +1,1 @@
-"""The live screen: a run as it goes, as it ended, or replayed."""
+"""The live screen: a run while it runs, its end, or its replay."""

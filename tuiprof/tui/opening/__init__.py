@@ -1,1 +1,1 @@
-"""Opening traces away from the screen, and choosing which."""
+"""Opening traces without blocking the screen, and choosing among the captures of a run."""

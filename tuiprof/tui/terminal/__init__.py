@@ -1,1 +1,1 @@
-"""The terminal: what it can show, colours, signs and keys."""
+"""The terminal: capabilities, output, themes, characters and keys."""

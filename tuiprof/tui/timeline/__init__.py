@@ -1,1 +1,1 @@
-"""The timeline of a trace, and moving in it."""
+"""The timeline of a trace."""
