@@ -13,7 +13,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.getters import query_one
 from textual.message import Message
 from textual.timer import Timer
-from textual.worker import Worker, get_current_worker
+from textual.worker import get_current_worker
 
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
@@ -230,9 +230,7 @@ class Evidence(Horizontal):
         if not get_current_worker().is_cancelled:
             self.post_message(self.Described(table_row, event, focus))
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show an error in the worker."""
-        notify_worker_error(self, event)
+    on_worker_state_changed = notify_worker_error
 
     def on_evidence_described(self, message: Described) -> None:
         """Show the details."""

@@ -53,7 +53,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     CSS_PATH = "help.tcss"
     AUTO_FOCUS = ""  # focusing the page after it was drawn would draw it twice
     BINDINGS: ClassVar[list[BindingType]] = [
-        _help("escape,q,question_mark", "close", "close", "Close the help", id="help.close", display="esc"),
+        _help("escape,q,question_mark", "dismiss", "close", "Close the help", id="help.close", display="esc"),
         _help("i", "ids", "ids", "Show or hide the ids for the configuration", id="help.ids"),
         _help("up,k", "scroll(-1)", "up", "One line up", id="help.up", show=False),
         _help("down,j", "scroll(1)", "down", "One line down", id="help.down", show=False),
@@ -119,10 +119,6 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         """Show or hide the ids."""
         self._ids = not self._ids
         self.query_one(Static).update(self._page())
-
-    def action_close(self) -> None:
-        """Close the help."""
-        self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
         """Scroll the page by a number of lines."""

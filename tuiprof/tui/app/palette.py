@@ -49,7 +49,7 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape,q", "close", "close", "Stay in this pane", id="jump.close", group="Jump", display="esc")
+        key("escape,q", "dismiss", "close", "Stay in this pane", id="jump.close", group="Jump", display="esc")
     ]
 
     def __init__(self, about: Screen[Any]) -> None:
@@ -68,10 +68,6 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
         if event.key in self._panes:
             event.stop()
             self.dismiss(self._panes[event.key])
-
-    def action_close(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
 
 
 def panes_of(screen: Screen[Any]) -> list[Widget]:

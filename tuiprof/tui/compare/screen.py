@@ -160,10 +160,8 @@ class CompareScreen(Screen[None]):
         self._stop.set()
         self.action_leave()
 
-    def on_compare_view_left(self) -> None:
-        """Close the comparison."""
-        self.action_leave()
-
     def action_leave(self) -> None:
         """Close the comparison; the last screen closes the dashboard."""
         self.app.go.back()
+
+    on_compare_view_left = action_leave

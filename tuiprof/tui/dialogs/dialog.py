@@ -49,8 +49,8 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
     """Asks a yes-or-no question; ``lines`` explain the consequences. Returns True only for ``y``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("y", "answer(True)", "yes", "Yes", id="confirm.yes", group="Question"),
-        key("n,escape,q", "answer(False)", "no", "No", id="confirm.no", group="Question", display="n"),
+        key("y", "dismiss(True)", "yes", "Yes", id="confirm.yes", group="Question"),
+        key("n,escape,q", "dismiss(False)", "no", "No", id="confirm.no", group="Question", display="n"),
     ]
 
     def __init__(self, title: str, lines: list[str], *, yes: str = "yes", no: str = "no") -> None:
@@ -74,10 +74,6 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
 
         self.query_one("#text", Painted).paint(draw)
 
-    def action_answer(self, yes: bool) -> None:
-        """Close with the answer."""
-        self.dismiss(yes)
-
 
 class PickScreen(ModalScreen[int | None], inherit_bindings=False):
     """Returns the index of the chosen name; None = cancelled."""
@@ -85,7 +81,7 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
             "escape,q",
-            "cancel",
+            "dismiss",
             "cancel",
             "Close without choosing",
             id="pick.cancel",
@@ -121,10 +117,6 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         """Close with the choice."""
         self.dismiss(int(event.key))
 
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
-
 
 def _column_key(keys: str, action: str, label: str, tooltip: str, display: str | None = None) -> Binding:
     name = label.replace(" ", "_")
@@ -149,8 +141,8 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         ),
         _column_key("K,shift+up", "shift(-1)", "earlier", "Move the column to the left", "K"),
         _column_key("J,shift+down", "shift(1)", "later", "Move the column to the right", "J"),
-        _column_key("r", "reset", "default", "Restore the default columns"),
-        _column_key("escape,q", "cancel", "cancel", "Close without changing the columns", "esc"),
+        _column_key("r", "dismiss([])", "default", "Restore the default columns"),
+        _column_key("escape,q", "dismiss", "cancel", "Close without changing the columns", "esc"),
     ]
 
     def __init__(self, columns: Sequence[Column], shown: Sequence[str]) -> None:
@@ -203,10 +195,6 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             self._columns[old], self._columns[new] = self._columns[new], self._columns[old]
             self._draw()
 
-    def on_choices_chosen(self) -> None:
-        """Show the chosen columns: the list handles enter itself."""
-        self.action_take()
-
     def action_take(self) -> None:
         """Close with the chosen columns."""
         chosen = [column.key for column in self._columns if column.key in self._shown]
@@ -215,13 +203,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         else:
             self.notify("choose at least one column", severity="warning", timeout=3)
 
-    def action_reset(self) -> None:
-        """Close with the default columns."""
-        self.dismiss([])
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
+    on_choices_chosen = action_take  # the list handles enter itself
 
 
 _source = partial(key, group="Source")
@@ -251,7 +233,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape,q,enter", "close", "close", "Close this window", id="reading.close", group="Window")
+        key("escape,q,enter", "dismiss", "close", "Close this window", id="reading.close", group="Window")
     ]
 
     def __init__(self, title: str, paragraphs: Sequence[Paragraph], *, opened_by: str = "") -> None:
@@ -285,10 +267,6 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         if below is not None and below.binding.action == self._opened_by:
             event.stop()
             self.dismiss()
-
-    def action_close(self) -> None:
-        """Close the window."""
-        self.dismiss()
 
 
 def paragraph(text: str, role: str, width: int) -> list[Row]:

@@ -15,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
-from textual.worker import Worker
 
 from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
@@ -124,7 +123,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         ),
         _key("up", "scope(-1)", "what", "The previous choice of what to write", "↑ ↓", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
-        _key("escape", "close", "cancel", "Close without writing", "esc"),
+        _key("escape", "dismiss", "cancel", "Close without writing", "esc", "close"),
     ]
 
     @dataclass
@@ -254,10 +253,4 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.app.notify(f"written to {message.path}", timeout=5)
             self.dismiss(message.path)
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show an error in the worker."""
-        notify_worker_error(self, event)
-
-    def action_close(self) -> None:
-        """Close without writing."""
-        self.dismiss(None)
+    on_worker_state_changed = notify_worker_error

@@ -163,7 +163,7 @@ def form_keys(
     """Return the bindings of a form; ``submits`` and ``cancels`` are tooltips."""
     keys: list[BindingType] = [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
-        key("escape", "cancel", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
+        key("escape", "dismiss", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
     ]
     if one_field:
         return keys
@@ -240,10 +240,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             self._paint("problem", problem, "warn")
         else:
             self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
-
-    def action_cancel(self) -> None:
-        """Close without a result."""
-        self.dismiss(None)
 
 
 class TextForm(Form[str], inherit_bindings=False):

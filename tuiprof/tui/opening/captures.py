@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import ModalScreen
-from textual.worker import Worker, get_current_worker
+from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError
 from tuiprof.model.traceset import RankFile, TraceSet
@@ -150,7 +150,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
             "escape,q,R,o",
-            "cancel",
+            "dismiss",
             "cancel",
             "Keep this trace open",
             id="captures.cancel",
@@ -280,19 +280,13 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._summaries[message.path] = message.summary
         self._draw()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show an error in the worker."""
-        notify_worker_error(self, event)
+    on_worker_state_changed = notify_worker_error
 
     # -- result --------------------------------------------------------------------------------------------
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
         """Close with the choice."""
         self.dismiss(Path(event.key))
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
 
 
 def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -> Row:

@@ -12,7 +12,6 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
-from textual.worker import Worker
 
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import notify_worker_error
@@ -236,9 +235,7 @@ class Timeline(Widget, can_focus=True):
         """Ask the screen for a text to search for."""
         self.post_message(self.SearchWanted(self))
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show the error of a search."""
-        notify_worker_error(self, event)
+    on_worker_state_changed = notify_worker_error
 
     # -- mouse ---------------------------------------------------------------------------------------------
 

@@ -288,10 +288,6 @@ class TraceScreen(Screen[None]):
                 view.head.list_captures(message.captures)
             self.refresh_bindings()
 
-    def on_trace_head_others_wanted(self) -> None:
-        """List the other ranks and captures."""
-        self.action_captures()
-
     def action_captures(self) -> None:
         """List the other ranks and captures, and switch to the chosen one."""
         from tuiprof.tui.opening.captures import CapturesScreen
@@ -300,6 +296,8 @@ class TraceScreen(Screen[None]):
             view = self._view
             straggler = view.work.results.straggler(view.window) if view is not None else None
             self.app.push_screen(CapturesScreen(self._captures, self._summaries, straggler), self._switch)
+
+    on_trace_head_others_wanted = action_captures
 
     async def _switch(self, path: Path | None) -> None:
         """Switch to another trace, on the same tab."""
@@ -316,13 +314,11 @@ class TraceScreen(Screen[None]):
         self._start()
         self.refresh_bindings()
 
-    def on_trace_view_left(self) -> None:
-        """Close the trace."""
-        self.action_leave()
-
     def action_leave(self) -> None:
         """Close the trace; the last screen closes the dashboard."""
         self.app.go.back()
+
+    on_trace_view_left = action_leave
 
 
 def _import_analyses() -> None:

@@ -10,7 +10,6 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.getters import query_one
 from textual.message import Message
-from textual.worker import Worker
 
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
@@ -160,9 +159,7 @@ class TraceView(Vertical):
         search = self.timeline.state.search
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show an error in a worker."""
-        notify_worker_error(self, event)
+    on_worker_state_changed = notify_worker_error
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
         """Show the sketch, unless the exact timeline is ready."""
@@ -455,10 +452,6 @@ class TraceView(Vertical):
         """Open the next (1) or previous (-1) available tab, wrapping around."""
         self.open_tab(self._listed[(self._listed.index(self.current) + by) % len(self._listed)])
 
-    def on_tab_bar_more_wanted(self) -> None:
-        """List the tabs that are not available."""
-        self.action_more_tabs()
-
     def action_more_tabs(self) -> None:
         """List the tabs that are not available, with reasons."""
         names = list(self._unavailable)
@@ -473,6 +466,8 @@ class TraceView(Vertical):
                 self.open_tab(names[index])
 
         self.app.push_screen(PickScreen("not available in this trace; enter shows the remedy", texts), picked)
+
+    on_tab_bar_more_wanted = action_more_tabs
 
     def action_open(self, tab: str | int) -> None:
         """Open a tab by its name or its digit."""
@@ -578,9 +573,7 @@ class TraceView(Vertical):
             paragraphs = trust_paragraphs(self.work.trust)
             self.app.push_screen(ReadingScreen("limitations of this trace", paragraphs))
 
-    def on_trace_head_trust_wanted(self) -> None:
-        """Show all remarks of the trust line."""
-        self.action_trust()
+    on_trace_head_trust_wanted = action_trust
 
     def action_export(self) -> None:
         """Write reports to a file."""

@@ -15,7 +15,6 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.worker import Worker
 
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import notify_worker_error
@@ -384,9 +383,7 @@ class VirtualTable(ScrollView, can_focus=True):
         rows.prepare_sort(column)
         self.post_message(self.Ordered(rows, column, descending))
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show an error in the worker."""
-        notify_worker_error(self, event)
+    on_worker_state_changed = notify_worker_error
 
     def on_virtual_table_ordered(self, message: Ordered) -> None:
         """Show the new order, unless other rows or another order were requested in the meantime."""
