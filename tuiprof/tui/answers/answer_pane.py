@@ -252,7 +252,9 @@ class AnswerPane(Vertical):
         if isinstance(self.answer, Report) and self.answer.tables:
             key = self.answer.tables[self._table].key
             self._saved[self.tab] = _SavedTab(self.answer, key, self.table.state(), self.needle)
-        self.tab, self.answer, self._table, self.needle = tab, answer, _first_table(answer), ""
+        tables = answer.tables if isinstance(answer, Report) else ()
+        first = next((index for index, table in enumerate(tables) if len(table.rows)), 0)
+        self.tab, self.answer, self._table, self.needle = tab, answer, first, ""
         self._bar.close()
         line = self.query_one("#answer-verdict", VerdictLine)
         self.set_class(not verdict, "-quiet")
@@ -452,12 +454,6 @@ class AnswerPane(Vertical):
         if self._bar.is_open:
             self._bar.explain(error)
         return error is None
-
-
-def _first_table(answer: Answer | None) -> int:
-    """Return the index of the first table with rows, else 0."""
-    tables = answer.tables if isinstance(answer, Report) else ()
-    return next((index for index, table in enumerate(tables) if len(table.rows)), 0)
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:

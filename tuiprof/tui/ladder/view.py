@@ -301,15 +301,15 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
     room = width - name - _VERDICT_WIDTH
     drawn = _MIN_FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
     kept: list[tuple[str, str, int]] = []
-    for column in _COLUMNS:
-        if column[0] not in ("step", "change") and not any(
-            _cell(row, column[0]) != glyphs.NONE for row in view.rows
-        ):
+    for key, title, cells in _COLUMNS:
+        texts = [_cell(row, key) for row in view.rows]
+        if key not in ("step", "change") and all(text == glyphs.NONE for text in texts):
             continue
-        cells = _interval_cells(view) if column[0] == "interval" else column[2]
+        if key == "interval":
+            cells = 2 + max(len(title), *map(len, texts))
         # Drawn intervals take precedence over these two columns.
-        if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
-            kept.append((column[0], column[1], cells))
+        if room >= cells + (drawn if key in ("spread", "launches") else 0):
+            kept.append((key, title, cells))
             room -= cells
     drawn = drawn if room >= drawn else 0
     keep = max(drawn, _REASON_WIDTH) if any(row.verdict == "unavailable" for row in view.rows) else drawn
@@ -322,10 +322,6 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
     order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
     forest = min(room - _GAP, _MAX_FOREST) if drawn and room >= drawn else 0
     return name, sorted(wider, key=lambda column: order.index(column[0])), forest
-
-
-def _interval_cells(view: LadderView) -> int:
-    return 2 + max(len("95 % interval"), *(len(_cell(row, "interval")) for row in view.rows))
 
 
 def _ratios(view: LadderView) -> list[Ratio]:
