@@ -128,7 +128,7 @@ def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.M
     monkeypatch.setenv("TUIPROF_THEME", "none such")
     app = TuiprofApp(Start.library())
     assert app.theme == "tuiprof-dark"
-    assert "there are" in app._problems[0]
+    assert "unknown theme 'none such'; choose one of " in app._problems[0]
 
 
 def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
