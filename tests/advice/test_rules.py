@@ -792,6 +792,25 @@ def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
     return made.trace(framework=framework)
 
 
+def test_without_a_callback_the_host_does_not_wait_for_its_arguments() -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 1000, 3 * number + 1
+        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 30)
+        made.launch(GEMM, (at + 12, at + 20), (at + 40, at + 440), correlation)
+        made.op("debug_callback.3", at + 40, at + 900)
+        made.call("cudaStreamSynchronize", at + 45, at + 450, correlation=correlation + 1)
+        made.add("python_function", "debugging.py(84): debug_callback_impl", at + 500, at + 700)
+        made.op("dot.1", at + 910, at + 930)
+        made.launch(GEMM, (at + 912, at + 920), (at + 940, at + 980), correlation + 2)
+    trace = made.trace(framework="JAX 0.10.2")
+    row = found(trace, "host-callback")
+    # What remains is the device's own work, 440 µs a step.
+    assert row["wins_ns"] == pytest.approx(560_000, rel=0.05)
+    assert row["wins_low_ns"] <= 200_000
+    assert finding(trace, "launch-bound") is None, "the device waits for the callback, not for launches"
+
+
 def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None:
     row = found(calling_back(), "host-callback")
     assert row["where"] == "train.py lookup() from line 12"
