@@ -79,6 +79,7 @@ def smoothed(logits: torch.Tensor, y: torch.Tensor, share: float) -> torch.Tenso
     "smoothed labels of 32 768 words are a one-hot tensor in float32, times the log-probabilities of each word",
     "F.cross_entropy(label_smoothing=0.1), the same sum",
     "one-hot-product",
+    "one-hot-sum",
     "log-of-softmax",
     may_precede=("elementwise-chain",),
 )
