@@ -245,7 +245,7 @@ def _watch(session: Any) -> None:
 def _draw(session: Any, fold: Any) -> None:
     from tuiprof.session.live import alerts, hosts, sharing
     from tuiprof.session.run import control
-    from tuiprof.session.run.launch import texts
+    from tuiprof.session.run.launch import source_texts
     from tuiprof.session.store.meta import read_labels, viewings
     from tuiprof.session.store.output import OutputReader, last_lines
     from tuiprof.tui.live import view as live_view
@@ -274,7 +274,7 @@ def _draw(session: Any, fold: Any) -> None:
     control.read_stop(session)
     assert read_labels(session.path) is not None
     assert viewings(session.path) is not None
-    assert texts(session) is not None
+    assert source_texts(session) is not None
     last_lines(session.stderr)
     for path in (session.stdout, session.stderr):
         reader = OutputReader(path)

@@ -297,10 +297,10 @@ class _Drawn:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._apply = output.TextAlone.apply
+        self._apply = output.StripControls.apply
 
     def __enter__(self) -> _Drawn:
-        def look(this: output.TextAlone, segments: list[Segment], background: Any) -> list[Segment]:
+        def look(this: output.StripControls, segments: list[Segment], background: Any) -> list[Segment]:
             for segment in segments:
                 if bad := [] if segment.control else obeyed(segment.text):
                     self.problems.append(f"a widget draws {bad[:3]} in {segment.text.strip()[:40]!r}")
@@ -309,11 +309,11 @@ class _Drawn:
                     self.problems.append(f"a name became a link: {segment.text.strip()[:40]!r}")
             return self._apply(this, segments, background)
 
-        output.TextAlone.apply = look  # type: ignore[method-assign]
+        output.StripControls.apply = look  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        output.TextAlone.apply = self._apply  # type: ignore[method-assign]
+        output.StripControls.apply = self._apply  # type: ignore[method-assign]
 
 
 @contextlib.asynccontextmanager

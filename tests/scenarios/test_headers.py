@@ -15,7 +15,7 @@ from tuiprof.ladder.scenarios import Ladder, least_steps, scan
 from tuiprof.ladder.state import Figures
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter
-from tuiprof.session.run.launch import DEFAULT_CAPTURE, in_time
+from tuiprof.session.run.launch import DEFAULT_CAPTURE, fit_capture
 
 SCANNED = scan()
 LADDERS = {ladder.name: ladder for ladder in SCANNED.ladders}
@@ -274,15 +274,15 @@ def test_the_default_capture_comes_in_time_in_every_size(ladder: Ladder) -> None
         for preset, steps in variant.presets.items():
             assert steps is not None
             assert least_steps(variant, preset) == steps
-            request = in_time(DEFAULT_CAPTURE, steps)
+            request = fit_capture(DEFAULT_CAPTURE, steps)
             assert request.at is not None
             assert 10 <= request.at <= steps - request.steps - 1, (
                 "after warm-up, and one step more comes after it"
             )
         assert least_steps(variant) == min(steps for steps in variant.presets.values() if steps is not None)
         assert least_steps(variant, steps=7) == 7
-    assert in_time(DEFAULT_CAPTURE, None) == DEFAULT_CAPTURE
-    assert in_time(DEFAULT_CAPTURE, 2).at == 0
+    assert fit_capture(DEFAULT_CAPTURE, None) == DEFAULT_CAPTURE
+    assert fit_capture(DEFAULT_CAPTURE, 2).at == 0
 
 
 def test_scripts_and_tuiprof_give_the_same_reasons() -> None:

@@ -72,22 +72,22 @@ def test_a_process_that_the_last_signal_missed_is_sent_it_again() -> None:
     told = _adopting(
         """
         import os, subprocess
-        from tuiprof.session.run.supervisor import Ending, Family
+        from tuiprof.session.run.supervisor import Shutdown, ProcessTree
         script = "setsid sh -c 'echo ready; exec sleep 60' & wait"
         leader = subprocess.Popen(["sh", "-c", script], process_group=0, stdout=subprocess.PIPE)
         leader.stdout.readline()
-        class BeingBorn(Family):
+        class BeingBorn(ProcessTree):
             looks = 0
             def members(self):
                 self.looks += 1
                 return super().members() if self.looks > 1 else []
         family = BeingBorn(leader.pid)
-        ending = Ending(family, (0.0, 0.0))
-        ending.begin(9, 0.0)
+        shutdown = Shutdown(family, (0.0, 0.0))
+        shutdown.begin(9, 0.0)
         leader.wait()
-        print(len(Family(leader.pid).members()))
-        ending.go_on(0.1)
-        ending.go_on(60.0)
+        print(len(ProcessTree(leader.pid).members()))
+        shutdown.advance(0.1)
+        shutdown.advance(60.0)
         print(os.waitstatus_to_exitcode(os.wait()[1]))
         """
     )

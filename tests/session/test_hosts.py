@@ -31,7 +31,7 @@ from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import steps_kept
 from tuiprof.session.log import DeviceStep, Head, Step, Telemetry
 from tuiprof.session.store.folders import find_session, list_sessions, run_of
-from tuiprof.session.store.hosts import Part, runs
+from tuiprof.session.store.hosts import Part, group_parts
 from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.system.process import pid_namespace
 from tuiprof.tui.live.view import hosts_row
@@ -177,7 +177,7 @@ def test_a_run_that_one_host_did_not_record_does_not_take_the_part_of_the_next(t
 
 def test_a_thousand_parts_are_put_together_at_once() -> None:
     parts = [Part(f"p{n}", ("1000",), (n,), f"rank{n}", START + n * 7919 % 1000 * MS) for n in range(1000)]
-    [group] = runs(parts)
+    [group] = group_parts(parts)
     assert [it.ranks[0] for it in group] == list(range(1000))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.errors import LaunchError
-from tuiprof.session.run import ask, interpreter
+from tuiprof.session.run import interpreter, interpreter_facts
 from tuiprof.session.run.interpreter import find_interpreters
 
 
@@ -107,7 +107,7 @@ def test_gpus_are_those_that_cuda_would_see(
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
     found = [("GPU-11", ("a", "9.0")), ("GPU-22", ("b", "9.0")), ("GPU-33", ("c", "9.0"))]
-    assert [name for name, _ in ask.visible(found)] == names
+    assert [name for name, _ in interpreter_facts.visible(found)] == names
 
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="there is no system Python")

@@ -41,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         options = {
             "python": sys.executable,
             "root": tmp_path / "sessions",
-            "patience_s": (0.3, 0.3),
+            "grace_s": (0.3, 0.3),
         } | options
         started.append(start(LaunchSpec((str(script), *arguments), **options)))
         return started[-1]
@@ -123,7 +123,7 @@ def test_stop_is_polite_first(run: Run) -> None:
         except KeyboardInterrupt:
             print("checkpoint written", flush=True)
         """,
-        patience_s=(20.0, 20.0),
+        grace_s=(20.0, 20.0),
     )
     until(lambda: b"ready" in session.stdout.read_bytes(), "start")
     request_stop(session)
@@ -167,7 +167,7 @@ def test_signals_to_the_supervisor(run: Run) -> None:
         while True:
             time.sleep(1)
         """,
-        patience_s=(0.5, 20.0),
+        grace_s=(0.5, 20.0),
     )
     supervisor, _ = _pids(session)
     until(lambda: b"ready" in session.stdout.read_bytes(), "start")

@@ -23,7 +23,7 @@ from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session, summary_of
-from tuiprof.session.store.output import Counts, lost_output, read_counts, trouble
+from tuiprof.session.store.output import Counts, lost_output, read_counts, recording_problem
 from tuiprof.session.store.status import Status, processes
 from tuiprof.system.process import alive
 
@@ -110,7 +110,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
         root=tiny_disk,
     )
     until(lambda: read_counts(session).waiting[1], "the end of what is printed")
-    assert "No space left on device" in trouble(session)
+    assert "No space left on device" in recording_problem(session)
     assert "No space left on device" in summary_of(session).detail
     (tmp_path / "go").touch()
     status = wait(session, 30)
@@ -148,7 +148,7 @@ def test_a_disk_that_was_full_for_a_while_loses_nothing(run: Run, tiny_disk: Pat
     until(lambda: session.stdout.stat().st_size == 1_500_000, "all of the output")
     assert not grown.exists()
     assert read_counts(session) == Counts()
-    assert trouble(session) == lost_output(session) == ""
+    assert recording_problem(session) == lost_output(session) == ""
     (tmp_path / "go").touch()
     assert wait(session, 30) == Status("finished", 0)
     assert session.stdout.read_text().splitlines() == [f"{n:99}" for n in range(15_000)]
@@ -225,7 +225,7 @@ def test_the_folder_deleted_underneath(run: Run, tmp_path: Path) -> None:
     until(lambda: "ready" in session.stderr.read_text(), "half of the output")
     supervisor, script = both(session)
     shutil.rmtree(session.path)
-    assert "was deleted" in trouble(session)
+    assert "was deleted" in recording_problem(session)
     (tmp_path / "go").touch()
     until(lambda: gone(script), "the end of the script")
     until(lambda: gone(supervisor), "the end of the supervisor", 5.0)

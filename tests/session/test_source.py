@@ -10,7 +10,15 @@ import pytest
 
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import render
-from tuiprof.session.run.launch import MOST_SOURCE_BYTES, LaunchSpec, own_files, script_of, start, texts, wait
+from tuiprof.session.run.launch import (
+    MAX_SOURCE_BYTES,
+    LaunchSpec,
+    own_files,
+    script_of,
+    source_texts,
+    start,
+    wait,
+)
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import Scenario, Source, write_meta
 
@@ -43,7 +51,7 @@ def test_what_changed_in_a_script_that_was_edited_in_place(script: Path) -> None
         script.read_text().replace("    wait = True\n", "    code\t= '`|<b>\x1b[31m'\n    more = 1\n")
     )
     after = ran(script)
-    assert texts(before)["train.py"].count("wait = True") == 1
+    assert source_texts(before)["train.py"].count("wait = True") == 1
     report = compare_targets(before.path, after.path)
     assert report.fact("script") == "1 line removed, 2 lines added"
     rows = report.table("script").rows.select("before_line", "after_line", "change", "text").rows()
@@ -70,21 +78,21 @@ def test_what_belongs_to_a_scenario_is_kept_up_to_a_size(script: Path) -> None:
     folder.mkdir()
     (folder / "kernel.cu").write_text("fast\n")
     (folder / "table.bin").write_bytes(b"\0\1")
-    (folder / "weights.txt").write_text("1" * MOST_SOURCE_BYTES)
+    (folder / "weights.txt").write_text("1" * MAX_SOURCE_BYTES)
     before = ran(script, scenario=True)
     source = before.meta.source
     assert source is not None
     assert source.kept == ["train.py", "train/kernel.cu"]
     assert set(source.digests) == {"train.py", "train/kernel.cu", "train/table.bin", "train/weights.txt"}
     (folder / "kernel.cu").write_text("faster\n")
-    (folder / "weights.txt").write_text("2" * MOST_SOURCE_BYTES)
+    (folder / "weights.txt").write_text("2" * MAX_SOURCE_BYTES)
     table = compare_targets(before.path, ran(script, scenario=True).path).table("script")
     assert table.rows.select("file", "change", "text").rows() == [
         ("train/kernel.cu", "-", "fast"),
         ("train/kernel.cu", "+", "faster"),
     ]
     assert "too large to be stored: train/weights.txt" in table.note
-    assert list(texts(ran(script))) == ["train.py"], "a script of the user's own is kept alone"
+    assert list(source_texts(ran(script))) == ["train.py"], "a script of the user's own is kept alone"
 
 
 @pytest.mark.parametrize("by", ["option", "configuration", "broken configuration"])
@@ -111,7 +119,7 @@ def test_sessions_of_an_earlier_tuiprof_and_of_somebody_else(script: Path) -> No
     (script.parent / "private").write_text("mine")
     os.symlink(script.parent / "private", after.path / "source" / "link")
     after.meta.source = Source("link", {}, ["link", "../../../private", str(script)])
-    assert texts(after) == {}
+    assert source_texts(after) == {}
 
 
 def test_the_file_that_a_command_runs(tmp_path: Path) -> None:
@@ -136,7 +144,7 @@ def test_the_file_that_a_command_runs(tmp_path: Path) -> None:
 def test_of_a_full_folder_always_the_same_files_belong_to_a_scenario(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.run.launch._MOST_FILES", 3)
+    monkeypatch.setattr("tuiprof.session.run.launch._MAX_FILES", 3)
     found = []
     for names in (["a/1.cu", "a/2.cu", "b.py", "c.py"], ["c.py", "b.py", "a/2.cu", "a/1.cu"]):
         folder = tmp_path / str(len(found)) / "kernel"

@@ -219,7 +219,7 @@ def run(tmp_path: Path) -> Iterator[Session]:
             python=sys.executable,
             capture=None,
             root=tmp_path / "sessions",
-            patience_s=(0.2, 0.2),
+            grace_s=(0.2, 0.2),
         )
     )
     yield session

@@ -103,7 +103,7 @@ def test_as_many_tables_follow_as_fit() -> None:
         lines = ["".join(text for text, _ in row) for row in next_tables(tables, 60, room)]
         assert len(lines) <= room
     lines = ["".join(text for text, _ in row).strip() for row in next_tables(tables, 60, 13)]
-    assert lines[1] == "one  9 rows  t goes there"
+    assert lines[1] == "one  9 rows  t shows it"
     assert lines[2:8] == ["n", "0", "1", "2", "3", "… and 5 more"]
     assert "two  2 rows" in lines
     assert not any("three" in line for line in lines)
@@ -121,7 +121,7 @@ async def test_the_room_below_a_table_follows_the_cursor_and_shows_the_next(
         below = app.text("#answer-prose")
         assert long in below
         assert "/home/me/train.py:7 main" in below
-        assert "By call  1 row  t goes there" in below
+        assert "By call  1 row  t shows it" in below
         await pilot.press("down")
         await settle(pilot)
         assert "/home/me/train.py:7 main" not in app.text("#answer-prose")
@@ -149,7 +149,7 @@ async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
         await pilot.press("3")
         await until_shown(pilot, "Idle time by cause")
         await pilot.press("/", *"sync", "enter")
-        await until_shown(pilot, "more in", "Syncs: enter goes there")
+        await until_shown(pilot, "more in", "Syncs: enter opens it")
         await pilot.press("enter")
         await until_shown(pilot, "Syncs by location")
 

@@ -12,7 +12,7 @@ from on_screen import screen_text, until, until_shown, workers_done
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.opening.captures import Captures, CapturesScreen, captures_of, figures
+from tuiprof.tui.opening.captures import Captures, CapturesScreen, captures_of, summarise
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
@@ -60,7 +60,7 @@ def test_a_trace_of_a_session_belongs_with_its_other_captures(tmp_path: Path) ->
 
 
 def test_figures_are_those_of_the_trace() -> None:
-    found = figures(small_trace())
+    found = summarise(small_trace())
     assert found.events == len(small_trace())
     assert found.step_ns == 10e6
     assert found.busy_share is not None
@@ -77,7 +77,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
         await pilot.press("3")
         await pilot.press("R")
         await until(pilot, lambda: isinstance(app.screen, CapturesScreen))
-        shown = await until_shown(pilot, "device busy", "rank1.json.gz", "the tab Ranks tells")
+        shown = await until_shown(pilot, "device busy", "rank1.json.gz", "the Ranks tab shows")
         assert "…" not in shown.split("device busy")[1].split("rank1.json.gz")[0]
         await pilot.press("down", "enter")
         await until_shown(pilot, "rank 1 of 2 — R: others", "rank1.json.gz")

@@ -17,7 +17,7 @@ from tuiprof.session.run.control import trigger_requests
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
-from tuiprof.tui.ladder.screen import LadderForm, LadderWish
+from tuiprof.tui.ladder.screen import LadderForm, LadderOptions
 from tuiprof.tui.library.launch import LaunchForm, LaunchOptions
 from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions
 from tuiprof.tui.start import Start
@@ -59,7 +59,7 @@ def no_x(text: str) -> str:
             ["right", "space", "tab", "tab", "1"],
             "steps must be a whole number above 1",
             ["2"],
-            LadderWish("smoke", 5, 12),
+            LadderOptions("smoke", 5, 12),
         ),
         (
             lambda: LaunchForm(LADDER, VARIANT),
@@ -69,7 +69,7 @@ def no_x(text: str) -> str:
             LaunchOptions("fit", None, ""),
         ),
         (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
-        (PathForm, [*"/no-such-place"], "there is no /no-such-place", [], None),
+        (PathForm, [*"/no-such-place"], "/no-such-place does not exist", [], None),
     ],
 )
 async def test_a_form_answers_only_what_it_understands(
@@ -136,7 +136,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
         await settle(pilot)
         await pilot.press("e", "up", "enter")  # all analyses
         await settle(pilot)
-        assert "exists; enter again replaces it" in app.text()
+        assert "exists; press enter again to replace it" in app.text()
         assert there.read_text() == "precious"
         field = app.screen.query_one(Input)
         await pilot.press("backspace", "t", "enter")  # another edit, the same name: asked again

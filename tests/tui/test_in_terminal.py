@@ -213,7 +213,7 @@ def test_stopped_without_a_word_and_gone_on(shell: InTerminal) -> None:
 _WRITING: Final = """
 import os, signal
 from textual.widgets import Static
-from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 
 class Writing(TerminalApp):
     def compose(self):
@@ -237,7 +237,7 @@ def test_going_on_while_it_writes() -> None:
 
 def test_without_a_shell_it_stays(opened: InTerminal) -> None:
     opened.press(CTRL_Z)
-    opened.until_shown("No shell could bring")
+    opened.until_shown("tuiprof cannot be suspended")
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")

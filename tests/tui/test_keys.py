@@ -139,7 +139,7 @@ async def test_what_is_wrong_with_the_configuration_is_said(session: Path, confi
     app = live(session)
     async with app.run_test(size=(160, 60), notifications=True) as pilot:
         await until_shown(
-            pilot, "no theme 'none such'", "unknown setting 'colour'", "'live.nothing'", "'live.window'"
+            pilot, "unknown theme 'none such'", "unknown setting 'colour'", "'live.nothing'", "'live.window'"
         )
 
 

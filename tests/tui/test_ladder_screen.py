@@ -165,7 +165,7 @@ async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: 
     app = TuiprofApp(start)
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(app)
-        text = await until_shown(pilot, "stopped, 2 of 8 trials are still to run", "r measure", "? help")
+        text = await until_shown(pilot, "stopped with 2 of 8 trials left", "r resumes", "? help")
         assert all(len(line) <= 80 for line in text.splitlines())
         assert "20.0 ms" in text
 
@@ -247,12 +247,12 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         await until_shown(pilot, "stops after this trial")
         hold.unlink()
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)
-        await until_shown(pilot, "trials are still to run", "r measure")
+        await until_shown(pilot, "trials left", "r resumes")
         assert len(LadderRun(ladder.path).meta.trials) == 1
         await pilot.press("r")
         await until(pilot, lambda: len(LadderRun(ladder.path).meta.trials) == 4, 60)
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)
         text = await until_shown(pilot, "fast", "4.")
-        assert "still to run" not in text
+        assert "trials left" not in text
         rungs = app.screen.query_one("#rungs", Choices)
         assert rungs.current == "slow"

@@ -114,7 +114,7 @@ async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start:
         await pilot.press("u")
         await until(pilot, lambda: all(session.path.exists() for session in parts[gone:]))
         if gone:
-            await until_shown(pilot, "that failed")
+            await until_shown(pilot, "error")
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
@@ -217,7 +217,7 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
         await until_shown(pilot, "open a trace or a session")
         app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
         await pilot.press("enter")
-        await until_shown(pilot, "there is no", "nowhere")
+        await until_shown(pilot, "nowhere", "does not exist")
         app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
         await pilot.press("end", "2")
         field = app.screen.query_one(Input)

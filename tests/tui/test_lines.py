@@ -9,6 +9,7 @@ import pytest
 from lines_app import Host, text_of_widget
 from rich.cells import cell_len
 from textual.geometry import Region, Size
+from textual.strip import Strip
 
 from tuiprof.tui.live.devices import DevicePanel, DeviceView
 from tuiprof.tui.live.panes import PhaseBar
@@ -66,6 +67,27 @@ async def test_a_line_that_changes_for_hours_leaves_nothing_behind() -> None:
 
         few = await regions_kept(20)
         assert await regions_kept(500) < few + 20
+
+
+async def test_a_line_that_is_drawn_again_is_freed_without_a_collection() -> None:
+    widget = Words()
+    app = Host(widget)
+    async with app.run_test(size=(40, 5)) as pilot:
+
+        async def strips_kept(changes: int) -> int:
+            for change in range(changes):
+                widget.rows = [[(f"step {change}", "text")]]
+                widget.redraw()
+                await pilot.pause()
+            return sum(isinstance(found, Strip) for found in gc.get_objects())
+
+        gc.collect()
+        gc.disable()
+        try:
+            few = await strips_kept(5)
+            assert await strips_kept(50) < few + 10
+        finally:
+            gc.enable()
 
 
 class Tall(Words):

@@ -79,7 +79,7 @@ def test_a_page_with_the_library(tmp_path: Path) -> None:
     [
         ((SMALL, "-o", "x.bmp"), 2, "the extension must be one of .svg"),
         ((SMALL, "-o", "x.svg", "--step", "999"), 2, "there are steps 1 to 3"),
-        ((SMALL, "-o", "x.svg", "--at", "3"), 2, "in a trace: --step N"),
+        ((SMALL, "-o", "x.svg", "--at", "3"), 2, "for a trace, use --step N"),
         ((SMALL, "-o", "x.svg", "--size", "12"), 2, "not a size such as 160x48"),
         ((SMALL, "-o", "/nowhere/x.svg"), 2, "cannot be written"),
         ((Path(__file__), "-o", "x.svg"), 3, ""),

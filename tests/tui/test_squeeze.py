@@ -14,7 +14,7 @@ from rich.style import Style
 from synthetic import Synthetic
 from textual.strip import Strip
 
-from tuiprof.tui.terminal.output import Shown, squeeze
+from tuiprof.tui.terminal.output import SentCells, squeeze
 
 COLOURS = st.none() | st.sampled_from(
     ["red", "bright_blue", "#6ea8fe", "#0f1216", "color(99)", "default"]
@@ -57,15 +57,15 @@ WRITES = st.tuples(st.integers(1, 6), st.sampled_from([1, 1, 3]), SEGMENTS)
 
 
 def test_only_what_differs_within_a_line_is_sent() -> None:
-    shown = Shown()
+    sent_cells = SentCells()
     line = "\x1b[4;11H" + "\x1b[31m" + 40 * "\u28ff" + "\x1b[0m"
-    assert cells(shown.unsent(line)) == cells(line)
+    assert cells(sent_cells.changes(line)) == cells(line)
     changed = line.replace("\u28ff\x1b[0m", "x\x1b[0m")
-    assert shown.unsent(changed) == "\x1b[4;50H\x1b[31mx\x1b[0m"
-    assert shown.unsent(changed.replace("[31m", "[32m")).count("\u28ff") == 39
+    assert sent_cells.changes(changed) == "\x1b[4;50H\x1b[31mx\x1b[0m"
+    assert sent_cells.changes(changed.replace("[31m", "[32m")).count("\u28ff") == 39
     wide = "\x1b[4;11H日本"
-    assert shown.unsent(wide) == wide  # which cells such characters fill is not known for sure
-    assert shown.unsent(changed) == changed
+    assert sent_cells.changes(wide) == wide  # which cells such characters fill is not known for sure
+    assert sent_cells.changes(changed) == changed
 
 
 @given(pictures=st.lists(st.lists(WRITES, min_size=1, max_size=5), min_size=1, max_size=3))
@@ -75,29 +75,29 @@ def test_cells_that_stand_there_already_are_not_sent_again(
 ) -> None:
     from rich.console import Console
 
-    console, shown = Console(color_system="truecolor", force_terminal=True), Shown()
+    console, sent_cells = Console(color_system="truecolor", force_terminal=True), SentCells()
     written, sent = "", ""
     for picture in [*pictures, pictures[0], pictures[-1]]:
         data = "".join(
             f"\x1b[{y};{x}H" + Strip([Segment(*segment) for segment in row]).render(console)
             for y, x, row in picture
         )
-        written, sent = written + data, sent + shown.unsent(data)
+        written, sent = written + data, sent + sent_cells.changes(data)
         assert cells(sent) == cells(written)
 
 
 @pytest.mark.parametrize("erased", ["\x1b[2J", "\x1b[1;1H\x1b[K", "text at an unknown place", "\x1bD"])
 def test_what_may_change_any_line_makes_all_of_them_unknown(erased: str) -> None:
-    shown, line = Shown(), "\x1b[2;1Hsome text"
-    assert shown.unsent(line) == line
-    assert shown.unsent(line) == ""
-    assert shown.unsent(erased) == erased
-    assert shown.unsent(line) == line
-    assert shown.unsent("\x1b[2;1H") == "\x1b[2;1H"  # the cursor goes there all the same
-    assert shown.unsent("\x1b]52;c;eA==\x07") == "\x1b]52;c;eA==\x07"
-    assert shown.unsent(line) == ""
-    shown.forget()
-    assert shown.unsent(line) == line
+    sent_cells, line = SentCells(), "\x1b[2;1Hsome text"
+    assert sent_cells.changes(line) == line
+    assert sent_cells.changes(line) == ""
+    assert sent_cells.changes(erased) == erased
+    assert sent_cells.changes(line) == line
+    assert sent_cells.changes("\x1b[2;1H") == "\x1b[2;1H"  # the cursor goes there all the same
+    assert sent_cells.changes("\x1b]52;c;eA==\x07") == "\x1b]52;c;eA==\x07"
+    assert sent_cells.changes(line) == ""
+    sent_cells.forget()
+    assert sent_cells.changes(line) == line
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.M
 
 def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUIPROF_THEME", raising=False)
-    monkeypatch.setattr("tuiprof.tui.terminal.guest.this_terminal", lambda: Terminal("16", plain=True))
+    monkeypatch.setattr("tuiprof.tui.terminal.terminal_app.this_terminal", lambda: Terminal("16", plain=True))
     app = TuiprofApp(Start.library())
     assert app.theme == "tuiprof-16"
     assert app.terminal.plain

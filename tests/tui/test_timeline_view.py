@@ -136,7 +136,7 @@ def test_more_of_a_trace_keeps_what_was_put_over_it_and_ends_the_search() -> Non
     assert state.lanes is not None
     row = int(state.lanes.syncs.rows[0])
     state.mark_event(row)
-    assert {link.way for link in state.links} == {"waited for", "delayed"}
+    assert {link.relation for link in state.links} == {"waited for", "delayed"}
     state.toggle_bookmark()
     state.set_search(Search.of(state.lanes, "sum"))
     state.zoom(4)
@@ -177,7 +177,7 @@ def test_a_link_out_of_view_ends_at_the_edge() -> None:
 
 
 def linked(trace: Trace, row: int) -> dict[str, int]:
-    return {link.way: link.row for link in links_of(trace, row)}
+    return {link.relation: link.row for link in links_of(trace, row)}
 
 
 def rows_of(trace: Trace, name: str) -> list[int]:
@@ -205,11 +205,11 @@ def test_a_sync_is_linked_with_what_it_waited_for_and_what_it_delayed() -> None:
 def test_a_large_trace_is_not_searched_for_syncs_on_the_screen_before_an_analysis_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timeline_state, "_AT_ONCE", 3)
+    monkeypatch.setattr(timeline_state, "_MAX_EVENTS_AT_ONCE", 3)
     trace = small_trace()
     sync = rows_of(trace, "Synchronize")[0]
     assert links_of(trace, sync) == ()
-    assert len(links_of(trace, sync, patient=True)) == 2
+    assert len(links_of(trace, sync, slow=True)) == 2
     assert len(links_of(trace, sync)) == 2  # now it is known
 
 
@@ -235,7 +235,7 @@ def test_the_way_of_a_sync_leads_from_its_end() -> None:
     awaited, delayed = links_of(trace, sync)
     assert awaited.instants(trace, sync) == (9 * MS - 1, 8 * MS - 1)
     assert delayed.instants(trace, sync) == (9 * MS - 1, 15 * MS)
-    back = next(link for link in links_of(trace, delayed.row) if link.way == "delayed by")
+    back = next(link for link in links_of(trace, delayed.row) if link.relation == "delayed by")
     assert back.instants(trace, delayed.row) == delayed.instants(trace, sync)
 
 

@@ -174,7 +174,7 @@ async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlow
         await until(pilot, lambda: "20 %" in app.text())
         assert app.screen.query(LoadingPanel)  # a part without events is nothing to look at
         file.go_on.release()
-        await until_shown(pilot, "40% read · figures of the first 40%", "so far, 40% read: ")
+        await until_shown(pilot, "40% read · results cover the first 40%", "so far, 40% read: ")
         await until_shown(pilot, "8 events")
         # Only what is looked at is worked out from a part.
         assert "2 Waits …" in app.text("TabBar")
@@ -224,7 +224,7 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(read_sl
         await pilot.press("slash", *"GEMM", "enter")
         await until_shown(pilot, "/GEMM 1 of 1", "launched by cudaLaunchKernel")
         await pilot.press("b", "plus", "enter")
-        await until_shown(pilot, "launched by  (l jumps there)")
+        await until_shown(pilot, "launched by  (l goes there)")
         await until(pilot, lambda: app.view.evidence.detail.has_focus)
         lane, row, span = timeline.state.lane, timeline.state.event, timeline.state.view.span
         assert lane is not None
@@ -295,7 +295,7 @@ async def test_what_was_read_stays_when_the_rest_cannot_be(read_slowly: ReadSlow
     async with app.run_test(size=(140, 36), notifications=True) as pilot:
         await until_shown(pilot, "8 events")
         file.go_on.release()
-        await until_shown(pilot, "figures of the first 20%: the rest cannot be read", "the disk is gone")
+        await until_shown(pilot, "results cover the first 20%: the rest cannot be read", "the disk is gone")
         assert "so far, 20% read" in app.text()
 
 
@@ -306,20 +306,20 @@ async def test_a_real_file_is_shown_from_its_first_stretch(
     monkeypatch.setattr(kineto, "_FIRST_PARTIAL_S", 0.0)
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", "off")
     seen = threading.Event()
-    handed = Opening._hand_out
+    handed = Opening._show_part
 
     def hold(self: Opening, trace: Trace) -> None:
         handed(self, trace)
         if len(trace):
             seen.wait(20)
 
-    monkeypatch.setattr(Opening, "_hand_out", hold)
+    monkeypatch.setattr(Opening, "_show_part", hold)
     path = tmp_path / "trace.json"
     source = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
     make(source, path, 24)
     app = TraceApp(lambda: TraceScreen(path))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "figures of the first", "so far")
+        await until_shown(pilot, "results cover the first", "so far")
         part = len(app.view.trace)
         seen.set()
         await until(pilot, lambda: app.view.work.part is None, 60)

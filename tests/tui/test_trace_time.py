@@ -114,12 +114,12 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         await pilot.press("enter")
         await settle(pilot)
         text = app.text("DetailPane")
-        assert "waited for  (l jumps there)" in text
-        assert "delayed  (L jumps there)" in text
+        assert "waited for  (l goes there)" in text
+        assert "delayed  (L goes there)" in text
         assert "6.00 ms after it" in text
         await pilot.press("L")
         await settle(pilot)
-        assert "delayed by  (L jumps there)" in app.text("DetailPane")
+        assert "delayed by  (L goes there)" in app.text("DetailPane")
         assert app.timeline.state.cursor == 15 * MS
 
 
@@ -223,7 +223,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
     monkeypatch.setattr(lanes, "build", slow)
     app = app_of(large_trace(2000))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await until_shown(pilot, "a sketch from one of 20 events", "stream 7")
+        await until_shown(pilot, "preview from 1 in 20 events", "stream 7")
         app.timeline.focus()
         await pilot.press("down", "full_stop", "enter")
         await until_shown(pilot, "the exact timeline is not ready yet")
@@ -237,7 +237,7 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
 
 async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What replaying its steps shows is not known when its first picture is drawn."""
-    monkeypatch.setattr(work, "_AT_ONCE", 0)
+    monkeypatch.setattr(work, "_MAX_EVENTS_AT_ONCE", 0)
     trace = open_trace(Path(__file__).parents[2] / "traces" / "planted-syncs.pt.trace.json.gz")
     app = app_of(trace)
     async with app.run_test(size=(120, 36)) as pilot:

@@ -22,7 +22,7 @@ from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.start import Start
-from tuiprof.tui.terminal.output import TextAlone
+from tuiprof.tui.terminal.output import StripControls
 
 MARKUP = "[red]x[/red] [/] [@click=app.leave_all]OWNED[/]"
 
@@ -44,7 +44,7 @@ async def test_a_widget_that_forgets_is_made_harmless(tmp_path: Path) -> None:
 
 def test_a_line_keeps_its_width() -> None:
     text = "".join(CORPUS[name] for name in ("C0 and DEL", "C1", "CSI", "bidi override"))
-    (kept,) = TextAlone().apply([Segment(f"a{text}b")], Color(0, 0, 0))
+    (kept,) = StripControls().apply([Segment(f"a{text}b")], Color(0, 0, 0))
     assert not obeyed(kept.text)
     assert cell_len(kept.text) == cell_len(f"a{text}b")
 

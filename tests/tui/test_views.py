@@ -51,7 +51,7 @@ def test_without_any_report_it_says_so(results: Results) -> None:
     only = Results(results.trace, ["none"])
     for name in only.names:
         only.compute(name, Window())
-    assert view.headline(only, Window(), "none", None).sentence == "no analysis can answer on this trace"
+    assert view.headline(only, Window(), "none", None).sentence == "no analysis applies to this trace"
 
 
 def test_tabs_are_marked_by_weight_and_titles_are_safe(results: Results) -> None:
@@ -86,8 +86,10 @@ def test_the_straggler_is_that_of_the_window_else_of_the_whole_trace(results: Re
 
 
 def test_what_was_read_is_said() -> None:
-    assert "45% read · figures of the first 20%" in view.reading_text(0.2, 0.45, failed=False)
-    assert view.reading_text(0.2, 0.45, failed=True) == "✗ figures of the first 20%: the rest cannot be read"
+    assert "45% read · results cover the first 20%" in view.reading_text(0.2, 0.45, failed=False)
+    assert (
+        view.reading_text(0.2, 0.45, failed=True) == "✗ results cover the first 20%: the rest cannot be read"
+    )
 
 
 @pytest.mark.parametrize(("height", "lanes", "lines"), [(10, 9, 4), (24, 9, 7), (24, 3, 5), (33, 9, 11)])

@@ -312,13 +312,13 @@ def _scenario_spec(
     may_be_earlier: bool,
 ) -> LaunchSpec:
     from tuiprof.ladder import scenarios
-    from tuiprof.session.run.launch import in_time
+    from tuiprof.session.run.launch import fit_capture
     from tuiprof.session.store.meta import Scenario
 
     variant = scenarios.find(target, invocation.scenarios)
     argv = scenarios.command(variant, preset=preset, steps=steps)
     if spec.capture is not None and may_be_earlier:
-        spec = replace(spec, capture=in_time(spec.capture, scenarios.least_steps(variant, preset, steps)))
+        spec = replace(spec, capture=fit_capture(spec.capture, scenarios.least_steps(variant, preset, steps)))
     return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder, variant.name, preset))
 
 
@@ -377,7 +377,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
     """
     from tuiprof.session.live.replay import Live
     from tuiprof.session.run.control import stop_unless_over
-    from tuiprof.session.store.output import Tee, trouble
+    from tuiprof.session.store.output import Tee, recording_problem
 
     feed = Live(session)
     feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
@@ -392,7 +392,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
             if passed_on is not None:
                 passed_on.pump()
             if time.monotonic() >= look_s:
-                look_s, problem = time.monotonic() + 1.0, trouble(session)
+                look_s, problem = time.monotonic() + 1.0, recording_problem(session)
             # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
             with contextlib.suppress(OSError):
                 show(feed.fold, problem)

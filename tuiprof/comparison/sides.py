@@ -36,7 +36,7 @@ from tuiprof.model.report import Kind, Table
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.sharing import crowded
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.run.launch import texts
+from tuiprof.session.run.launch import source_texts
 from tuiprof.session.store.folders import Session, find_session, session_dirs, sessions_root
 from tuiprof.system.files import typed_path
 
@@ -424,7 +424,7 @@ def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
         which = "neither session has" if old is new else f"{(before if old is None else after).id} has not"
         why = f"{which} kept its script: it runs no Python file, or an earlier tuiprof recorded it"
         return script_change({}, {}, empty=why)
-    kept = texts(before), texts(after)
+    kept = source_texts(before), source_texts(after)
     if old.script in kept[0] and new.script in kept[1]:
         changed = {name for name, digest in old.digests.items() if new.digests.get(name, digest) != digest}
         unseen = sorted(changed - (kept[0].keys() & kept[1].keys()) - {old.script})

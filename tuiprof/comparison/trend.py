@@ -275,7 +275,7 @@ def history(
     from tuiprof.fleet.gather import File, gather
     from tuiprof.formats import open_set
     from tuiprof.session.store.folders import Session, Summary, summary_of
-    from tuiprof.session.store.hosts import runs
+    from tuiprof.session.store.hosts import group_parts
 
     points: list[Point] = []
     problems: list[str] = []
@@ -290,7 +290,7 @@ def history(
             except SessionError as error:
                 problems.append(error.message)
         # Of a run of several hosts the first host stands for all of them.
-        groups = runs(seen.part for _, seen in found_below if seen.part is not None)
+        groups = group_parts(seen.part for _, seen in found_below if seen.part is not None)
         others = {part.id for group in groups for part in group[1:]}
         for session, seen in found_below:
             if seen.id in others:

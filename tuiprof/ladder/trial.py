@@ -37,7 +37,7 @@ from tuiprof.ladder.state import Figures, KernelFigures, Kind, LadderRun, Rung, 
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.writer_state import StepSeries
-from tuiprof.session.run.launch import LaunchSpec, in_time, start
+from tuiprof.session.run.launch import LaunchSpec, fit_capture, start
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import CaptureRequest, Scenario
 from tuiprof.session.store.output import last_lines
@@ -131,7 +131,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
         cwd=Path(meta.cwd),
         python=meta.python or None,
         scenario=Scenario(meta.ladder, rung.name, meta.preset),
-        capture=in_time(_CAPTURE, meta.steps) if kind in ("trace", "once") else None,
+        capture=fit_capture(_CAPTURE, meta.steps) if kind in ("trace", "once") else None,
         root=ladder.root,
     )
     try:

@@ -26,7 +26,7 @@ from tuiprof.errors import LaunchError, SessionError, TuiprofError
 from tuiprof.session import ptrace
 from tuiprof.session.log import End, LogWriter, Note
 from tuiprof.session.run.control import put_black_box, read_stop, request_stop
-from tuiprof.session.run.launch import died, new_meta, recorder_environment, wait
+from tuiprof.session.run.launch import new_meta, process_died, recorder_environment, wait
 from tuiprof.session.run.recorder import Recorder
 from tuiprof.session.run.supervisor import head
 from tuiprof.session.store.folders import RecorderLock, Session, create, sessions_root
@@ -195,7 +195,7 @@ def _record(session: Session, pids: Sequence[int]) -> None:
     except OSError as error:
         raise LaunchError(f"the recorder could not be started: {error}") from error
     if done.returncode != 0:
-        raise died("recorder", log)
+        raise process_died("recorder", log)
 
 
 def describe(answer: ptrace.Answer) -> str:

@@ -318,7 +318,7 @@ class Copy:
                 f"{self.path} is not a copy of {remote.host}:{folder}",
                 "move it, or collect into another --sessions",
             )
-        if before is not None and before.goes_on and before.collector != process.identify(os.getpid()):
+        if before is not None and before.is_collecting and before.collector != process.identify(os.getpid()):
             raise SessionError(
                 f"{self.path} is already being collected", "a session can have only one collector"
             )

@@ -156,9 +156,9 @@ def return_freed() -> None:
     """Collect reference cycles, give what was freed back to the system, and do so at once with arrays from now on.
 
     Arrays of all sizes, made anew for each picture, leave holes in the heap: a screen that follows steps of a
-    millisecond grew by 3 MB an hour through them. Textual's strips form reference cycles, which Python collects among
-    old objects only when those have grown by a quarter. They take megabytes a minute, and Python can give back hardly
-    any of what such a peak took: by then something that is kept lies in each megabyte.
+    millisecond grew by 3 MB an hour through them. Threads that have read something, and strips of Textual's own
+    widgets, form reference cycles, which Python collects among old objects only when those have grown by a quarter.
+    Python can give back hardly any of what such a peak took: by then something that is kept lies in each megabyte.
     """
     gc.collect()
     map_arrays()

@@ -1,4 +1,4 @@
-"""The initial request to the dashboard. Lightweight: the command line imports it before Textual."""
+"""What the dashboard shows first. The command line imports this module instead of Textual."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The initial request."""
+    """The first screen of the dashboard and its options."""
 
-    #: Which screen.
     view: Literal["library", "live", "replay", "trace", "compare", "ladder", "fleet"] = "library"
-    #: The session directory, trace file or folder of ranks it shows; None for the library.
-    path: Path | None = None
-    sessions: Path | None = None  # folder of recorded sessions; None = the default one
-    scenarios: tuple[Path, ...] = ()  # more folders of scenarios
-    python: Path | None = None  # interpreter that scenarios are to run in; None = the active environment's
-    speed: float = 1.0  # session seconds a second of a replay
-    launched: bool = False  # the session was started by this very command: its exit status becomes ours
-    compared: tuple[str, str] | None = None  # what to compare, before and after; None unless that is the view
-    #: The directory that the trace was chosen from; None = the trace itself was named.
-    directory: Path | None = None
+    path: Path | None = None  # session directory, trace file or folder of ranks; None for the library
+    sessions: Path | None = None  # folder of recorded sessions; None = the default
+    scenarios: tuple[Path, ...] = ()  # additional folders of scenarios
+    python: Path | None = None  # interpreter for scenarios; None = the active environment's
+    speed: float = 1.0  # of a replay; 2 = twice as fast as recorded
+    launched: bool = False  # whether this command started the session, and exits with its exit status
+    compared: tuple[str, str] | None = None  # before and after; None unless ``view`` is ``compare``
+    directory: Path | None = (
+        None  # directory of traces that the trace was chosen from; None = it was named itself
+    )
 
     @classmethod
     def library(
@@ -33,12 +32,12 @@ class Start:
 
     @classmethod
     def live(cls, path: Path, *, launched: bool = False) -> Start:
-        """Show a session: live while it runs, else as it ended."""
+        """Show a session: live while it runs, else its end."""
         return cls("live", path, launched=launched)
 
     @classmethod
     def replay(cls, path: Path, *, speed: float = 1.0) -> Start:
-        """Show a session from its beginning, by a clock."""
+        """Replay a session from its start."""
         return cls("replay", path, speed=speed)
 
     @classmethod
@@ -48,21 +47,15 @@ class Start:
 
     @classmethod
     def fleet(cls, path: Path) -> Start:
-        """Show all ranks of a folder at once."""
+        """Show all ranks of a job, given the folder of their traces."""
         return cls("fleet", path)
 
     @classmethod
     def compare(cls, before: str, after: str, *, sessions: Path | None = None) -> Start:
-        """Show two runs side by side.
-
-        Args:
-            before: The baseline: a trace file, a session or ``LADDER:VARIANT``.
-            after: What to judge; the same.
-            sessions: Folder of recorded sessions; None = the default one.
-        """
+        """Compare two runs, each given as a trace file, a session or ``LADDER:VARIANT``; ``before`` is the baseline."""
         return cls("compare", sessions=sessions, compared=(before, after))
 
     @classmethod
     def ladder(cls, path: Path, *, sessions: Path | None = None, scenarios: tuple[Path, ...] = ()) -> Start:
-        """Show a ladder that was measured, or that is measured now."""
+        """Show a measurement of a ladder, finished or running."""
         return cls("ladder", path, sessions=sessions, scenarios=scenarios)

@@ -14,7 +14,7 @@ from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.hosts import ClockDifference, combined, launch_of
+from tuiprof.session.store.hosts import ClockDifference, combined_status, launch_of
 from tuiprof.session.store.status import COLLECTED, NOT_REACHED, Status, read_collected, status, unreached
 from tuiprof.system.files import file_system
 
@@ -116,7 +116,7 @@ def sentences(hosts: Sequence[HostState]) -> list[str]:
     return lost(hosts) + [
         f"the clock of {host.name} is {host.clock}, measured at the ends of {host.clock.steps} steps; corrected"
         for host in hosts
-        if host.clock is not None and host.clock.worth_saying
+        if host.clock is not None and host.clock.is_significant
     ]
 
 
@@ -138,7 +138,7 @@ class HostWatch:
     @property
     def status(self) -> Status:
         """State of the run."""
-        return combined(list(self.statuses.items()))
+        return combined_status(list(self.statuses.items()))
 
     def update(self, fold: Fold) -> list[HostState]:
         """Return the hosts now; called about once a second."""

@@ -7,6 +7,7 @@ median, jitter and outliers from here.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,24 @@ Array = npt.NDArray[Any]
 _NOTHING: Final[dict[str, Array]] = {}
 
 
+#: Buffers from this size on have pages of their own, bytes; below it thousands of ranks would need too many mappings.
+_OWN_PAGES: Final = 64 << 10
+
+
+def _buffer(rows: int, dtype: Any, missing: Any) -> Array:
+    """Return an array filled with ``missing``.
+
+    Large ones are kept out of the heap. There each new one would take a hole that the temporary arrays of a frame left
+    and need again: the heap grew, for hours, as what is kept moved into it.
+    """
+    size = rows * np.dtype(dtype).itemsize
+    if size < _OWN_PAGES:
+        return np.full(rows, missing, dtype)
+    values: Array = np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype)
+    values.fill(missing)
+    return values
+
+
 class Series:
     """Columns of equal length that grow at the end and drop rows at the front beyond ``keep`` rows.
 
@@ -32,7 +51,7 @@ class Series:
         self.total = 0
         self._types = dict(columns)
         self._data: dict[str, Array] = {
-            name: np.full(64, missing, dtype) for name, (dtype, missing) in columns.items()
+            name: _buffer(64, dtype, missing) for name, (dtype, missing) in columns.items()
         }
         self._size = 0  # rows in the buffers
 
@@ -59,7 +78,7 @@ class Series:
         """Add a column; rows already there get ``missing``."""
         capacity = len(next(iter(self._data.values()))) if self._data else 64
         self._types[name] = (dtype, missing)
-        self._data[name] = np.full(capacity, missing, dtype)
+        self._data[name] = _buffer(capacity, dtype, missing)
 
     def extend(self, rows: int, columns: Mapping[str, Array] = _NOTHING) -> None:
         """Append rows."""
@@ -86,7 +105,7 @@ class Series:
         capacity = min(max(2 * (kept + rows), 64), self.keep + max(rows, self.keep // 4))
         for name, (dtype, missing) in self._types.items():
             old = self._data[name]
-            new = self._data[name] = np.full(capacity, missing, dtype)
+            new = self._data[name] = _buffer(capacity, dtype, missing)
             new[:kept] = old[self._size - kept : self._size]
         self._size = kept
 

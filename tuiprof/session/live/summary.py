@@ -29,7 +29,7 @@ from tuiprof.session.log import WorkersStarted
 from tuiprof.session.store.folders import Session, Summary
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.meta import viewings
-from tuiprof.session.store.output import last_lines, lost_output, trouble
+from tuiprof.session.store.output import last_lines, lost_output, recording_problem
 from tuiprof.session.store.status import Status
 from tuiprof.telemetry.figures import figure, show
 
@@ -108,7 +108,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
         said.insert(0, f"the last line of its stderr: {words}")
     said += dict.fromkeys(refusals(fold).values())
     said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
-    said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
+    said += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
     if stats is not None and stats.count:
         for rank in fold.ranks:
             if rank.end is not None and rank.end.ph:

@@ -1,6 +1,6 @@
-"""Requests to a running script: files put into its ``control`` folder, each whole or not there.
+"""Requests to a running script, written atomically as files in its ``control`` folder.
 
-For a run on several hosts, the request is sent to each of them.
+For a run on several hosts, the request is written for each of them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tuiprof.system import process
 from tuiprof.system.files import is_own, read_small_json, write_inside
 from tuiprof.system.process import Processes
 
-#: Ids of the triggers that users arm: after slow steps, and every n steps.
+#: Ids of the users' triggers: after slow steps, and every n steps.
 SLOW: Final = "slow"
 EVERY: Final = "every"
 #: Options of the probe's black box.
 BLACK_BOX_FILE: Final = "black-box.json"
-#: Time between two captures of :data:`EVERY` at least, seconds.
+#: Minimum interval between captures of :data:`EVERY`.
 _EVERY_COOLDOWN_S: Final = 10.0
 
 
 class StopRequest(msgspec.Struct, frozen=True):
-    """``control/stop.json``: end the script."""
+    """``control/stop.json``: stop the script."""
 
-    unix_ns: int  # time of the request; a request with another time is a different request
+    unix_ns: int  # time of the request, which identifies it
     signal: int = int(signal.SIGINT)  # first signal to send to the script's process group
-    firm: bool = False  # do not wait: SIGKILL at once
+    firm: bool = False  # send SIGKILL at once
 
 
 def request_capture(
@@ -50,9 +50,9 @@ def request_capture(
 ) -> str:
     """Ask the script's probe to profile some steps.
 
-    On several hosts, ``at`` should be a step that none of them has reached when it reads the request: without it every
-    process begins at its current step. The answer comes as capture records in the log: armed, started, then written or
-    failed.
+    Without ``at``, every process starts at its current step. On several hosts, ``at`` should be a step that none of
+    them reaches before it reads the request. The probe answers by capture records in the log: armed, started, then
+    written or failed.
 
     Returns:
         The request's id.
@@ -76,16 +76,16 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
     """Write a capture request, whether or not the script runs yet.
 
     Raises:
-        SessionError: It cannot be written.
+        SessionError: The request cannot be written.
     """
     write_inside(session.control, f"capture-{request.id}.json", msgspec.json.encode(request))
 
 
 def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
-    """Enable those checks of the black box that cost time; writes nothing if there are none.
+    """Enable the expensive checks of the black box.
 
     Raises:
-        SessionError: It cannot be written.
+        SessionError: The request cannot be written.
     """
     wanted = {name: True for name, on in (("nan", nan), ("memory", memory)) if on}
     if wanted:
@@ -98,10 +98,10 @@ def trigger_requests(
     """Return the triggers for captures after slow steps, every n steps, or both.
 
     Args:
-        above_ns: After a step longer than this, ns; None = disabled.
-        times: After a step longer than this multiple of the median of the steps before; None = disabled.
-        every: At each multiple of this step number; None = disabled.
-        **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
+        above_ns: Capture after a step longer than this; None = disabled.
+        times: Capture after a step longer than this multiple of the median of earlier steps; None = disabled.
+        every: Capture at each multiple of this step number; None = disabled.
+        **what: Fields for all of them: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
     found = []
     if above_ns is not None or times is not None:
@@ -112,10 +112,10 @@ def trigger_requests(
 
 
 def arm(session: Session, request: TriggerRequest) -> None:
-    """Request captures of the next steps whenever a step was slow, or every n steps, until :func:`disarm`.
+    """Arm a trigger: capture the next steps after every slow step, or every n steps, until :func:`disarm`.
 
-    A slow step itself is over by then and cannot be profiled. Each capture is answered like one that was requested;
-    its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
+    The slow step itself has ended and cannot be profiled. Captures are logged like requested ones, with their
+    ``cause``. Arming a trigger with the same id replaces it.
 
     Raises:
         SessionError: The run has ended, or the request cannot be written.
@@ -125,10 +125,10 @@ def arm(session: Session, request: TriggerRequest) -> None:
 
 
 def put_trigger(session: Session, request: TriggerRequest) -> None:
-    """Arm triggered captures, whether or not the script runs yet.
+    """Arm a trigger, whether or not the script runs yet.
 
     Raises:
-        SessionError: It cannot be written.
+        SessionError: The request cannot be written.
     """
     if sum(when is not None for when in (request.above_ns, request.times, request.every)) != 1:
         raise ValueError("give one of a time, a multiple of the median, and a number of steps")
@@ -141,19 +141,16 @@ def put_trigger(session: Session, request: TriggerRequest) -> None:
 
 
 def armed(session: Session) -> list[TriggerRequest]:
-    """Return what is armed, by id.
-
-    A trigger that has spent its budget stays here; a note in the log says that it has stopped.
-    """
+    """Return the armed triggers, sorted by id, including those that have used up their budget."""
     found = {
         path: read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json"))
     }
-    # Disarmed just now, or not ours.
+    # None = disarmed in the meantime; another id = not written by tuiprof.
     return [it for path, it in found.items() if it is not None and path.name == f"trigger-{it.id}.json"]
 
 
 def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
-    """Make no more triggered captures; one that has begun is completed."""
+    """Disarm a trigger; a capture in progress is completed."""
     for part in session.parts:
         (part.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
 
@@ -161,11 +158,10 @@ def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger
 def request_stop(
     session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
 ) -> None:
-    """Ask for the end of a run: a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
+    """Ask to stop a run on all its hosts: by a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
 
-    Of several hosts each is asked. Returns at once; the session's status tells when it is over. Where the request
-    cannot be written (a full disk, a session that was deleted) the recorder is sent the signal instead, and where it
-    was killed the script is.
+    Returns at once. If the request cannot be written (the disk is full, or the session was deleted), the signal is sent
+    to the supervisor or, if that was killed, to the script.
 
     Raises:
         SessionError: The run is over, or cannot be reached.
@@ -178,16 +174,16 @@ def request_stop(
 
 
 def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> None:
-    """Ask for the end of one host's part of a run."""
+    """Ask to stop the part of a run on one host."""
     who = processes(session) or known
     if who is None or session.path.exists():
         _must_run(session)
     here = who is not None and who.pid_namespace == process.pid_namespace()
-    recorded = here and who is not None and process.alive(who.supervisor)
+    supervised = here and who is not None and process.alive(who.supervisor)
     try:
         request = StopRequest(time.time_ns(), int(sig), firm)
         write_inside(session.control, STOP_FILE, msgspec.json.encode(request))
-        if not here or recorded:
+        if not here or supervised:
             return
     except SessionError:
         if not here:
@@ -195,14 +191,14 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
     assert who is not None  # on this host
     pid = who.script.pid if who.script is not None else who.supervisor.pid
     remedy = f"stop it as the user who started it (process {pid})"
-    if known is None and not is_own(session.control / PROCESS_FILE):  # it may name any process
+    if known is None and not is_own(session.control / PROCESS_FILE):  # it could name any process
         raise SessionError(f"{session.id} belongs to another user", remedy)
     try:
-        if recorded and not firm:
+        if supervised and not firm:
             os.kill(who.supervisor.pid, sig)
         elif who.script is not None and process.alive(who.script):
             os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
-    except ProcessLookupError:  # the process has just ended by itself
+    except ProcessLookupError:  # it has just ended
         pass
     except PermissionError as error:
         raise SessionError(f"{session.id} belongs to another user", remedy) from error
@@ -211,10 +207,10 @@ def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> No
 def stop_unless_over(
     session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
 ) -> None:
-    """Request the end of a run that may have ended in the meantime: then nothing is done.
+    """Stop a run like :func:`request_stop`, but do nothing if it has ended.
 
     Raises:
-        SessionError: The request cannot be written.
+        SessionError: The run cannot be reached.
     """
     try:
         request_stop(session, sig=sig, firm=firm, known=known)
@@ -224,7 +220,7 @@ def stop_unless_over(
 
 
 def read_stop(session: Session) -> StopRequest | None:
-    """Return the last request to stop; None = none."""
+    """Return the last stop request; None = there is none."""
     return read_small_json(session.control / STOP_FILE, StopRequest)
 
 
@@ -232,7 +228,7 @@ def running_parts(session: Session) -> list[Session]:
     """Return the running parts of a run, one per host.
 
     Raises:
-        SessionError: The run is over.
+        SessionError: The run has ended.
     """
     if not session.others:
         _must_run(session)

@@ -1,7 +1,7 @@
-"""The interpreter that runs scripts: which is chosen, which are found, their properties, and the command for it.
+"""The interpreter that runs scripts: choosing and finding one, its properties, and the command for it.
 
-It need not be tuiprof's: it may be of another environment, another Python (3.9+), without tuiprof. Its properties are
-collected in a subprocess that needs only the standard library.
+It may belong to another environment and another Python version (3.9+), without tuiprof. Its properties are collected
+by a subprocess that needs only the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuiprof.errors import LaunchError
 from tuiprof.system.files import typed_path
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
-#: The oldest Python that the probe runs in.
+#: The oldest Python version that the probe supports.
 _OLDEST = (3, 9)
 _VERSION = re.compile(r"tuiprof-python:(\d+)\.(\d+)")
 _ASK_VERSION = "import sys; sys.stdout.write('tuiprof-python:%d.%d' % sys.version_info[:2])"
@@ -33,15 +33,15 @@ _ASK_VERSION = "import sys; sys.stdout.write('tuiprof-python:%d.%d' % sys.versio
 def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that runs scripts.
 
-    In this order: ``--python``; the active environment (VIRTUAL_ENV, then CONDA_PREFIX); the ``python``, then
-    ``python3``, on PATH; the interpreter tuiprof itself runs in.
+    This is the first of: ``--python``; the active environment (VIRTUAL_ENV, then CONDA_PREFIX); ``python``, then
+    ``python3``, on PATH; the interpreter that tuiprof runs in.
 
     Args:
         explicit: ``--python``: an interpreter, the name of one on PATH, or the directory of an environment.
         env: Environment variables; None = this process's.
 
     Raises:
-        LaunchError: The explicit one does not exist or is not executable.
+        LaunchError: ``explicit`` does not exist or is not executable.
     """
     env = os.environ if env is None else env
     if explicit is not None:
@@ -67,15 +67,15 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
             f"there is no interpreter {text!r}",
             "give --python the path of a Python, or the directory of a virtual environment",
         )
-    # Not resolved: a virtual environment's python is a link whose location matters.
+    # Do not resolve links: the location of a virtual environment's python matters.
     return Path(found).absolute()
 
 
 def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
-    """Raise an error if the probe cannot run in a program; the program is started once to find out.
+    """Run a program once to check that it is a supported Python.
 
     Raises:
-        LaunchError: It does not answer as a Python does, or is too old.
+        LaunchError: It is not a Python interpreter, or is too old.
     """
     remedy = "give --python the path of a Python, or the directory of a virtual environment"
     try:
@@ -100,21 +100,18 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
 
 
 def is_python(program: str) -> bool:
-    """Whether a program as typed, for example ``python3``, means the chosen interpreter."""
+    """Return whether a program as typed, for example ``python3``, means the chosen interpreter."""
     return _PYTHON_NAME.fullmatch(program) is not None
 
 
 def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]) -> list[str]:
-    """Return the command to execute for a command as typed.
+    """Return a command as typed with its program's absolute path.
 
-    ``python …`` and ``script.py …`` are run by the chosen interpreter; other names are looked up beside that
-    interpreter first (its ``torchrun``), then on PATH.
-
-    Returns:
-        The command with an absolute program.
+    ``python …`` and ``script.py …`` use the chosen interpreter. Other names (``torchrun``) are looked up in that
+    interpreter's directory, then on PATH.
 
     Raises:
-        LaunchError: Something named does not exist or cannot be executed.
+        LaunchError: The program or script does not exist or cannot be executed.
     """
     if not argv or not argv[0]:
         raise LaunchError("no command given", "give one: tuiprof run -- python train.py")
@@ -174,7 +171,7 @@ def _commands(path: str) -> set[str]:
     for folder in path.split(os.pathsep):
         try:
             names.update(entry.name for entry in os.scandir(folder or "."))
-        except OSError:  # PATH often names folders that do not exist
+        except OSError:  # folders on PATH often do not exist
             continue
     return names
 
@@ -185,27 +182,27 @@ _ENVIRONMENTS: Final = (".venv", "venv", ".env", "env")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One interpreter."""
+    """An interpreter that was found."""
 
-    path: Path  # the program, not resolved: in a virtual environment it is a link whose location matters
-    origin: str  # how it was found, for example ``"pyenv 3.12.1"``
+    path: Path  # links are not resolved: the location of a virtual environment's python matters
+    origin: str  # where it was found, for example ``"pyenv 3.12.1"``
 
 
 def find_interpreters(
     cwd: Path | None = None, env: Mapping[str, str] | None = None, home: Path | None = None
 ) -> list[Interpreter]:
-    """Return the interpreters found, each once, those that are meant most often first.
+    """Return all interpreters found, without duplicates, the most likely ones first.
 
     Args:
-        cwd: Where scripts are run; None = here.
+        cwd: Directory in which scripts are run; None = the current one.
         env: Environment variables; None = this process's.
-        home: The user's home directory; None = as the system says.
+        home: The user's home directory; None = the system's default.
     """
     env = os.environ if env is None else env
     found: dict[tuple[str, str], Interpreter] = {}
     for path, origin in _candidates(cwd or Path.cwd(), env, home or Path.home()):
         if os.access(path, os.X_OK) and path.is_file():
-            # python and python3 of one folder are one; a virtual environment's link is another than what it links to.
+            # python and python3 in one folder are the same; a virtual environment's link and its target are not.
             identity = (os.path.realpath(path.parent), os.path.realpath(path))
             found.setdefault(identity, Interpreter(path, origin))
     return list(found.values())
@@ -232,7 +229,7 @@ def _candidates(cwd: Path, env: Mapping[str, str], home: Path) -> Iterator[tuple
 
 
 def _conda_prefixes(env: Mapping[str, str], home: Path) -> Iterator[Path]:
-    """Yield the environments that conda lists, then those next to the conda program."""
+    """Yield the environments that conda lists, then those in the conda installation."""
     try:
         listed = (home / ".conda" / "environments.txt").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -247,13 +244,13 @@ def _conda_prefixes(env: Mapping[str, str], home: Path) -> Iterator[Path]:
 def _folders(parent: Path) -> list[Path]:
     try:
         return sorted(path for path in parent.iterdir() if path.is_dir())
-    except OSError:  # most machines have not all of these tools
+    except OSError:
         return []
 
 
 __all__ = ["Facts", "choose_python", "facts"]
 
-_SCRIPT = Path(__file__).with_name("ask.py")
+_SCRIPT = Path(__file__).with_name("interpreter_facts.py")
 _MARK = "tuiprof-facts:"
 _NAMED = ("torch", "torchmetrics", "triton", "jax", "torch-xla", "torch-neuronx")
 
@@ -266,27 +263,28 @@ class Facts(msgspec.Struct, frozen=True):
     python: str
     version: str  # for example ``"3.12.3"``
     implementation: str  # for example ``"cpython"``
-    prefix: str  # its environment
-    #: Version of each installed distribution by its normalised name (lower case, ``-``)
-    distributions: dict[str, str]
-    torch_cuda: bool  # the installed torch has its CUDA library; False = no CUDA library, or no torch
-    #: Name and compute capability of each NVIDIA GPU that CUDA would see, in its order
-    gpus: tuple[tuple[str, str], ...]
-    nvcc: str  # the CUDA compiler; empty = none
-    cxx: str  # the C++ compiler; empty = none
+    prefix: str  # directory of its environment
+    distributions: dict[
+        str, str
+    ]  # versions of installed distributions by normalised name (lower case, ``-``)
+    torch_cuda: bool  # whether the installed torch has its CUDA library
+    gpus: tuple[
+        tuple[str, str], ...
+    ]  # name and compute capability of each NVIDIA GPU visible to CUDA, in its order
+    nvcc: str  # path of the CUDA compiler; empty = none
+    cxx: str  # path of the C++ compiler; empty = none
     cpu: str  # name of the CPU; empty = unknown
-    cores: int  # physical cores that a process may use (hyper-threads count once)
+    cores: int  # physical cores that a process may use
     numa_nodes: int  # NUMA nodes with CPUs
-    #: Which of ``tcmalloc``, ``jemalloc`` and ``iomp5`` lie where run_cpu would find them
-    libraries: frozenset[str]
+    libraries: frozenset[str]  # those of ``tcmalloc``, ``jemalloc`` and ``iomp5`` that run_cpu would find
 
     def distribution(self, name: str) -> str | None:
-        """Return the version of a distribution; None = it is not installed."""
+        """Return the version of a distribution; None = not installed."""
         return self.distributions.get(re.sub(r"[-_.]+", "-", name).lower())
 
     @property
     def sentence(self) -> str:
-        """The platform for scenarios, in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
+        """Devices and versions in one line: ``"NVIDIA H200 ×1 · Python 3.12.3 · torch 2.11.0"``."""
         devices = [f"{name} ×{count}" for name, count in Counter(name for name, _ in self.gpus).items()]
         if not devices:
             devices = [f"{self.cores} CPU cores"]
@@ -297,10 +295,10 @@ class Facts(msgspec.Struct, frozen=True):
 def facts(
     python: str | os.PathLike[str] | None = None, *, refresh: bool = False, timeout_s: float = 30.0
 ) -> Facts:
-    """Inspect an interpreter; cached for the life of this process.
+    """Return facts about an interpreter (see :func:`choose_python`); cached in this process.
 
     Raises:
-        LaunchError: The interpreter does not exist or does not answer.
+        LaunchError: The interpreter does not exist or does not respond.
     """
     path = choose_python(python)
     if refresh or path not in _known:
@@ -310,8 +308,8 @@ def facts(
 
 def _inspect(python: Path, timeout_s: float) -> Facts:
     try:
-        # Not with -I: the script sees PYTHONPATH and the user's site too. Not in the current directory, whose modules
-        # would shadow the standard library's.
+        # Not with -I, because scripts see PYTHONPATH and the user's site-packages too. Not in the current directory,
+        # whose modules could shadow the standard library's.
         done = subprocess.run(
             [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
             cwd=python.parent,
@@ -328,8 +326,10 @@ def _inspect(python: Path, timeout_s: float) -> Facts:
         raise LaunchError(f"{python} cannot be started: {error.strerror}", "check --python") from error
     answer = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.startswith(_MARK)]
     if done.returncode or not answer:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "", said[-1]) if said else f"exit status {done.returncode}"
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = (
+            re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "", lines[-1]) if lines else f"exit status {done.returncode}"
+        )
         raise LaunchError(f"{python} cannot be inspected: {why}", "tuiprof runs scripts in Python 3.9+")
     try:
         raw: dict[str, Any] = msgspec.json.decode(answer[-1][len(_MARK) :])

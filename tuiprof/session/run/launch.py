@@ -1,10 +1,9 @@
-"""Starting a script under tuiprof: where its steps end, the copy of its source, and waiting for its end.
+"""Starting a script under tuiprof, copying its source into the session, and waiting for its end.
 
-What is kept of the source is the text of the script that the user launched, of a scenario also the files in the folder
-of its name, up to a size, in ``source/``; the digest of each in ``session.json``. Two runs of a script that was edited
-in place can be distinguished by it. Nothing else is kept: no module that it imports, no environment, no data. A script
-may hold secrets of its own; ``--no-source``, or ``keep_source = false`` in the configuration file, leaves the text out
-and keeps the digests.
+The session keeps the text of the launched script in ``source/`` and its digest in ``session.json``, so that runs of a
+script that was edited in between can be told apart; for a scenario, also the files in the folder of the same name, up
+to a size. Imported modules, the environment and data are not copied. A script may contain secrets: ``--no-source``, or
+``keep_source = false`` in the configuration file, keeps only the digests.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from tuiprof.system.own_process import IGNORED, module_command, module_environme
 from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
-#: Put on the script's PYTHONPATH: loads the probe, and gives ``import tuiprof`` where it is not installed.
+#: Added to the script's PYTHONPATH: loads the probe, and provides ``import tuiprof`` if it is not installed there.
 INJECT: Final = _PACKAGE / "probe" / "inject"
-#: Three steps after ten of warm-up (compilation, allocator growth, the first loader batches) and twenty more, of
-#: which the figures are made should the profiler slow down what comes after it (see :mod:`tuiprof.probe.slowdown`).
+#: Three steps, after ten of warm-up (compilation, allocator growth, the first batches) and twenty that give step times
+#: in case the profiler slows down all later steps (see :mod:`tuiprof.probe.slowdown`).
 DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30)
 
-#: When a capture by the clock begins, and how long it can be.
+#: Default start and maximum length of a capture by time.
 DEFAULT_AFTER_S: Final = 20.0
-LONGEST_S: Final = 60.0
+MAX_CAPTURE_S: Final = 60.0
 _TIMED: Final = re.compile(r"(?P<seconds>\d+(\.\d+)?)s(@(?P<after>\d+(\.\d+)?)s)?")
 
 
@@ -63,22 +62,19 @@ _TIMED: Final = re.compile(r"(?P<seconds>\d+(\.\d+)?)s(@(?P<after>\d+(\.\d+)?)s)
 class LaunchSpec:
     """What to run and how."""
 
-    argv: tuple[str, ...]  # the command as typed. ``python`` and ``x.py`` mean the chosen interpreter
-    name: str = ""  # name of the session; empty = the scenario, or the name of the script
-    cwd: Path | None = None  # where to run it; None = here
-    #: ``--python`` (see :func:`tuiprof.session.run.interpreter.choose_python`)
-    python: str | os.PathLike[str] | None = None
-    scenario: Scenario | None = None  # the scenario, if it is one
-    env: Mapping[str, str] = field(default_factory=dict)  # environment variables on top of this process's
-    capture: CaptureRequest | None = DEFAULT_CAPTURE  # steps to profile from the start on; None = none
-    triggers: tuple[TriggerRequest, ...] = ()  # captures to make again and again
-    root: Path | None = None  # where to keep the session; None = :func:`sessions_root`'s choice
-    #: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL
-    patience_s: tuple[float, float] = (10.0, 10.0)
-    #: Whether the session keeps the script's text, where the configuration does not forbid it
-    keep_source: bool = True
-    #: Whether the script reads what is piped into this process, or redirected to it. It never gets the terminal, which
-    #: it would share with the screen
+    argv: tuple[str, ...]  # the command as typed; ``python`` and ``x.py`` mean the chosen interpreter
+    name: str = ""  # name of the session; empty = name of the scenario or script
+    cwd: Path | None = None  # None = the current directory
+    python: str | os.PathLike[str] | None = None  # see :func:`tuiprof.session.run.interpreter.choose_python`
+    scenario: Scenario | None = None
+    env: Mapping[str, str] = field(default_factory=dict)  # additional environment variables
+    capture: CaptureRequest | None = DEFAULT_CAPTURE  # capture requested at the start
+    triggers: tuple[TriggerRequest, ...] = ()
+    root: Path | None = None  # folder of the session; None = the default of :func:`sessions_root`
+    #: Time from the first signal to SIGTERM, and from there to SIGKILL, when the run is stopped
+    grace_s: tuple[float, float] = (10.0, 10.0)
+    keep_source: bool = True  # whether to copy the script's text, if the configuration allows it
+    #: Whether the script gets this process's standard input if it is a pipe or a file. It never gets the terminal
     stdin: bool = False
     watch_nan: bool = False  # check loss and gradients for NaN and infinite values, once per step
 
@@ -86,18 +82,18 @@ class LaunchSpec:
 def parse_capture(
     text: str, *, stack: bool = False, shapes: bool = False, memory: bool = False
 ) -> CaptureRequest:
-    """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps from where the default begins.
+    """Parse ``--capture``: ``5@20`` is five steps from step 20 on, ``3s@20s`` is three seconds after 20 seconds.
 
-    ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
+    The default start is that of :data:`DEFAULT_CAPTURE`, or :data:`DEFAULT_AFTER_S`.
 
     Raises:
-        UsageProblem: It has neither form, or the time is too long.
+        UsageProblem: The text has neither form, or the time is too long.
     """
     if timed := _TIMED.fullmatch(text):
         seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
-        if not 0 < seconds <= LONGEST_S:
+        if not 0 < seconds <= MAX_CAPTURE_S:
             raise UsageProblem(
-                f"--capture {text!r} is not between 0 and {LONGEST_S:g} s",
+                f"--capture {text!r} is not between 0 and {MAX_CAPTURE_S:g} s",
                 "traces of several seconds are large",
             )
         return CaptureRequest(
@@ -113,22 +109,19 @@ def parse_capture(
     return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)
 
 
-def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
-    """Return a capture, begun earlier where a run is too short for it."""
+def fit_capture(request: CaptureRequest, steps: int | None) -> CaptureRequest:
+    """Return a capture request that starts early enough for a run of this many steps; None = unknown."""
     if steps is None or request.at is None:
         return request
-    latest = steps - request.steps - 1  # it is written when the step after it begins
+    latest = steps - request.steps - 1  # the trace is written when the next step starts
     return msgspec.structs.replace(request, at=max(0, min(request.at, latest)))
 
 
 def start(spec: LaunchSpec) -> Session:
-    """Start a script with its own supervisor, which outlives this process and its terminal.
-
-    Returns:
-        The session, once the script runs.
+    """Start a script with a supervisor that outlives this process and its terminal, and wait until the script runs.
 
     Raises:
-        LaunchError: The script cannot be started; the message says why and what was probably meant.
+        LaunchError: The script cannot be started.
         SessionError: The session directory cannot be written.
     """
     cwd = (spec.cwd or Path.cwd()).absolute()
@@ -141,40 +134,31 @@ def start(spec: LaunchSpec) -> Session:
     command = resolve(spec.argv, cwd, python, env)
     session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
     try:
-        _keep_source(spec, session, cwd)
+        script = script_of(spec.argv, cwd)
+        if script is not None:
+            text = spec.keep_source and config.keeps_source()
+            session.meta.source = copy_source(session, script, scenario=spec.scenario is not None, text=text)
+            write_meta(session.path, session.meta)
         if spec.capture is not None:
             put_capture(session, spec.capture)
         for trigger in spec.triggers:
             put_trigger(session, trigger)
         put_black_box(session, nan=spec.watch_nan, memory=spec.capture is not None and spec.capture.memory)
         with _piped_in(spec.stdin) as stdin:
-            plan = Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin, sorted(IGNORED))
+            plan = Plan(command, str(cwd), script_env(env, session), spec.grace_s, stdin, sorted(IGNORED))
             _supervise(session, plan)
     except TuiprofError as error:
-        _never_started(session, error.message)
+        # Record the failure in the session, or it would be listed as starting.
+        if last_end(session, "recorder") is None:
+            with contextlib.suppress(OSError), open(session.log / "recorder.jsonl", "ab") as log:
+                end = End(time.monotonic_ns(), 126, None, error.message)
+                log.write(msgspec.json.encode(end) + b"\n")
         raise
     return session
 
 
-def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
-    script = script_of(spec.argv, cwd)
-    if script is not None:
-        text = spec.keep_source and config.keeps_source()
-        session.meta.source = keep(session, script, scenario=spec.scenario is not None, text=text)
-        write_meta(session.path, session.meta)
-
-
-def _never_started(session: Session, why: str) -> None:
-    """Record in the session that its supervisor failed, so that it is not listed as starting."""
-    if last_end(session, "recorder") is None:
-        with contextlib.suppress(OSError):  # what failed may be the disk
-            end = End(time.monotonic_ns(), 126, None, why)
-            with open(session.log / "recorder.jsonl", "ab") as log:
-                log.write(msgspec.json.encode(end) + b"\n")
-
-
 def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
-    """Return the environment of a script: the caller's, the session, and the probe on the module path."""
+    """Return the environment of a script: the given one, with the session and the probe."""
     old = env.get("PYTHONPATH")
     return {
         "PYTHONUNBUFFERED": "1",
@@ -185,7 +169,7 @@ def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
 
 
 def wait(session: Session, timeout_s: float | None = None) -> Status:
-    """Wait for the end of a run; return how it ended (``code`` as in a shell), or its status at the timeout."""
+    """Wait for the end of a run; return its status, at the end or at the timeout."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = 0.01
     while True:
@@ -208,7 +192,7 @@ def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> Sess
 
 
 def new_meta(name: str, argv: list[str], cwd: str, **more: Any) -> SessionMeta:
-    """Return the metadata of a session that begins now, on this machine; ``more`` are further fields."""
+    """Return the metadata of a session that starts now on this machine; ``more`` are further fields."""
     return SessionMeta(
         v=SCHEMA_VERSION,
         name=name,
@@ -218,7 +202,7 @@ def new_meta(name: str, argv: list[str], cwd: str, **more: Any) -> SessionMeta:
         mono_ns=time.monotonic_ns(),
         boot=boot_id(),
         host=platform.node(),
-        # By name: the package itself reaches every room, which this one must not import.
+        # By name, because this package must not depend on the top-level package.
         versions={
             "tuiprof": import_module("tuiprof").__version__,
             "tuiprof's python": platform.python_version(),
@@ -238,10 +222,10 @@ def _name(spec: LaunchSpec) -> str:
 
 @contextlib.contextmanager
 def _piped_in(wanted: bool) -> Iterator[int | None]:
-    """Return the descriptor of this process's standard input if it is a pipe, socket or file, else None."""
+    """Yield a copy of standard input if it is wanted and is a pipe, socket or file, else None."""
     try:
         mode = os.fstat(0).st_mode
-    except OSError:  # it was started without one
+    except OSError:  # closed
         mode = 0
     if not wanted or not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
         yield None
@@ -255,7 +239,7 @@ def _piped_in(wanted: bool) -> Iterator[int | None]:
 
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
-    # The plan goes through a pipe: an environment may hold secrets, which must not be written to disk.
+    # The plan is sent through a pipe, because an environment may contain secrets that must not be written to disk.
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
@@ -270,27 +254,27 @@ def _supervise(session: Session, plan: Plan) -> None:
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}") from error
-    # It forks: the started process ends at once (and is reaped here), its child answers through the pipe.
+    # It forks: the process started here exits at once and is reaped; its child answers through the pipe.
     try:
         answer, _ = process.communicate(msgspec.json.encode(plan))
         reply = msgspec.json.decode(answer, type=Reply)
     except (OSError, msgspec.DecodeError) as error:
-        raise died("supervisor", log) from error
+        raise process_died("supervisor", log) from error
     if reply.error:
         kind = SessionError if reply.of_session else LaunchError
         raise kind(reply.error, reply.remedy)
 
 
 def recorder_environment() -> dict[str, str]:
-    """Return the environment of a process that records; what it needs may lie where the caller's own path says."""
+    """Return the environment of a process that records: this process's, without the script's settings."""
     own = ("PYTHONHOME", "TUIPROF_SESSION")
     return {name: value for name, value in module_environment().items() if name not in own}
 
 
-def died(what: str, log: Path) -> LaunchError:
-    """Return the error for a process that ended instead of recording, with the last line of its output."""
-    said = log.read_text(errors="replace").strip().splitlines()
-    return LaunchError(f"the {what} died: {said[-1] if said else 'no output'}", f"see {log}")
+def process_died(name: str, log: Path) -> LaunchError:
+    """Return the error for a recording process that died, with the last line of its output."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return LaunchError(f"the {name} died: {lines[-1] if lines else 'no output'}", f"see {log}")
 
 
 #: Variables of the script's environment that the probe reads.
@@ -298,15 +282,15 @@ STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 
 
 def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
-    """Return the environment variables for the probe.
+    """Return the environment variables that tell the probe where a step ends.
 
     Args:
         at: ``FILE:LINE``; None = not given.
         function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not given.
-        option: What the user typed before them, ``{}`` for ``at`` and ``function``.
+        option: Name of the options in error messages, with ``{}`` for ``at`` and ``function``.
 
     Raises:
-        UsageProblem: It cannot be read, there is no such file, or both are given.
+        UsageProblem: A value is invalid, there is no such file, or both are given.
     """
     step_at, step_function = option.format("at"), option.format("function")
     if at and function:
@@ -334,25 +318,21 @@ def step_environment(at: str | None, function: str | None, option: str = "--step
     return {}
 
 
-#: Folder of the copies in a session.
+#: Folder of the source in a session.
 SOURCE_FOLDER: Final = "source"
-#: Bytes of text that are kept of one session.
-MOST_SOURCE_BYTES: Final = 256 << 10
-#: A folder named like the script may contain data as well: maximum size of a source file, and maximum number of files
-#: to inspect.
-_LARGEST_FILE: Final = 1 << 20
-_MOST_FILES: Final = 1000
+#: Maximum size of all source text in a session.
+MAX_SOURCE_BYTES: Final = 256 << 10
+#: Limits for the files in a scenario's folder, which may also contain data.
+_MAX_FILE_BYTES: Final = 1 << 20
+_MAX_FILES: Final = 1000
 
 
 def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
-    """Return the Python file that a command runs.
+    """Return the absolute path of the Python file that a command runs; None = none, or unknown.
 
     Args:
         argv: The command as typed: ``python train.py``, ``train.py``, ``torchrun … train.py``, ``python -m train``.
-        cwd: Where it runs.
-
-    Returns:
-        Its absolute path; None = none, or unknown.
+        cwd: Its working directory.
     """
     for part in argv:
         if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
@@ -368,28 +348,28 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
 
 
 def own_files(script: Path) -> list[Path]:
-    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name."""
+    """Return the other files of a scenario's script: its TOML header, and the files in the folder of the same name."""
     header = script.with_suffix(".toml")
     found = [
         path
-        for path in islice(_in_order(script.with_suffix("")), _MOST_FILES)
-        if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _LARGEST_FILE
+        for path in islice(_walk_sorted(script.with_suffix("")), _MAX_FILES)
+        if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _MAX_FILE_BYTES
     ]
     return [header, *found] if header.is_file() else found
 
 
-def _in_order(folder: Path) -> Iterator[Path]:
-    """Yield what lies in a folder and below, always in the same order: which files are the first must not change."""
+def _walk_sorted(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder in a reproducible order, so that a limit always selects the same ones."""
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (Path(where, name) for name in sorted(names))
 
 
-def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
-    """Copy a script into its session; None = it cannot be read, which is reported when it is started."""
+def copy_source(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
+    """Copy a script (only digests if ``text`` is False) into its session; None = the script cannot be read."""
     digests: dict[str, str] = {}
     kept: list[str] = []
-    room = MOST_SOURCE_BYTES
+    room = MAX_SOURCE_BYTES
     for path in (script, *(own_files(script) if scenario else ())):
         name = path.relative_to(script.parent).as_posix()
         try:
@@ -401,7 +381,7 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
         if not text or len(content) > room or b"\0" in content:
             continue
         copy = session.path / SOURCE_FOLDER / name
-        with contextlib.suppress(OSError, SessionError):  # a full disk is reported by what needs it
+        with contextlib.suppress(OSError, SessionError):  # a full disk is reported elsewhere
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(copy, content)
             kept.append(name)
@@ -409,8 +389,8 @@ def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Sourc
     return Source(script.name, digests, kept) if script.name in digests else None
 
 
-def texts(session: Session) -> dict[str, str]:
-    """Return the texts that a session (untrusted) keeps of its script, by their paths beside it; the script first."""
+def source_texts(session: Session) -> dict[str, str]:
+    """Return the source text in a session (untrusted) by relative path, the script first."""
     source = session.meta.source
     folder = (session.path / SOURCE_FOLDER).resolve()
     found: dict[str, str] = {}
@@ -418,5 +398,5 @@ def texts(session: Session) -> dict[str, str]:
         path = (folder / name).resolve()
         if path.is_relative_to(folder):
             with contextlib.suppress(OSError):
-                found[name] = read_small(path)[:MOST_SOURCE_BYTES].decode("utf-8", "replace")
+                found[name] = read_small(path)[:MAX_SOURCE_BYTES].decode("utf-8", "replace")
     return found

@@ -1,19 +1,19 @@
-"""The output of a script on its way into the session, which must never make the script fail.
+"""Pipes for the script's output, so that recording it can never make the script fail.
 
-Printing to a file fails on a full disk, and with it the script. Printing into a pipe fails if its reading end is
-closed (SIGPIPE), and blocks if it is not read. So:
+Printing to a file fails on a full disk. Printing to a pipe fails if its read end is closed (SIGPIPE), and blocks if
+nobody reads. Therefore:
 
-- The script prints into two pipes. A process of its own (:mod:`~tuiprof.session.run.output_writer`) reads them and
-  writes the files. It is not the supervisor, so that the supervisor may be killed without a line being lost, and so
-  that processes left behind by the script can continue to print after the supervisor has ended.
-- The supervisor keeps the reading ends, too, and never reads: while one of the two processes lives there is a reader.
-  It starts another writer when one was killed, and wakes one that was stopped; a pipe holds a mebibyte meanwhile.
-- Where Linux allows it, the script itself has its pipes open for reading as well as for writing, as a terminal is. Even
-  with supervisor and writer both killed, printing raises no signal and no error. It waits once the pipe is full.
-- Where the pipes or the process cannot be created, the script prints into the files themselves.
+- The script prints to two pipes, and a separate process (:mod:`~tuiprof.session.run.output_writer`) copies them to
+  files. It is not the supervisor: no line is lost if the supervisor is killed, and processes left behind by the script
+  can print after the supervisor has ended.
+- The supervisor also holds the read ends open, without reading. It restarts a writer that was killed and continues one
+  that was stopped; meanwhile a pipe buffers 1 MiB.
+- On Linux, the script's ends are open for reading too, like a terminal. Even if supervisor and writer are both killed,
+  printing raises neither a signal nor an error; it blocks once the pipe is full.
+- If the pipes or the process cannot be created, the script prints directly to the files.
 
-Neither a pipe nor a file is a terminal, so that programs buffer and colour their output alike. Unlike with a file, what
-several processes print at the same moment may mix within a line that is longer than 4096 bytes, as in any pipeline.
+Programs buffer and colour output to pipes as they do to files. Unlike with files, lines longer than 4096 bytes that
+several processes print at the same time may be interleaved.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 _PIPE_BYTES: Final = 1 << 20
-#: A writer that ends again and again is started no more often than this.
-_AGAIN_S: Final = 1.0
+#: Minimum interval between starts of a writer.
+_RESTART_S: Final = 1.0
 _TICK_S: Final = 0.01
 _WRITER: Final = Path(output_writer.__file__).resolve()
 
 
 class OutputPipes:
-    """The pipes of one script, and the process that empties them.
+    """The pipes of one script, and the process that reads them.
 
     Attributes:
-        out: What the script is given as its standard output; :meth:`handed_over` closes it here.
+        out: Descriptor for the script's standard output; :meth:`close_script_ends` closes it here.
         err: The same for its standard error.
-        problem: Why the script prints straight into the files; empty = it does not.
+        problem: Why the script prints directly to the files; empty = it prints to the pipes.
 
     Raises:
-        SessionError: Not even the files can be opened.
+        SessionError: The files cannot be opened.
     """
 
     def __init__(self, session: Session) -> None:
@@ -66,9 +66,9 @@ class OutputPipes:
             raise explain(error, session.stdout, "write") from error
         self._pipes: list[int] = []
         self._counts = -1
-        self.pid: int | None = None  # process id of the writer; None = it has ended, or there is none
+        self.pid: int | None = None  # process id of the writer; None = not running
         self._killed = False
-        self._again_s = 0.0  # not before then is another writer started
+        self._restart_s = 0.0  # earliest time of the next start
         self.problem = ""
         try:
             self._counts = _counts_file(session.control / "output.json")
@@ -79,8 +79,8 @@ class OutputPipes:
             self.problem = f"{error.strerror or error}"
             self.out, self.err = self._files
 
-    def handed_over(self) -> None:
-        """Close the script's ends here: once it has them, or is not started at all."""
+    def close_script_ends(self) -> None:
+        """Close the script's ends in this process, after the script was started or failed to start."""
         os.close(self.out)
         os.close(self.err)
 
@@ -93,8 +93,8 @@ class OutputPipes:
                 return round((times.user + times.system) * 1e9)
         return 0
 
-    def tend(self, now_s: float) -> None:
-        """Start another writer when it was killed, and wake it when it was stopped."""
+    def check(self, now_s: float) -> None:
+        """Restart the writer if it was killed, and continue it if it was stopped."""
         if self.pid is None:
             return
         if not self._killed:
@@ -104,43 +104,43 @@ class OutputPipes:
             if os.WIFSTOPPED(status):
                 os.kill(pid, signal.SIGCONT)
                 return
-            if os.waitstatus_to_exitcode(status) == 0:  # all writing ends are closed
+            if os.waitstatus_to_exitcode(status) == 0:  # all write ends are closed
                 self.pid = None
                 return
             self._killed = True
-        if now_s >= self._again_s:
-            self._again_s = now_s + _AGAIN_S
-            with contextlib.suppress(OSError):  # no more processes are allowed: tried again
+        if now_s >= self._restart_s:
+            self._restart_s = now_s + _RESTART_S
+            with contextlib.suppress(OSError):  # the process limit is reached; try again later
                 self._start()
 
     def finish(self, deadline_s: float) -> None:
-        """Wait until all output is written, at most until a monotonic time: leftover processes may still print."""
+        """Wait until all output is written, or until the deadline: leftover processes may print longer."""
         while True:
-            self.tend(time.monotonic())
+            self.check(time.monotonic())
             if self.pid is None or time.monotonic() >= deadline_s:
                 return
             time.sleep(_TICK_S)
 
     def _start(self) -> None:
-        handed = (*self._pipes, *self._files, self._counts)
-        command = [sys.executable, "-I", "-S", str(_WRITER), *map(str, handed)]
-        # A separate session, so that signals to the supervisor's process group do not reach it.
+        descriptors = (*self._pipes, *self._files, self._counts)
+        command = [sys.executable, "-I", "-S", str(_WRITER), *map(str, descriptors)]
+        # In a session of its own, so that signals to the supervisor's process group do not reach it.
         writer = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=handed,
+            pass_fds=descriptors,
             start_new_session=True,
         )
-        writer.returncode = 0  # waited for by its number, to hear of a stop as well
+        writer.returncode = 0  # :meth:`check` waits for it instead, because it must also notice a stop
         self.pid, self._killed = writer.pid, False
 
 
 def _counts_file(path: Path) -> int:
-    """Make the file of counts; return its descriptor."""
+    """Create the file of counts; return its descriptor."""
     content = msgspec.json.encode(Counts()).ljust(output_writer.RESERVE_BYTES - 1) + b"\n"
     try:
-        with contextlib.suppress(SessionError):  # fails on a full disk
+        with contextlib.suppress(SessionError):  # the disk is full
             write_atomic(path, content)
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -148,11 +148,11 @@ def _counts_file(path: Path) -> int:
 
 
 def _pipe() -> tuple[int, int]:
-    """Make a pipe; return its reading end, which never waits, and what a script can print into."""
+    """Create a pipe; return its non-blocking read end, and the descriptor for the script."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # the user has many large pipes already
+        with contextlib.suppress(OSError):  # the user's limit of pipe buffers is reached
             fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     try:
         both = os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Samples the devices while a script runs and appends the readings to the session; reads the state of its checkout."""
+"""Samples the devices while a script runs and appends the readings to the session's log; also reads the git state."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tuiprof.session.run.output_pipes import OutputPipes
 from tuiprof.session.store.meta import DeviceMeta, Git, SessionMeta, write_meta
 from tuiprof.telemetry import visible
 
-#: Time between two readings.
+#: Interval between readings.
 PERIOD_S: Final = 0.5
-#: Where reading is slow (many devices, many processes) the period grows until it takes at most this share …
+#: If reading is slow (many devices or processes), the interval grows until reading takes at most this share of a core.
 CPU_BUDGET: Final = 0.02
-#: … of one core, up to this period.
+#: Maximum interval.
 LONGEST_PERIOD_S: Final = 5.0
 _COST_EVERY: Final = 10
-#: The amount of output is logged when it changed, and every n readings, so that it is never far back.
+#: The size of the output is logged when it has changed and every n readings, so that a reader never has to go far back.
 _PRINTED_EVERY: Final = 120
 
 
 class Recorder:
-    """A thread that samples every telemetry backend.
+    """A thread that samples all telemetry backends.
 
-    A backend that fails is named in a note and dropped; the others go on. All times are monotonic.
+    A backend that fails is reported in a note and closed; the others continue. All times are monotonic.
 
     Args:
         path: Session directory.
-        meta: Its metadata; devices and git state are added and stored.
-        log: Where to write.
-        root_pid: Process tree of the script.
+        meta: Metadata of the session; devices and git state are added and stored.
+        log: The recorder's log.
+        root_pid: The script's process.
         env: The script's environment.
-        backends: Telemetry backends by name; None = all there are.
-        output: The pipes that the script prints into, emptied by a process that counts as part of the recorder.
+        backends: Returns telemetry backends by name.
+        output: The script's output pipes, whose writer's CPU time is counted as the recorder's.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after one last reading."""
+        """Stop after one last reading."""
         self._stop.set()
         self._thread.join(timeout_s)
 
@@ -94,7 +94,7 @@ class Recorder:
             if last:
                 break
             period_s = min(LONGEST_PERIOD_S, max(PERIOD_S, (now_ns - before_ns) / 1e9 / CPU_BUDGET))
-            # Missed beats (a suspended machine, a slow driver) are not made up for.
+            # Do not catch up on readings missed by a suspended machine or a slow driver.
             due_s = max(due_s + period_s, time.monotonic())
             self._stop.wait(due_s - time.monotonic())
         for name in list(self._sources):
@@ -103,8 +103,8 @@ class Recorder:
     def _open(self) -> None:
         try:
             found = self._backends()
-        except Exception as error:  # noqa: BLE001 - a third party's broken backend must not end the recording
-            self._note("warn", f"telemetry is off: {_said(error)}")
+        except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the recording
+            self._note("warn", f"telemetry is off: {_message(error)}")
             return
         for name, backend in found.items():
             try:
@@ -116,9 +116,9 @@ class Recorder:
                 chosen = visible(devices, self._env)
                 self._meta.devices += [_device_meta(device, chosen) for device in devices]
                 self._sources[name] = source
-            except Exception as error:  # noqa: BLE001 - the drivers behind a backend raise what they like
-                self._meta.absent[name] = _said(error)
-                self._note("warn", f"telemetry of {name} is off: {_said(error)}")
+            except Exception as error:  # noqa: BLE001 - drivers raise any exception
+                self._meta.absent[name] = _message(error)
+                self._note("warn", f"telemetry of {name} is off: {_message(error)}")
 
     def _describe(self) -> None:
         self._meta.git = git_state(Path(self._meta.cwd))
@@ -131,8 +131,8 @@ class Recorder:
         for name, source in list(self._sources.items()):
             try:
                 readings = source.sample()
-            except Exception as error:  # noqa: BLE001 - see above: noted and dropped, never fatal
-                self._note("warn", f"telemetry of {name} stopped: {_said(error)}")
+            except Exception as error:  # noqa: BLE001 - see above
+                self._note("warn", f"telemetry of {name} stopped: {_message(error)}")
                 self._close(name)
                 continue
             at = time.monotonic_ns()
@@ -141,12 +141,12 @@ class Recorder:
                 self._log.write(Telemetry(at, reading.device, figures, dict(reading.text)))
 
     def _record_printed(self, *, again: bool) -> None:
-        """Record how much the script has printed so far."""
+        """Record the size of the output so far, if it has changed or ``again`` is set."""
         sizes = []
         for name in ("stdout.log", "stderr.log"):
             try:
                 sizes.append((self._path / name).stat().st_size)
-            except OSError:  # not made yet
+            except OSError:  # not created yet
                 sizes.append(0)
         now = (sizes[0], sizes[1])
         if now != self._printed or again:
@@ -157,7 +157,7 @@ class Recorder:
         try:
             self._sources.pop(name).close()
         except Exception as error:  # noqa: BLE001 - see above
-            self._note("info", f"telemetry of {name} did not close: {_said(error)}")
+            self._note("info", f"telemetry of {name} did not close: {_message(error)}")
 
     def _note(self, level: str, text: str) -> None:
         self._log.write(Note(time.monotonic_ns(), level, text))
@@ -168,14 +168,12 @@ def _device_meta(device: telemetry.Device, chosen: Set[str] | None) -> DeviceMet
     return DeviceMeta(device.key, device.kind, device.name, device.memory_bytes, dict(device.details), seen)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def git_state(cwd: Path) -> Git | None:
-    """Return the state of the checkout of a directory; None = none, git is not installed, or it takes more than a few
-    seconds.
-    """
+    """Return the git state of a directory; None = not a checkout, git is not installed, or it is too slow."""
     try:
         commit = _git(cwd, "rev-parse", "HEAD")
         branch = _git(cwd, "rev-parse", "--abbrev-ref", "HEAD")
@@ -186,7 +184,7 @@ def git_state(cwd: Path) -> Git | None:
 
 
 def _git(cwd: Path, *arguments: str) -> str:
-    # Without optional locks, so that a git command of the user's never meets ours.
+    # Without optional locks, which could make the user's own git commands fail.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     done = subprocess.run(
         ("git", "-C", str(cwd), *arguments),

@@ -1,15 +1,15 @@
-"""Session directories: location, contents, creation, and a summary of each for lists.
+"""Session directories: location, contents, creation, and summaries for lists.
 
 ::
 
     <root>/<utc time>-<name>/
       session.json          SessionMeta, written atomically
-      log/<writer>.jsonl    one append-only file a writer: rank0, rank1, …, recorder
+      log/<writer>.jsonl    one append-only file per writer: rank0, rank1, …, recorder
       stdout.log stderr.log
-      source/               the text of the script that was launched (see tuiprof.session.run.launch)
+      source/               text of the launched script (see tuiprof.session.run.launch)
       traces/
-      control/              requests to the running script; process ids (process.json), the recorder's lock,
-                            counts of output that is not in the files (output.json)
+      control/              requests to the running script, process ids (process.json), the recorder's lock,
+                            counts of output that could not be stored (output.json)
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ import msgspec
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.log import DeviceStep, Head, Slower, Step, decode, first_head
 from tuiprof.session.store.hosts import (
-    TOGETHER_NS,
+    MAX_START_GAP_NS,
     ClockDifference,
     Host,
     Launch,
     Log,
     Part,
     clock_difference,
-    combined,
+    combined_status,
+    group_parts,
+    join_waiting,
     launch_of,
+    max_start_gap_ns,
     part_of,
-    reach_ns,
-    runs,
     shift_ns,
-    with_waiting,
 )
 from tuiprof.session.store.meta import SESSION_FILE, Clock, SessionMeta, read_meta, short_name, write_meta
-from tuiprof.session.store.output import lost_output, trouble
+from tuiprof.session.store.output import lost_output, recording_problem
 from tuiprof.session.store.status import State, Status, status
 from tuiprof.system.files import explain, read_end, typed_path
 
-#: Marks a directory that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
+#: Marks a directory of a ladder's trials (see :mod:`tuiprof.ladder.state`).
 LADDER_FILE: Final = "ladder.json"
 _NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
 _LAST: Final = re.compile(r"last(?:~(\d{1,6}))?")
@@ -67,12 +67,12 @@ _TRACE_SUFFIXES: Final = (
 
 
 class Session:
-    """One session directory, for reading; with the directories of other hosts it is a run of several hosts.
+    """A session directory, for reading; with the directories of other hosts, a run of several hosts.
 
     Args:
         path: The directory.
-        others: The parts of the run that other hosts recorded (see :func:`run_of`).
-        complete: With these every rank of the run has been found.
+        others: The parts of the run recorded by other hosts (see :func:`run_of`).
+        complete: Whether the parts include every rank of the run.
 
     Raises:
         SessionError: The session does not exist, cannot be read, or was written by a newer tuiprof.
@@ -97,12 +97,12 @@ class Session:
 
     @property
     def started(self) -> datetime:
-        """When it was made, UTC."""
+        """Time of creation, UTC."""
         return datetime.fromtimestamp(self.meta.unix_ns / 1e9, UTC)
 
     @property
     def title(self) -> str:
-        """What it ran: ``metrics:naive``, or the name of the script."""
+        """The scenario, for example ``metrics:naive``, or the name of the script."""
         return str(self.meta.scenario) if self.meta.scenario else self.meta.name
 
     @property
@@ -112,17 +112,17 @@ class Session:
 
     @property
     def control(self) -> Path:
-        """Folder of the requests."""
+        """Folder of requests to the script."""
         return self.path / "control"
 
     @property
     def stdout(self) -> Path:
-        """The script's standard output, whole."""
+        """File of the script's standard output."""
         return self.path / "stdout.log"
 
     @property
     def stderr(self) -> Path:
-        """The script's standard error, whole."""
+        """File of the script's standard error."""
         return self.path / "stderr.log"
 
     @property
@@ -132,26 +132,26 @@ class Session:
 
     @property
     def host(self) -> str:
-        """Name of its host in a run of several; empty = the run has one."""
+        """Short name of its host; empty = the run has only one host."""
         return short_name(self.meta.host) if self.others else ""
 
     def part(self, writer: str) -> Session:
         """Return the part of the run that a writer belongs to (see :attr:`Log.writer`)."""
-        on_host = writer.partition("@")[2]
-        return next((host.session for host in self.others if host.name == on_host), self)
+        name = writer.partition("@")[2]
+        return next((host.session for host in self.others if host.name == name), self)
 
     def with_traces(self, rank: int | None = None) -> Session:
-        """Return the part of the run with the traces of a rank; None = the lowest rank that has some."""
+        """Return the part of the run with the traces of a rank; None = the first part that has traces."""
         parts = [part for part in self.parts if part.traces()]
         of_rank = next((host.session for host in self.others if rank in host.ranks), self)
         return of_rank if rank is not None or not parts else parts[0]
 
     def log_files(self) -> list[Path]:
-        """Return the log files there are now in this directory, one a writer, by name."""
+        """Return the log files in this directory, sorted by name."""
         return sorted(self.log.glob("*.jsonl"))
 
     def logs(self) -> list[Log]:
-        """Return the logs there are now on all hosts of the run."""
+        """Return the logs of all hosts of the run."""
         clock = Clock(self.meta)
         found = [Log(path, path.stem, clock, self.host) for path in self.log_files()]
         for host in self.others:
@@ -163,41 +163,38 @@ class Session:
         return found
 
     def all_traces(self) -> list[Path]:
-        """Return the traces captured so far on all hosts of the run, host by host."""
+        """Return the traces of all hosts of the run, host by host."""
         return [path for part in self.parts for path in part.traces()]
 
     def traces(self) -> list[Path]:
-        """Return the traces captured so far in this directory, oldest first."""
+        """Return the traces in this directory, oldest first."""
         found = []
         for path in (self.path / "traces").rglob("*"):
             if path.name.endswith(_TRACE_SUFFIXES) and not (
                 path.suffix == ".gz" and path.with_suffix("").exists()
             ):
-                with contextlib.suppress(OSError):  # a link to nowhere, or deleted just now
+                with contextlib.suppress(OSError):  # a broken link, or just deleted
                     found.append((path.stat().st_mtime_ns, path.name, path))
         return [path for *_, path in sorted(found)]
 
     def status(self) -> Status:
-        """Return its current state: running, finished, failed, stopped or interrupted."""
+        """Return its current status."""
         if not self.others:
             return status(self)
-        return combined([(self.host, status(self)), *((it.name, status(it.session)) for it in self.others)])
+        return combined_status(
+            [(self.host, status(self)), *((it.name, status(it.session)) for it in self.others)]
+        )
 
     def reload(self) -> None:
-        """Read ``session.json`` again: the recorder adds the devices once it has found them."""
+        """Read ``session.json`` again, to which the recorder adds devices."""
         self.meta = read_meta(self.path)
         for host in self.others:
-            with contextlib.suppress(SessionError):  # a host's part that was deleted; the rest continues
+            with contextlib.suppress(SessionError):  # a host's part was deleted
                 host.session.reload()
 
 
 def sessions_root(explicit: Path | None = None) -> Path:
-    """Return where sessions are kept.
-
-    Args:
-        explicit: ``--sessions``; without it TUIPROF_SESSIONS, without that the platform's user data
-            directory.
-    """
+    """Return the folder of sessions: ``explicit``, else TUIPROF_SESSIONS, else in the user data directory."""
     if explicit is not None:
         return typed_path(str(explicit)).absolute()
     if named := os.environ.get("TUIPROF_SESSIONS"):
@@ -208,15 +205,15 @@ def sessions_root(explicit: Path | None = None) -> Path:
 
 
 def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
-    """Make a directory named after its time and name, and the folders in it.
+    """Create a directory ``<utc time>-<name>`` with folders inside.
 
-    Only its owner may enter it, whatever the umask: it holds the script's arguments and output, and whoever may
-    write into ``control`` can stop the script.
+    Only its owner may enter it, whatever the umask: it contains the script's arguments and output, and anyone who can
+    write to ``control`` can stop the script.
 
     Args:
         root: Parent directory; created if missing.
         unix_ns: Time in the name, Unix ns.
-        name: Follows the time; a number is appended if the result exists.
+        name: A number is appended if the directory exists.
         folders: Names of the folders inside.
 
     Raises:
@@ -240,7 +237,7 @@ def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Pat
 
 
 def create(root: Path, meta: SessionMeta) -> Session:
-    """Make a new session directory.
+    """Create a session directory.
 
     Raises:
         SessionError: No permission, no space.
@@ -249,36 +246,36 @@ def create(root: Path, meta: SessionMeta) -> Session:
     try:
         write_meta(path, meta)
     except SessionError:
-        shutil.rmtree(path, ignore_errors=True)  # a partial session would be listed as damaged
+        shutil.rmtree(path, ignore_errors=True)  # or it would be listed as damaged
         raise
     return Session(path)
 
 
 def slug(name: str) -> str:
-    """Return a name that is safe as part of a file name."""
+    """Return a name as a valid part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "session"
 
 
 def session_dirs(root: Path) -> list[Path]:
-    """Return the session directories under a root (which need not exist), newest first, without reading them.
+    """Return the session directories in a root folder, newest first, without reading them; empty if it does not exist.
 
     Raises:
-        SessionError: It cannot be read.
+        SessionError: The root cannot be read.
     """
     return [path for path in _dirs(root) if not _is_ladder(path)]
 
 
 def ladder_dirs(root: Path) -> list[Path]:
-    """Return the ladder directories under a root (which need not exist), newest first.
+    """Return the ladder directories in a root folder, newest first; empty if it does not exist.
 
     Raises:
-        SessionError: It cannot be read.
+        SessionError: The root cannot be read.
     """
     return [path for path in _dirs(root) if _is_ladder(path)]
 
 
 def _is_ladder(path: Path) -> bool:
-    # The name is checked first, so that a listing does not open every directory.
+    # Check the name first, so that a listing does not access every directory.
     return path.name.partition("-")[2].startswith("ladder-") and (path / LADDER_FILE).exists()
 
 
@@ -289,7 +286,7 @@ def _dirs(root: Path) -> list[Path]:
         return []
     except OSError as error:
         raise explain(error, root, "read") from error
-    # Names begin with the time, so sorting by name sorts by time.
+    # Names start with the time.
     return sorted(
         (path for path in found if _NAMED.match(path.name)), key=lambda path: path.name, reverse=True
     )
@@ -298,14 +295,12 @@ def _dirs(root: Path) -> list[Path]:
 def list_sessions(
     root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
 ) -> list[Summary]:
-    """Return a summary of each run, newest first; a damaged session has the state ``unreadable``.
-
-    The sessions that the hosts of one run have recorded are one run.
+    """Return a summary of each run, newest first. Damaged sessions have the state ``unreadable``.
 
     Args:
-        root: Where sessions are kept; it need not exist.
-        limit: Maximum number, newest first; None = all.
-        known: Summaries from an earlier call by id; those of finished sessions are not read again.
+        root: Folder of sessions; it need not exist.
+        limit: Maximum number of sessions; None = all.
+        known: Summaries from an earlier call by id; finished sessions among them are not read again.
 
     Raises:
         SessionError: The root cannot be read.
@@ -325,10 +320,11 @@ def list_sessions(
 
 
 def _as_runs(listed: list[Summary]) -> list[Summary]:
-    """Return one summary for the parts of a run, in the position of the newest."""
+    """Merge the summaries of the parts of each run, at the position of the newest part."""
     by_id = {it.id: it for it in listed}
-    groups = [[part.id for part in group] for group in runs(it.part for it in listed if it.part is not None)]
-    groups = with_waiting(groups, (it.launch for it in listed if it.launch is not None))
+    parts = [it.part for it in listed if it.part is not None]
+    groups = [[part.id for part in group] for group in group_parts(parts)]
+    groups = join_waiting(groups, (it.launch for it in listed if it.launch is not None))
     group_of = {id_: group for group in groups for id_ in group}
     out: dict[str, Summary] = {}
     for it in listed:
@@ -336,26 +332,26 @@ def _as_runs(listed: list[Summary]) -> list[Summary]:
             group_of.get(it.id, [it.id]), key=lambda id_: _order(by_id[id_].part, by_id[id_].unix_ns, id_)
         )
         if group[0] not in out:
-            out[group[0]] = of_run([by_id[id_] for id_ in group]) if len(group) > 1 else it
+            out[group[0]] = run_summary([by_id[id_] for id_ in group]) if len(group) > 1 else it
     return list(out.values())
 
 
 def _order(part: Part | None, unix_ns: int, id_: str) -> tuple[object, ...]:
-    """Return the order of the folders of a run: by rank; those without ranks last, as they began."""
+    """Return the sort key of a part: by ranks; parts without ranks last, by start."""
     return (0, part.ranks) if part is not None else (1, unix_ns, id_)
 
 
 def find_session(root: Path, text: str) -> Session:
-    """Return the session that a user names, with what other hosts recorded of the same run.
+    """Return the session that a user names, with the parts recorded by other hosts.
 
     Args:
-        root: Where sessions are kept.
-        text: A path, absolute or below the root (such as a ladder's trial); ``last``, or ``last~1`` for the one
-            before it; a session's id, a unique prefix of one, or a name (the newest with that name).
+        root: Folder of sessions.
+        text: A path, absolute or relative to the root; ``last``, or ``last~1`` for the one before it; an id or a unique
+            prefix of one; or a name (the newest session of that name).
 
     Raises:
-        UsageProblem: No session matches, or several begin with the text.
-        SessionError: It cannot be read.
+        UsageProblem: No session matches, or several ids start with the text.
+        SessionError: The session cannot be read.
     """
     for path in (typed_path(text), root / text):
         if os.path.exists(path / SESSION_FILE):
@@ -383,29 +379,30 @@ def find_session(root: Path, text: str) -> Session:
 
 
 def run_of(session: Session) -> Session:
-    """Return the run of several hosts in the session's folder, led by the part with the lowest rank; a session of one
-    host itself.
+    """Return the multi-host run that a session is part of, led by the part with the lowest rank; else the session.
+
+    Other parts are looked for in the folder that the session is in.
     """
     own, launch = part_of(session), launch_of(session)
     if own is None and (launch is None or not launch.waits):
         return session
-    reach = reach_ns(own) if own is not None else TOGETHER_NS
+    max_gap = max_start_gap_ns(own) if own is not None else MAX_START_GAP_NS
     found = {session.path.name: (session, own)}
     launches = [launch] if launch is not None else []
     for path in session_dirs(session.path.parent):
-        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > reach:
+        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > max_gap:
             continue
         with contextlib.suppress(SessionError):
             other = Session(path)
             part, started = part_of(other), launch_of(other)
-            alike = started is not None and launch is not None and started.command == launch.command
-            if alike or (part is not None and own is not None and part.key == own.key):
+            same_command = started is not None and launch is not None and started.command == launch.command
+            if same_command or (part is not None and own is not None and part.key == own.key):
                 found[path.name] = other, part
-                launches += [started] if alike and started is not None and (started.waits or part) else []
-    by_rank = [
-        [it.id for it in group] for group in runs(part for _, part in found.values() if part is not None)
-    ]
-    group = next(group for group in with_waiting(by_rank, launches) if session.path.name in group)
+                if same_command and started is not None and (started.waits or part):
+                    launches.append(started)
+    parts = [part for _, part in found.values() if part is not None]
+    by_rank = [[it.id for it in group] for group in group_parts(parts)]
+    group = next(group for group in join_waiting(by_rank, launches) if session.path.name in group)
     return _joined([found[id_] for id_ in group])
 
 
@@ -430,7 +427,7 @@ def _joined(parts: list[tuple[Session, Part | None]]) -> Session:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
+    """Return a name that is not taken, and add it to the taken ones."""
     found = next(
         it for n in range(1, len(taken) + 2) if (it := f"{name}#{n}" if n > 1 else name) not in taken
     )
@@ -439,7 +436,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def _named_ns(name: str) -> int:
-    """Return the time in the name of a session directory, Unix ns; 0 = none."""
+    """Return the time in the name of a session directory, Unix ns; 0 = there is none."""
     try:
         return int(datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 10**9
     except ValueError:
@@ -447,7 +444,7 @@ def _named_ns(name: str) -> int:
 
 
 def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
-    """Return the n-th run before the newest; the folders of its hosts count once."""
+    """Return the run ``back`` runs before the newest; the directories of a multi-host run count once."""
     seen: set[Path] = set()
     count = 0
     for path in paths:
@@ -456,7 +453,7 @@ def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
         if count == back:
             return run_of(Session(path))
         count += 1
-        with contextlib.suppress(SessionError):  # a damaged one counts as well
+        with contextlib.suppress(SessionError):  # damaged
             seen.update(part.path for part in run_of(Session(path)).parts)
     raise UsageProblem(f"there is no session {text!r}: {root} contains {count}", "see tuiprof list")
 
@@ -470,13 +467,13 @@ def _closest(text: str, paths: list[Path]) -> str | None:
 
 
 class RecorderLock:
-    """An exclusive lock for recording into a session directory, held until released or until the process ends.
+    """The exclusive lock of a session's recorder, held until it is released or the process ends.
 
     Args:
         control: The session's ``control`` folder.
 
     Raises:
-        SessionError: Another recorder holds it, or the folder cannot be written.
+        SessionError: Another recorder holds the lock, or the folder cannot be written.
     """
 
     def __init__(self, control: Path) -> None:
@@ -494,7 +491,7 @@ class RecorderLock:
                 message, "a second recorder would mix two runs: start a new session"
             ) from error
         except OSError:
-            # Some network mounts have no locks: record without one rather than not at all.
+            # Some network file systems have no locks: record without one.
             pass
 
     def release(self) -> None:
@@ -503,37 +500,34 @@ class RecorderLock:
             os.close(self._file)
 
 
-#: How much of the end of a rank's log is read: a thousand steps or more, within two milliseconds.
+#: Number of bytes to read at the end of a log: at least a thousand steps, in two milliseconds.
 _TAIL_BYTES: Final = 256 << 10
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """One line of the list of sessions."""
+    """Summary of a session or a multi-host run, for lists."""
 
-    id: str  # name of the directory, which commands accept
+    id: str  # name of the directory
     path: str
     title: str  # ``scenario:variant``, or the session's name
     state: str  # a :data:`tuiprof.session.store.status.State`, or ``unreadable``
     detail: str = ""  # further information about the state; may be empty
-    code: int | None = None  # exit status as a shell gives it; None while running or unknown
+    code: int | None = None  # exit status as in a shell; None = running, or unknown
     unix_ns: int = 0  # start, Unix ns
-    duration_ns: int | None = None  # from the start to the last record; None = no record
-    steps: int = 0  # steps recorded by the rank with the most; 0 = none
-    #: Median step without captured ones; where a capture slowed the script down, of the steps before it; None = no
-    #: steps
+    duration_ns: int | None = None  # from the start to the last record; None = no records
+    steps: int = 0  # maximum over all ranks
+    #: Median step time without captured steps and, if a capture slowed the script down, later ones; None = no steps
     median_ns: float | None = None
-    #: Whether the median is that of the last steps only, because the log is too long to be read whole
-    recent: bool = False
+    recent: bool = False  # whether the median covers only the last steps, because the log is long
     argv: list[str] = []  # the command as given
-    host: str = ""  # where it ran
-    part: Part | None = None  # the run of several hosts that it may be a part of
-    launch: Launch | None = None  # what its command says of a run of several hosts
-    #: Summaries of the hosts' parts where this is such a run; empty = it is one session
-    parts: list[Summary] = []
+    host: str = ""
+    part: Part | None = None  # the multi-host run it is part of, as its ranks recorded it
+    launch: Launch | None = None  # the multi-host run it is part of, from its command
+    parts: list[Summary] = []  # summaries of the parts of a multi-host run; empty = a single session
 
     @property
     def folders(self) -> list[str]:
-        """The session's directory; of a run of several hosts those of all of them."""
+        """The directories of all hosts."""
         return [part.path for part in self.parts] or [self.path]
 
     @property
@@ -562,13 +556,13 @@ def summary_of(session: Session) -> Summary:
             else:
                 median_ns = float(statistics.median(plain)) if plain else None
     status = session.status()
-    missing = lost_output(session) if status.over else trouble(session)
+    problem = lost_output(session) if status.over else recording_problem(session)
     return Summary(
         id=session.id,
         path=str(session.path),
         title=session.title,
         state=status.state,
-        detail=", ".join(filter(None, (status.detail, missing))),
+        detail=", ".join(filter(None, (status.detail, problem))),
         code=status.code,
         unix_ns=session.meta.unix_ns,
         duration_ns=latest_ns if latest_ns >= 0 else None,
@@ -582,12 +576,12 @@ def summary_of(session: Session) -> Summary:
     )
 
 
-def of_run(parts: list[Summary]) -> Summary:
-    """Return the summary of a run from those of its hosts, given by rank."""
+def run_summary(parts: list[Summary]) -> Summary:
+    """Return the summary of a multi-host run from those of its parts, which are sorted by rank."""
     first = parts[0]
     states = [(it.host, Status(cast("State", it.state), it.code, detail=it.detail)) for it in parts]
-    status = combined(states)
-    lasted = [it.duration_ns for it in parts if it.duration_ns is not None]
+    status = combined_status(states)
+    durations = [it.duration_ns for it in parts if it.duration_ns is not None]
     most = max(parts, key=lambda it: it.steps)
     hosts = list(dict.fromkeys(it.host for it in parts))
     return msgspec.structs.replace(
@@ -595,7 +589,7 @@ def of_run(parts: list[Summary]) -> Summary:
         state=status.state,
         detail=", ".join(filter(None, (f"{len(hosts)} hosts" if len(hosts) > 1 else "", status.detail))),
         code=status.code,
-        duration_ns=max(lasted, default=None),
+        duration_ns=max(durations, default=None),
         steps=most.steps,
         median_ns=first.median_ns or most.median_ns,
         recent=(first if first.median_ns else most).recent,

@@ -1,9 +1,9 @@
-"""Runs of several hosts: which session folders belong to one run, and how far the clocks of its hosts differ.
+"""Multi-host runs: which session folders belong to one run, and by how much the clocks of its hosts differ.
 
-The recorder of every host writes its own folder. The launcher's settings (``Head.job``), their ranks and the start
-times say which folders are parts of one run. Until the processes of a host have written anything, its command does:
-one that launches ranks on several hosts (``torchrun --nnodes 2``), the same on each. The folders lie side by side: on
-a file system that the hosts share, or copied here by ``tuiprof collect``.
+The recorder of every host writes its own folder. Folders are parts of one run if their launcher settings
+(``Head.job``), ranks and start times fit. Before the processes of a host have written anything, its command is
+compared: it launches ranks on several hosts (``torchrun --nnodes 2``) and is the same on each. The folders are in the
+same parent folder, on a shared file system or copied by ``tuiprof collect``.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from tuiprof.system.files import open_regular, read_at_most, read_end
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
-#: Parts of one run start within this time; the host that comes last may have waited in a queue, and clocks differ.
-#: The settings of a local launcher (an address and a port) are the same in its next run.
-TOGETHER_NS: Final = 15 * 60 * 1_000_000_000
-#: A number of a batch system's job is used once, so that clocks may differ by much more.
-SAME_JOB_NS: Final = 24 * 3600 * 1_000_000_000
+#: Maximum time between the starts of a run's parts: hosts may wait in a queue, and clocks differ. A local launcher's
+#: settings (address and port) can be the same in the next run.
+MAX_START_GAP_NS: Final = 15 * 60 * 1_000_000_000
+#: The same with a batch system's job id, which is unique.
+_MAX_START_GAP_OF_JOB_NS: Final = 24 * 3600 * 1_000_000_000
 #: Number of later parts to compare with each part.
 _NEAREST: Final = 16
-#: How much of a log is read for the ends of steps, from its beginning and from its end.
-_BEGINNING_BYTES: Final = 1 << 20
+#: Number of bytes of a log to read for step ends, from its start and its end.
+_START_BYTES: Final = 1 << 20
 _END_BYTES: Final = 256 << 10
 #: Minimum number of common steps to compare step ends.
-_FEWEST_STEPS: Final = 8
-#: Ranks that wait for one another end their steps together: maximum scatter of the differences, as a share of a step.
+_MIN_STEPS: Final = 8
+#: Ranks that wait for one another end their steps together: maximum spread of the differences, as a share of a step.
 COUPLED_SHARE: Final = 0.5
-#: Differences of clocks below this are not worth a word.
-WORTH_SAYING_NS: Final = 50_000_000
-#: Maximum number of named hosts whose state differs from the run's.
-_MOST_NAMED: Final = 3
+#: Smaller clock differences are not reported.
+_MIN_REPORTED_NS: Final = 50_000_000
+#: Maximum number of hosts to name whose state differs from the run's.
+_MAX_NAMED: Final = 3
 #: Options of launchers for the number of hosts: torchrun, accelerate, Lightning.
 _NODES: Final = ("nnodes", "num-machines", "num-nodes")
 CLOCK_RULE: Final = (
     "ranks that wait for one another end the same step at about the same time. The clock difference is the median "
-    f"over at least {_FEWEST_STEPS} common steps; it is corrected if the differences vary by less than "
+    f"over at least {_MIN_STEPS} common steps; it is corrected if the differences vary by less than "
     f"{COUPLED_SHARE:.0%} of a step (half of the range of 80 % of them). If the hosts run ahead of their devices, it "
     "can be off by a step or two. Otherwise wall clocks are not corrected"
 )
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The distributed run of a session folder, as recorded there."""
+    """A session as part of a multi-host run, from the records of its ranks."""
 
     id: str  # name of the folder
-    key: tuple[str, ...]  # what all parts of a run have in common
-    ranks: tuple[int, ...]  # ranks that were recorded there, ascending
-    writer: str  # name of the log of the lowest one
-    unix_ns: int  # start of the session by its host's clock, Unix ns
+    key: tuple[str, ...]  # the same for all parts of a run: number of ranks, launcher settings
+    ranks: tuple[int, ...]  # recorded ranks, ascending
+    writer: str  # name of the log of the lowest rank
+    unix_ns: int  # start by the host's clock, Unix ns
 
     @property
     def world(self) -> int:
@@ -70,29 +70,28 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The multi-host run of a session, from its command."""
+    """A session as part of a multi-host run, from its command."""
 
     id: str  # name of the folder
-    command: tuple[str, ...]  # the command, without what differs from host to host
+    command: tuple[str, ...]  # without options that differ between hosts
     nodes: int  # number of hosts
-    per_node: int | None  # ranks that are launched on each; None = the command does not give a number
-    machine: tuple[str, str]  # boot identity and name of the host
-    unix_ns: int  # start of the session by its host's clock, Unix ns
+    per_node: int | None  # ranks per host; None = not in the command
+    machine: tuple[str, str]  # boot id and name of the host
+    unix_ns: int  # start by the host's clock, Unix ns
     waits: bool  # whether no rank has written anything yet
 
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Offset of a host's wall clock from that of the first host."""
+    """Offset of a host's wall clock from the first host's."""
 
-    ahead_ns: int = 0  # how far it is ahead; negative = behind
-    #: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared
-    spread_ns: int | None = None
-    steps: int = 0  # number of steps that were compared
-    same: bool = False  # both parts were recorded on one machine, by one clock
+    ahead_ns: int = 0  # negative = behind
+    spread_ns: int | None = None  # half of the range of 80 % of the compared step ends; None = not measured
+    steps: int = 0  # number of compared steps
+    same: bool = False  # whether both parts were recorded on the same machine
 
     def __str__(self) -> str:
-        """Return one phrase."""
+        """Return a phrase, for example ``1.20 s ahead ±3.00 ms``."""
         if self.same:
             return "same machine"
         if self.spread_ns is None:
@@ -101,20 +100,20 @@ class ClockDifference:
         return f"{format_ns(abs(self.ahead_ns))} {where} ±{format_ns(self.spread_ns)}"
 
     @property
-    def worth_saying(self) -> bool:
-        """Whether the clocks differ by more than could be chance, and by enough to matter to a reader of logs."""
-        return self.spread_ns is not None and abs(self.ahead_ns) > max(WORTH_SAYING_NS, 2 * self.spread_ns)
+    def is_significant(self) -> bool:
+        """Whether the difference exceeds its uncertainty, and is large enough to report."""
+        return self.spread_ns is not None and abs(self.ahead_ns) > max(_MIN_REPORTED_NS, 2 * self.spread_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The part of a run that one host recorded."""
+    """Another host of a run, and the part that it recorded."""
 
-    name: str  # its name, unique in the run
-    session: Session  # its session folder
-    ranks: tuple[int, ...]  # the ranks that were found there; empty = they have made no step yet
-    clock: ClockDifference  # how its clock differs from the first host's
-    shift_ns: int  # what to add to its session time to get that of the run
+    name: str  # unique in the run
+    session: Session
+    ranks: tuple[int, ...]  # recorded ranks; empty = none yet
+    clock: ClockDifference  # to the first host
+    shift_ns: int  # from its session time to the run's
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +121,17 @@ class Log:
     """One log of a run."""
 
     path: Path
-    writer: str  # name of its writer; of another than the first host with the host's name: ``rank8@node2``
-    clock: Clock  # makes session time of its times
-    host: str = ""  # name of the host; empty = the run has one
-    folder: str = ""  # the host's folder as seen from the session's; empty = it is the session's own
+    writer: str  # unique in the run: ``rank0``; on hosts other than the first with the host's name, ``rank8@node2``
+    clock: Clock  # converts its times to session time
+    host: str = ""  # name of the host; empty = the run has only one
+    folder: str = ""  # the host's folder relative to the session's; empty = the same folder
 
 
-_Begun = TypeVar("_Begun", Part, Launch)
+_Started = TypeVar("_Started", Part, Launch)
 
 
 def part_of(session: Session) -> Part | None:
-    """Return what run a session is a part of; None = of none, or it holds all ranks of it."""
+    """Return a session as part of a multi-host run; None = it is not, or it has all ranks."""
     heads = [(path.stem, first_head(path)) for path in session.log_files() if path.stem != "recorder"]
     found = [
         (head.rank, writer, head)
@@ -141,10 +140,9 @@ def part_of(session: Session) -> Part | None:
     ]
     if not found:
         return None
-    first = min(found, key=lambda it: it[2].unix_ns)[
-        2
-    ]  # torchrun gives other ranks and another port after a failure
-    same = sorted(it for it in ((rank, writer) for rank, writer, head in found if head.job == first.job))
+    # Only the processes of the first attempt: after a failure, torchrun assigns other ranks and another port.
+    first = min((head for _, _, head in found), key=lambda head: head.unix_ns)
+    same = sorted((rank, writer) for rank, writer, head in found if head.job == first.job)
     ranks = sorted({rank for rank, _ in same})
     if len(ranks) >= (first.world or 0):
         return None
@@ -153,10 +151,10 @@ def part_of(session: Session) -> Part | None:
 
 
 def launch_of(session: Session) -> Launch | None:
-    """Return what the command of a session says of a run of several hosts; None = it does not launch one."""
+    """Return a session as part of a multi-host run, from its command; None = it does not launch one."""
     meta = session.meta
     flags = _flags(meta.argv)
-    # ``--nnodes 1:4`` is elastic: as many as four.
+    # ``--nnodes 1:4`` is elastic, with at most four.
     nodes = _number(next((flags[name] for name in _NODES if name in flags), "").rpartition(":")[2])
     if nodes is None or nodes < 2:
         return None
@@ -174,7 +172,7 @@ def launch_of(session: Session) -> Launch | None:
 
 
 def _flags(argv: Sequence[str]) -> dict[str, str]:
-    """Return options and their values, ``--a-b x`` and ``--a_b=x`` alike."""
+    """Return the options in a command by name; ``--a_b=x`` is the same as ``--a-b x``."""
     found: dict[str, str] = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         if word.startswith("--"):
@@ -187,15 +185,14 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 7 else None
 
 
-def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) -> list[list[str]]:
-    """Return which folders belong together, those that have no ranks yet among them.
+def join_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) -> list[list[str]]:
+    """Add folders without ranks to the groups of folders that belong to one run.
 
-    A folder without ranks belongs to the run of the same command that began nearest to it, on other hosts, as long as
-    hosts of that are missing.
+    Such a folder belongs to the run of the same command on other hosts that started nearest to it and lacks hosts.
 
     Args:
         groups: Folders that belong together by their ranks.
-        launches: What the commands of these and of other folders say.
+        launches: Runs from the commands of these and of other folders.
     """
     of = {it.id: it for it in launches}
     joined: dict[str, list[str]] = {}
@@ -205,9 +202,9 @@ def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) ->
     same: dict[tuple[str, ...], list[Launch]] = {}
     for it in of.values():
         same.setdefault(it.command, []).append(it)
-    for alike in same.values():
-        alike.sort(key=lambda it: (it.unix_ns, it.id))
-        for it, later in _nearest_first(alike, TOGETHER_NS):
+    for starts in same.values():
+        starts.sort(key=lambda it: (it.unix_ns, it.id))
+        for it, later in _nearest_first(starts, MAX_START_GAP_NS):
             if not (it.waits or later.waits):
                 continue
             one, other = joined[it.id], joined[later.id]
@@ -215,23 +212,24 @@ def with_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) ->
             if one is other or len(one) + len(other) > it.nodes or len(set(machines)) < len(machines):
                 continue
             if any(not of[id_].waits for id_ in one) and any(not of[id_].waits for id_ in other):
-                continue  # already decided by the settings of their ranks
+                continue  # their ranks decide
             one.extend(other)
             joined.update((id_, one) for id_ in other)
     unique = {id(group): group for group in joined.values()}
     return list(unique.values())
 
 
-def reach_ns(part: Part) -> int:
-    """Return how far apart the starts of the parts of a run may lie."""
-    return SAME_JOB_NS if any(word.startswith("SLURM_JOB_ID=") for word in part.key) else TOGETHER_NS
+def max_start_gap_ns(part: Part) -> int:
+    """Return the maximum time between the starts of a run's parts."""
+    is_job = any(word.startswith("SLURM_JOB_ID=") for word in part.key)
+    return _MAX_START_GAP_OF_JOB_NS if is_job else MAX_START_GAP_NS
 
 
-def runs(parts: Iterable[Part]) -> list[list[Part]]:
-    """Return which parts belong together, each group by rank.
+def group_parts(parts: Iterable[Part]) -> list[list[Part]]:
+    """Return the parts of each run, sorted by rank.
 
-    Parts with the same key belong together where their ranks differ; of several that fit, those that began nearest to
-    one another, as the same command may be run again and again.
+    Parts belong together if they have the same key and different ranks. Among several that fit, those that started
+    nearest to each other do, because the same command may be run repeatedly.
     """
     groups: dict[str, list[Part]] = {}
     ordered = sorted(parts, key=lambda part: (part.key, part.unix_ns, part.id))
@@ -242,10 +240,10 @@ def runs(parts: Iterable[Part]) -> list[list[Part]]:
 
 
 def _pair(parts: Sequence[Part], groups: dict[str, list[Part]]) -> None:
-    """Join parts with the same key, given by start time, the nearest ones first."""
+    """Join parts with the same key, which are sorted by start, nearest ones first."""
     for part in parts:
         groups[part.id] = [part]
-    for part, later in _nearest_first(parts, reach_ns(parts[0])):  # the key says how far apart they may lie
+    for part, later in _nearest_first(parts, max_start_gap_ns(parts[0])):
         one, other = groups[part.id], groups[later.id]
         if one is other or {rank for it in one for rank in it.ranks} & {r for it in other for r in it.ranks}:
             continue
@@ -253,33 +251,29 @@ def _pair(parts: Sequence[Part], groups: dict[str, list[Part]]) -> None:
         groups.update((it.id, one) for it in other)
 
 
-def _nearest_first(items: Sequence[_Begun], reach_ns: int) -> list[tuple[_Begun, _Begun]]:
-    """Return pairs of items, given by start time, that began within a time of one another; the nearest first."""
+def _nearest_first(items: Sequence[_Started], max_gap_ns: int) -> list[tuple[_Started, _Started]]:
+    """Return pairs of items that started within a time of each other, nearest first; items are sorted by start."""
     pairs = [
         (later.unix_ns - it.unix_ns, index, it, later)
         for index, it in enumerate(items)
         for later in items[index + 1 : index + 1 + _NEAREST]
-        if later.unix_ns - it.unix_ns <= reach_ns
+        if later.unix_ns - it.unix_ns <= max_gap_ns
     ]
     return [(it, later) for _, _, it, later in sorted(pairs, key=lambda pair: pair[:2])]
 
 
 def clock_difference(first: Session, writer: str, other: Session, other_writer: str) -> ClockDifference:
-    """Return how the wall clock of one part's host differs from that of the first part's.
+    """Return the difference of the wall clock of another part's host to that of the first part's.
 
-    Args:
-        first: The first part.
-        writer: A rank of it that makes steps.
-        other: The other part.
-        other_writer: A rank of that.
+    ``writer`` and ``other_writer`` are ranks of the two parts whose step ends are compared.
     """
     if first.meta.boot and (first.meta.boot, first.meta.host) == (other.meta.boot, other.meta.host):
         return ClockDifference(same=True)
     logs = first.log / f"{writer}.jsonl", other.log / f"{other_writer}.jsonl"
     differences, step_ns = _step_ends_apart(*(_steps(decode(read_end(path, _END_BYTES))) for path in logs))
-    if len(differences) < _FEWEST_STEPS:  # one of them ended long before the other
-        differences, step_ns = _step_ends_apart(*(_beginning(path) for path in logs))
-    if len(differences) < _FEWEST_STEPS:
+    if len(differences) < _MIN_STEPS:  # one of them ended long before the other
+        differences, step_ns = _step_ends_apart(*(_first_steps(path) for path in logs))
+    if len(differences) < _MIN_STEPS:
         return ClockDifference()
     tenths = statistics.quantiles(differences, n=10)
     spread_ns = (tenths[-1] - tenths[0]) / 2
@@ -293,39 +287,39 @@ def clock_difference(first: Session, writer: str, other: Session, other_writer: 
 
 
 def shift_ns(first: Session, other: Session, clock: ClockDifference) -> int:
-    """Return what to add to the session time of a part to get that of the first part."""
+    """Return the ns to add to the session time of another part to get that of the first part."""
     if clock.same:
         return other.meta.mono_ns - first.meta.mono_ns
     return other.meta.unix_ns - first.meta.unix_ns - clock.ahead_ns
 
 
 def _step_ends_apart(one: Sequence[Step], other: Sequence[Step]) -> tuple[list[int], float]:
-    """Return how far apart the same steps ended by their writers' monotonic clocks, and the median step time, ns."""
+    """Return the differences of the ends of common steps by their monotonic clocks, and the median step time, in ns."""
     ends = {step.n: step.at for step in one}
     found = [step.at - ends[step.n] for step in other if step.n in ends]
     return found, statistics.median(step.dur for step in other) if found else 0.0
 
 
-def _beginning(path: Path) -> list[Step]:
+def _first_steps(path: Path) -> list[Step]:
     try:
         with open_regular(path) as file:
-            block = read_at_most(file, _BEGINNING_BYTES)
+            block = read_at_most(file, _START_BYTES)
     except OSError:
         return []
     records = decode(block[: block.rfind(b"\n") + 1])
-    again = (index for index, record in enumerate(records) if index and isinstance(record, Head))
-    return _steps(records[: next(again, None)])
+    restarts = (index for index, record in enumerate(records) if index and isinstance(record, Head))
+    return _steps(records[: next(restarts, None)])
 
 
 def _steps(records: Iterable[Record]) -> list[Step]:
     return [record for record in records if isinstance(record, Step)]
 
 
-def combined(states: Sequence[tuple[str, Status]]) -> Status:
-    """Return the state of a run from that of its hosts.
+def combined_status(states: Sequence[tuple[str, Status]]) -> Status:
+    """Return the status of a run from those of its hosts (given by name).
 
-    It runs while one of them does; else the worst counts. Hosts in another state are named, and those of which there is
-    more to say.
+    A run is running while any host is; otherwise it has the worst state. The detail names hosts in another state, and
+    those with a detail.
     """
     order: tuple[State, ...] = ("running", "failed", "interrupted", "stopped", "finished")
     of_run = min((status for _, status in states), key=lambda status: order.index(status.state))
@@ -334,8 +328,5 @@ def combined(states: Sequence[tuple[str, Status]]) -> Status:
         for name, status in states
         if status.state != of_run.state or (status.detail and status.over)
     ]
-    shown = [
-        *others[:_MOST_NAMED],
-        *([f"and {len(others) - _MOST_NAMED} more"] * (len(others) > _MOST_NAMED)),
-    ]
-    return msgspec.structs.replace(of_run, detail=", ".join(shown))
+    more = [f"and {len(others) - _MAX_NAMED} more"] * (len(others) > _MAX_NAMED)
+    return msgspec.structs.replace(of_run, detail=", ".join([*others[:_MAX_NAMED], *more]))

@@ -17,15 +17,15 @@ from tuiprof.session.log import SCHEMA_VERSION, Head, UnixNs, Whole
 from tuiprof.system.files import read_small_json, read_versioned, write_atomic, write_inside
 
 SESSION_FILE: Final = "session.json"
-#: Total size of a session's traces above which a trigger starts no capture, bytes.
+#: Default limit for the total size of a session's traces above which triggers start no capture, bytes.
 DEFAULT_BUDGET: Final = 500_000_000
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Which scenario a session ran."""
+    """The scenario that a session ran."""
 
-    name: str  # name of the ladder, e.g. ``"metrics"``
-    variant: str = ""  # its variant, e.g. ``"naive"``
+    name: str  # of the ladder, for example ``"metrics"``
+    variant: str = ""  # for example ``"naive"``
     preset: str = ""  # ``"smoke"``, ``"paper"``, …
 
     def __str__(self) -> str:
@@ -34,27 +34,27 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class Git(msgspec.Struct, frozen=True):
-    """State of the checkout the script was started in."""
+    """Git state of the directory in which the script was started."""
 
     commit: str
-    branch: str = ""  # branch; empty = detached
-    dirty: bool = False  # tracked files differ from the commit
+    branch: str = ""  # empty = detached
+    dirty: bool = False  # whether tracked files differ from the commit
 
 
 class DeviceMeta(msgspec.Struct, frozen=True):
-    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`)."""
+    """A sampled device (see :class:`tuiprof.telemetry.Device`)."""
 
     key: str
     kind: str
     name: str
     memory_bytes: Whole | None = None
     details: dict[str, str | float | Whole] = {}
-    #: Whether the environment of the run (``CUDA_VISIBLE_DEVICES``, …) lets it use this device; None = not specified
+    #: Whether the script can use the device according to ``CUDA_VISIBLE_DEVICES`` or the like; None = not specified
     visible: bool | None = None
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
-    """One request to profile some steps: the content of ``control/capture-<id>.json``."""
+    """``control/capture-<id>.json``: a request to profile some steps."""
 
     id: str
     steps: Whole
@@ -62,68 +62,65 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record operator input shapes
     memory: bool = False  # record allocations
-    seconds: float | None = None  # duration of a capture by time; None = it is counted in steps
-    after_s: float | None = None  # start of a capture by time, s after the framework was imported
+    seconds: float | None = None  # duration of a capture by time; None = a capture by steps
+    after_s: float | None = None  # start of a capture by time, since the framework was imported
 
 
 class TriggerRequest(msgspec.Struct, frozen=True):
-    """A condition that starts captures: the content of ``control/trigger-<id>.json``.
+    """``control/trigger-<id>.json``: a condition that starts captures.
 
-    Exactly one of ``above_ns``, ``times`` and ``every`` is given. A capture profiles the steps after the slow one,
-    which is over by then.
+    Exactly one of ``above_ns``, ``times`` and ``every`` is given. A capture profiles the steps after the slow one.
     """
 
-    id: str  # its name; captures are called ``<id>-1``, ``<id>-2``, …
-    steps: Whole = 3  # steps per capture
-    above_ns: Whole | None = None  # after a step longer than this, ns
-    times: float | None = None  # after a step longer than this multiple of the median of the steps before it
-    every: Whole | None = None  # at each step whose number is a multiple of this
+    id: str  # captures have the ids ``<id>-1``, ``<id>-2``, …
+    steps: Whole = 3  # per capture
+    above_ns: Whole | None = None  # capture after a step longer than this
+    times: float | None = (
+        None  # capture after a step longer than this multiple of the median of earlier steps
+    )
+    every: Whole | None = None  # capture at each step whose number is a multiple of this
     cooldown_s: float = 30.0  # minimum time from the end of one capture to the start of the next
-    #: Limit of the session's traces in total; no capture is started that would exceed it
-    budget_bytes: Whole = DEFAULT_BUDGET
+    budget_bytes: Whole = DEFAULT_BUDGET  # limit for the total size of the session's traces
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record operator input shapes
     memory: bool = False  # record allocations
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The script as it was when the session was started (see :mod:`tuiprof.session.run.launch`)."""
+    """The script at the start of the session (see :mod:`tuiprof.session.run.launch`)."""
 
-    script: str  # name of the script's file
-    #: SHA-256 of it, and of the files that belong to it, by their paths beside it
-    digests: dict[str, str] = {}
-    kept: list[str] = []  # those whose text is in ``source/``; empty = only the digests were stored
+    script: str  # file name
+    digests: dict[str, str] = {}  # SHA-256 of the script and of files that belong to it, by relative path
+    kept: list[str] = []  # files whose text is in ``source/``
 
 
 class SessionMeta(msgspec.Struct):
     """``session.json``."""
 
-    v: int
-    name: str  # name of the session
+    v: int  # schema version
+    name: str
     argv: list[str]  # the command as given
     cwd: str
-    unix_ns: UnixNs  # Unix time at ``mono_ns``: when the session was made
-    mono_ns: Whole  # monotonic time at which the session was made: the origin of session time
-    boot: str = ""  # the kernel's boot id: monotonic times of one boot can be compared
+    unix_ns: UnixNs  # Unix time of creation
+    mono_ns: Whole  # monotonic time of creation: the origin of session time
+    boot: str = ""  # the kernel's boot id; monotonic times of the same boot can be compared
     host: str = ""
-    python: str = ""  # the interpreter that ran the script; empty = the script is not Python
-    scenario: Scenario | None = None  # the scenario, if it was one
-    capture: CaptureRequest | None = None  # the capture requested at the start, if any
-    devices: list[DeviceMeta] = []  # devices that the recorder samples, in the order of the panel
-    absent: dict[str, str] = {}  # telemetry backends that found no device: name to reason
-    versions: dict[str, str] = {}  # versions of tuiprof and its Python
-    git: Git | None = None  # state of the checkout in ``cwd``; None = not a checkout
-    #: Ids of the processes that tuiprof attached to; empty = it started the command itself
-    attached: list[Whole] = []
-    #: The script; None = the command runs no Python file, or an earlier tuiprof wrote this
-    source: Source | None = None
+    python: str = ""  # interpreter of the script; empty = not Python
+    scenario: Scenario | None = None
+    capture: CaptureRequest | None = None  # requested at the start
+    devices: list[DeviceMeta] = []  # that the recorder samples
+    absent: dict[str, str] = {}  # reasons by name of telemetry backends that found no device
+    versions: dict[str, str] = {}  # of tuiprof and its Python
+    git: Git | None = None  # of ``cwd``; None = not a checkout
+    attached: list[Whole] = []  # processes that tuiprof attached to; empty = it started the command
+    source: Source | None = None  # None = the command runs no Python file, or an older tuiprof wrote this
 
 
 def write_meta(path: Path, meta: SessionMeta) -> None:
     """Write ``session.json`` atomically.
 
     Raises:
-        SessionError: It cannot be written.
+        SessionError: The file cannot be written.
     """
     write_atomic(path / SESSION_FILE, _readable(meta))
 
@@ -136,7 +133,7 @@ def read_meta(path: Path) -> SessionMeta:
     """Read ``session.json``.
 
     Raises:
-        SessionError: It does not exist, is not a session, or was written by a newer tuiprof.
+        SessionError: The file does not exist, is damaged, or was written by a newer tuiprof.
     """
     remedy = "delete the session, or restore the file"
     return read_versioned(
@@ -145,20 +142,20 @@ def read_meta(path: Path) -> SessionMeta:
 
 
 def short_name(host: str) -> str:
-    """Return a host's name without its domain; it may come from elsewhere, and becomes a part of other names."""
+    """Return a host's name without its domain, as a valid part of file names; the host is untrusted."""
     first = host.partition(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", host if first.isdecimal() else first)[:40].strip("-") or "host"
 
 
 class Clock:
-    """Session time: ns since the session was made, the same for every writer.
+    """Converts times to session time: ns since the session was created, the same for all writers.
 
-    On the session's own machine it is the monotonic clock shifted to the session's origin, so that a wall
-    clock that jumps disorders nothing. A writer of another machine is aligned by the Unix times in the heads.
+    On the session's machine, it is based on the monotonic clock, so that jumps of the wall clock do not matter. Writers
+    on other machines are aligned by the Unix times in their heads.
 
     Args:
         meta: The session.
-        shift_ns: Added to its time: for a host's part of a run, converts to the time of the run's first part.
+        shift_ns: Added to session time; for a part of a multi-host run, converts to the time of the first part.
     """
 
     def __init__(self, meta: SessionMeta, shift_ns: int = 0) -> None:
@@ -166,42 +163,42 @@ class Clock:
         self._shift_ns = shift_ns
 
     def offset_ns(self, head: Head | None) -> int:
-        """Return what to add to a writer's ``at`` to get session time; without a head, of the session's own machine."""
+        """Return the ns to add to a writer's ``at`` to get session time; None = a writer on the session's machine."""
         meta = self._meta
         if head is None or not head.boot or not meta.boot or head.boot == meta.boot:
             return self._shift_ns - meta.mono_ns
         return self._shift_ns + (head.unix_ns - meta.unix_ns) - head.mono_ns
 
     def elsewhere(self, head: Head) -> str:
-        """Return the name of a writer's machine if it is not the one that recorded the session; else empty."""
+        """Return the name of a writer's machine if it is not the session's, else an empty string."""
         own = self._meta.host
         return short_name(head.host) if own and head.host not in {"", own} else ""
 
     def unix_ns(self, t_ns: int) -> int:
-        """Return the Unix time of a session time, by the wall clock at the start of the session."""
+        """Convert session time to Unix time, by the wall clock at the start of the session."""
         return self._meta.unix_ns + t_ns
 
 
 LABELS_FILE: Final = "labels.json"
 _TAG: Final = re.compile(r"[\w.+-]{1,32}")
-#: Characters of a note at most.
+#: Maximum length of a note in characters.
 LONGEST_NOTE: Final = 2000
 
 
 class RunNote(msgspec.Struct, frozen=True):
-    """One note."""
+    """A user's note on a run."""
 
     unix_ns: int  # when it was written
-    text: str  # plain text, untrusted
-    t_ns: int | None = None  # moment of the run that it refers to, session time; None = the whole run
-    step: int | None = None  # step that it refers to; None = none
+    text: str  # untrusted
+    t_ns: int | None = None  # session time that it refers to; None = the whole run
+    step: int | None = None  # step that it refers to
 
 
 class Labels(msgspec.Struct, frozen=True):
     """``labels.json``."""
 
-    tags: tuple[str, ...] = ()  # words to search for, in the order given
-    notes: tuple[RunNote, ...] = ()  # notes, oldest first
+    tags: tuple[str, ...] = ()  # in the order given
+    notes: tuple[RunNote, ...] = ()  # oldest first
 
     @property
     def words(self) -> str:
@@ -210,28 +207,25 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 def read_labels(session: Path) -> Labels:
-    """Return the labels of a session; empty where the file is missing or damaged."""
+    """Return the labels of a session; empty if the file is missing or damaged."""
     return read_small_json(session / LABELS_FILE, Labels) or Labels()
 
 
 def set_tags(session: Path, text: str) -> Labels:
-    """Set the tags of a session.
-
-    Returns:
-        The labels as stored.
+    """Set the tags of a session, and return its labels.
 
     Raises:
-        UsageProblem: A tag has other characters than letters, digits and ``. _ + -``, or more than 32.
+        UsageProblem: A tag is not valid.
         SessionError: The existing file is damaged, or cannot be written.
     """
-    return _write_labels(session, msgspec.structs.replace(_to_change(session), tags=parse_tags(text)))
+    return _write_labels(session, msgspec.structs.replace(_read_to_change(session), tags=parse_tags(text)))
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
-    """Return the tags in a text, each once.
+    """Return the tags in a text, without duplicates.
 
     Raises:
-        UsageProblem: One of them is not a valid tag.
+        UsageProblem: A tag is not valid.
     """
     tags = tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", text) if word.strip("#")))
     for tag in tags:
@@ -243,10 +237,7 @@ def parse_tags(text: str) -> tuple[str, ...]:
 
 
 def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | None = None) -> Labels:
-    """Add a note to a session.
-
-    Returns:
-        The labels as stored.
+    """Add a note to a session, and return its labels.
 
     Raises:
         UsageProblem: The note is empty or too long.
@@ -255,13 +246,13 @@ def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | N
     text = text.strip()
     if not text or len(text) > LONGEST_NOTE:
         raise UsageProblem(f"a note has 1 to {LONGEST_NOTE} characters, this one {len(text)}")
-    labels = _to_change(session)
+    labels = _read_to_change(session)
     note = RunNote(time.time_ns(), text, t_ns, step)
     return _write_labels(session, msgspec.structs.replace(labels, notes=(*labels.notes, note)))
 
 
-def _to_change(session: Path) -> Labels:
-    """Return the labels of a session for a change; a damaged file is an error, so that it is not overwritten."""
+def _read_to_change(session: Path) -> Labels:
+    """Return the labels of a session; raises an error if the file is damaged, so that it is not overwritten."""
     labels = read_small_json(session / LABELS_FILE, Labels)
     if labels is None and (session / LABELS_FILE).exists():
         raise SessionError(f"{session / LABELS_FILE} is damaged", "repair it, or delete it to start over")
@@ -274,16 +265,16 @@ def _write_labels(session: Path, labels: Labels) -> Labels:
 
 
 class Viewing(msgspec.Struct, frozen=True):
-    """One screen that watched a running script."""
+    """The cost of a dashboard that showed a running script."""
 
     unix_ns: int  # end, Unix ns
-    wall_s: float  # duration
-    cpu_s: float  # CPU time of the screen's process in that time
-    host: str  # machine of the screen: one on another machine costs the run nothing
+    wall_s: float
+    cpu_s: float
+    host: str  # of the dashboard, which costs the run nothing if it is another machine
 
 
 def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
-    """Store the cost of watching a run; does nothing where the session cannot be written."""
+    """Store the cost of watching a run; does nothing if the session cannot be written."""
     viewing = Viewing(time.time_ns(), wall_s, cpu_s, platform.node())
     folder = session / "views"
     with contextlib.suppress(OSError, SessionError):
@@ -292,6 +283,6 @@ def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
 
 
 def viewings(session: Path) -> list[Viewing]:
-    """Return the cost of each screen that has watched a run, oldest first."""
+    """Return the costs of all dashboards that showed a run, oldest first."""
     found = (read_small_json(path, Viewing) for path in sorted((session / "views").glob("*.json")))
     return [viewing for viewing in found if viewing is not None]

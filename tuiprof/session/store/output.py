@@ -1,4 +1,4 @@
-"""The script's output, passed through unchanged or as safe lines; and what of a run could not be stored."""
+"""The script's output, passed through unchanged or as sanitized lines; and output that could not be stored."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tuiprof.system.files import open_regular, read_small_json
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
-#: Longest line shown; a longer one is cut and marked as cut.
+#: Maximum length of a line in characters; longer ones are cut.
 LONGEST_LINE: Final = 2000
-#: How much of the end of the output is read at first.
+#: Number of bytes of existing output to read first.
 TAIL_BYTES: Final = 64 << 10
 
-#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers when a capture begins and ends. They are not
-#: the script's output, and no setting silences them without silencing errors.
+#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers at the start and end of a capture. No setting
+#: disables them without disabling error messages.
 _PROFILER_MARK: Final = re.compile(
     rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+\s*"
 )
 
-#: Escape sequences: CSI, OSC and other strings (also unfinished ones), and two-character escapes; in their
-#: 7-bit form and, as decoded text, the 8-bit one.
+#: Escape sequences: CSI, OSC and other strings (also unfinished ones), and two-character escapes, in their 7-bit form
+#: and in the 8-bit form as decoded text.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -37,10 +37,10 @@ _ESCAPES: Final = re.compile(
 
 
 def safe_line(raw: bytes) -> str:
-    """Return a line of output as plain text without control sequences.
+    """Return a line of output as sanitized text.
 
-    What a progress bar overwrote by carriage returns is left out, escape codes are removed, other control
-    characters and broken UTF-8 are replaced, tabs become spaces, and a very long line is cut.
+    Text overwritten after a carriage return (a progress bar) and escape sequences are removed, other control characters
+    and invalid UTF-8 are replaced, tabs become spaces, and a very long line is cut.
     """
     text = raw.rstrip(b"\r").rpartition(b"\r")[2][: LONGEST_LINE * 8].decode("utf-8", "replace")
     text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))
@@ -48,11 +48,11 @@ def safe_line(raw: bytes) -> str:
 
 
 class OutputReader:
-    """The lines at the end of an output file, as it grows.
+    """Reads the lines at the end of a growing output file.
 
     Args:
         path: ``stdout.log`` or ``stderr.log``.
-        tail_bytes: How much of the existing output is read.
+        tail_bytes: Number of bytes of the existing output to read.
     """
 
     def __init__(self, path: Path, tail_bytes: int = TAIL_BYTES) -> None:
@@ -63,32 +63,32 @@ class OutputReader:
 
     @property
     def unfinished(self) -> str:
-        """The last line, if its newline has not come yet: a prompt, or the current state of a progress bar."""
+        """The last line if it has no newline yet: a prompt, or the current state of a progress bar."""
         return safe_line(self._partial) if self._partial else ""
 
     def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
-        """Return the complete lines written since the last call, made safe, without the profiler's own marks.
+        """Return the complete lines written since the last call, sanitized, without the profiler's marks.
 
         Args:
-            max_bytes: Of more new output than this only the end is read, which bounds the cost of a flood.
-            until: Do not read beyond this byte: output printed up to some moment; None = all of it.
+            max_bytes: Limit for the new output to read; of more, only the end is read.
+            until: Do not read beyond this offset; None = no limit.
         """
         if self._file is None and not self._open(until):
             return []
-        assert self._file is not None  # just opened
-        here = self._file.tell()
+        assert self._file is not None
+        start = self._file.tell()
         end = self._file.seek(0, os.SEEK_END)
         end = end if until is None else min(end, until)
-        if end <= here:
-            self._file.seek(here)
+        if end <= start:
+            self._file.seek(start)
             return []
-        if end - here > max_bytes:
+        if end - start > max_bytes:
             self._skip(end - max_bytes)
         else:
-            self._file.seek(here)
+            self._file.seek(start)
         block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
         *lines, self._partial = block.split(b"\n")
-        # A progress bar may write megabytes into one line: only what follows the last carriage return counts.
+        # A progress bar may write megabytes to one line; only the end is needed.
         self._partial = self._partial[-(LONGEST_LINE * 8) :]
         return [safe_line(line) for line in lines if not _PROFILER_MARK.fullmatch(line)]
 
@@ -116,7 +116,7 @@ class OutputReader:
         return True
 
     def _skip(self, to: int) -> None:
-        """Seek to a byte, and on to the next line unless the current one is very long."""
+        """Seek to an offset, then to the next line unless the current one is very long."""
         assert self._file is not None
         self._partial = b""
         self._file.seek(to)
@@ -124,7 +124,7 @@ class OutputReader:
 
 
 def last_lines(path: Path, count: int = 1) -> list[str]:
-    """Return the last lines of an output file that are not empty, made safe."""
+    """Return the last non-empty lines of an output file, sanitized."""
     reader = OutputReader(path, tail_bytes=8 << 10)
     try:
         lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
@@ -134,21 +134,15 @@ def last_lines(path: Path, count: int = 1) -> list[str]:
 
 
 class Tee:
-    """Passes the script's output through to this process's own streams, byte by byte.
-
-    Args:
-        session: The session.
-        out: Where its standard output goes.
-        err: Where its standard error goes.
-    """
+    """Copies the script's standard output and standard error to the streams ``out`` and ``err``, unchanged."""
 
     def __init__(self, session: Session, out: BinaryIO, err: BinaryIO) -> None:
         self._pairs = ((session.stdout, out), (session.stderr, err))
         self._files: dict[Path, BinaryIO] = {}
 
     def pump(self) -> bool:
-        """Pass on what was written since; return whether there was anything."""
-        passed = False
+        """Copy new output; return whether there was any."""
+        copied = False
         for path, stream in self._pairs:
             if path not in self._files:
                 try:
@@ -157,9 +151,9 @@ class Tee:
                     continue
             while block := self._files[path].read(1 << 16):
                 stream.write(block)
-                passed = True
+                copied = True
             stream.flush()
-        return passed
+        return copied
 
     def close(self) -> None:
         """Close the files; the streams stay open."""
@@ -167,50 +161,48 @@ class Tee:
             file.close()
 
 
-#: With less free space than this, nothing is recorded: file systems keep some for themselves.
+#: With less free space than this, the disk counts as full: file systems reserve some.
 LEAST_FREE_BYTES: Final = 16 << 10
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``control/output.json``: output that is not in the files; written only when one of these figures changes."""
+    """``control/output.json``: output that is not in the files."""
 
-    lost: tuple[int, int] = (0, 0)  # bytes of standard output and of standard error that could not be stored
-    #: Bytes of each held in memory because they cannot be stored at the moment
-    waiting: tuple[int, int] = (0, 0)
-    why: str = ""  # why they cannot be stored; empty = nothing is held back
-    why_lost: str = ""  # why the last of the lost bytes could not be stored
+    lost: tuple[int, int] = (0, 0)  # bytes of standard output and standard error that could not be stored
+    waiting: tuple[int, int] = (
+        0,
+        0,
+    )  # bytes of each held in memory because they cannot be stored at the moment
+    why: str = ""  # why they cannot be stored; empty = nothing is held in memory
+    why_lost: str = ""  # why the last lost bytes could not be stored
 
 
 def read_counts(session: Session) -> Counts:
-    """Return how much of a script's output is lost or waiting."""
+    """Return the counts of a session; all zero if there is no file."""
     return read_small_json(session.control / "output.json", Counts) or Counts()
 
 
 def lost_output(session: Session) -> str:
-    """Return how much of what a script printed could not be stored, and why; empty = all is."""
+    """Return how much output was lost, and why; empty = none."""
     counts = read_counts(session)
     lost = sum(counts.lost)
     return f"{format_bytes(lost)} of the output lost ({counts.why_lost})" if lost else ""
 
 
-def trouble(session: Session) -> str:
-    """Return why a running script is not recorded at the moment; empty = it is."""
+def recording_problem(session: Session) -> str:
+    """Return why a running script cannot be recorded at the moment; empty = there is no problem."""
     counts = read_counts(session)
     if counts.why:
-        return f"{counts.why}: {_kept(counts)}; the script keeps running ({session.path})"
+        lost = f", {format_bytes(sum(counts.lost))} is lost" if any(counts.lost) else ""
+        held = f"{format_bytes(sum(counts.waiting))} of output is held in memory"
+        return f"{counts.why}: {held}{lost}; the script keeps running ({session.path})"
     try:
         disk = os.statvfs(session.path)
     except FileNotFoundError:
         return f"the session was deleted: nothing more is recorded; the script keeps running ({session.path})"
-    except OSError:  # a mount that does not answer: nothing is known
+    except OSError:  # an unresponsive mount
         return ""
-    # A file system without a size, such as some network ones, has no blocks.
+    # Some network file systems report no blocks.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
         return f"no space left: nothing more is recorded; the script keeps running ({session.path})"
     return ""
-
-
-def _kept(counts: Counts) -> str:
-    said = f"{format_bytes(sum(counts.waiting))} of output is held in memory"
-    lost = sum(counts.lost)
-    return f"{said}, {format_bytes(lost)} is lost" if lost else said

@@ -1,4 +1,4 @@
-"""State of a session, from its processes, the last lines of its logs, and the collector of a copy."""
+"""Status of a session, from its processes, the last records of its logs and, for a copy, its collector."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 
-#: Marks a copy. It is written here and never taken from the other host.
+#: Marks a copy of another host's session; written locally, never copied.
 COLLECTED_FILE: Final = "collected.json"
 NOT_REACHED: Final = "not reached"
 COLLECTED: Final = "collected"
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """``collected.json``."""
+    """``collected.json``: the origin of a copied session, and the process that copies it."""
 
-    host: str  # the host as it was named to ssh
-    folder: str  # the session's folder there
-    unix_ns: UnixNs = 0  # when something was last asked for and came, Unix ns by the clock here
-    every_s: float = 2.0  # pause between two copies, s
-    problem: str = ""  # why the last attempt failed; empty = it did not
-    collector: process.ProcessId | None = None  # the process that collects; None = it has ended
-    #: Where its process number is valid (:func:`tuiprof.system.process.pid_namespace`)
+    host: str  # as given to ssh
+    folder: str  # path of the session on the host
+    unix_ns: UnixNs = 0  # time of the last successful copy by the local clock
+    every_s: float = 2.0  # interval between copies
+    problem: str = ""  # why the last attempt failed; empty = it succeeded
+    collector: process.ProcessId | None = None  # None = it has ended
+    #: Namespace of the collector's process id (:func:`tuiprof.system.process.pid_namespace`)
     pid_namespace: str = msgspec.field(name="place", default="")
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a collector is running; for one on another machine, whether it copied recently."""
+    def is_collecting(self) -> bool:
+        """Whether the collector is running; for one on another machine, whether it copied recently."""
         if self.collector is None:
             return False
         if self.pid_namespace != process.pid_namespace():
@@ -48,71 +48,70 @@ class Collected(msgspec.Struct, frozen=True):
         return process.alive(self.collector)
 
     @property
-    def trouble(self) -> str:
-        """Why no new data comes from the host; empty = it does."""
+    def why_stale(self) -> str:
+        """Why no new data arrives from the host; empty = it does."""
         until = datetime.fromtimestamp(self.unix_ns / 1e9, UTC)
-        if not self.goes_on:
+        if not self.is_collecting:
             return f"{COLLECTED} until {until:%H:%M:%S} UTC, no collector is running: tuiprof collect {self.host}"
         return f"{NOT_REACHED} since {until:%H:%M:%S} UTC: {self.problem}" if self.problem else ""
 
 
 def read_collected(folder: Path) -> Collected | None:
-    """Return the collector of a session folder; None = it was recorded here."""
+    """Return the origin of a copied session; None = it was recorded here."""
     return read_small_json(folder / COLLECTED_FILE, Collected)
 
 
 def unreached(session: Session) -> str:
-    """Return why no request reaches the host of a session's own folder; empty = it does, or it was not collected."""
+    """Return why requests do not reach the host of a session's folder; empty = they do."""
     collected = read_collected(session.path)
-    return collected.trouble if collected is not None else ""
+    return collected.why_stale if collected is not None else ""
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
-    """Store the collector of a session folder.
+    """Store the origin of a copied session.
 
     Raises:
-        SessionError: It cannot be written.
+        SessionError: The file cannot be written.
     """
     write_inside(folder, COLLECTED_FILE, msgspec.json.encode(collected))
 
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
-#: Detail of a session whose directory was deleted; its script may still run.
+#: Detail of a session whose directory was deleted; the script may be running.
 DELETED: Final = "the session was deleted"
-#: Why the recording of an attached process is over: tuiprof detached, or the process ended.
+#: Why the recording of an attached process ended: tuiprof detached, or the process ended.
 DETACHED: Final = "detached"
 ENDED: Final = "ended"
-#: In ``control``: ids of the recorder and of the script.
+#: In ``control``: ids of the recorder's and the script's process.
 PROCESS_FILE: Final = "process.json"
 #: In ``control``: a user's request to stop the run.
 STOP_FILE: Final = "stop.json"
-#: A session younger than this without a supervisor is still being started.
+#: A session without a supervisor counts as starting for this long.
 STARTING_S: Final = 15.0
-#: Process ids of another machine (or process namespace) are meaningless here: such a session counts as running
-#: if a log was written within this time. The recorder writes at least every 5 s.
+#: A session whose process ids belong to another machine or namespace counts as running if a log was written within this
+#: time. The recorder writes at least every 5 s.
 FRESH_S: Final = 20.0
 
 
 class Status(msgspec.Struct, frozen=True):
-    """State of a session."""
+    """Status of a session."""
 
-    #: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted`` (supervisor or
+    #: ``running``; ``finished`` (exit status 0); ``failed``; ``stopped`` (by the user); ``interrupted`` (supervisor or
     #: machine died, and the script's exit status is unknown)
     state: State
-    #: Exit status as a shell gives it (128 + signal); None while running, or unknown because the recorder was killed
-    code: int | None = None
-    signal: int | None = None  # signal that ended the script; None = none
-    detail: str = ""  # further information, e.g. ``"recorder lost"``; may be empty
+    code: int | None = None  # exit status as in a shell (128 + signal); None = running, or unknown
+    signal: int | None = None  # that ended the script
+    detail: str = ""  # further information, for example ``"recorder lost"``
 
     def __str__(self) -> str:
-        """Return one phrase: ``failed (exit 1)``, ``running (recorder lost)``."""
-        said = [self.detail] if self.detail else []
+        """Return a phrase such as ``failed (exit 1)`` or ``running (recorder lost)``."""
+        details = [self.detail] if self.detail else []
         if self.signal is not None and self.state != "stopped":
-            said.insert(0, signal_name(self.signal))
+            details.insert(0, signal_name(self.signal))
         elif self.code and self.state == "failed":
-            said.insert(0, f"exit {self.code}")
-        return f"{self.state} ({', '.join(said)})" if said else self.state
+            details.insert(0, f"exit {self.code}")
+        return f"{self.state} ({', '.join(details)})" if details else self.state
 
     @property
     def over(self) -> bool:
@@ -129,12 +128,12 @@ def signal_name(number: int) -> str:
 
 
 def shell_code(code: int | None, signal: int | None) -> int | None:
-    """Return an exit status as a shell gives it; None = unknown."""
+    """Return the exit status as in a shell; None = unknown."""
     return 128 + signal if signal is not None else code
 
 
 def from_end(end: End) -> Status:
-    """Return the status of an end record."""
+    """Return the status given by an end record."""
     code = shell_code(end.code, end.signal)
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
@@ -149,24 +148,24 @@ def from_end(end: End) -> Status:
 
 
 def last_end(session: Session, writer: str) -> End | None:
-    """Return the end record of a writer; None = it did not end in order, or still runs."""
+    """Return the end record of a writer; None = it is running, or did not exit normally."""
     records = decode(read_end(session.log / f"{writer}.jsonl", 8192))
     return next((record for record in reversed(records) if isinstance(record, End)), None)
 
 
 def processes(session: Session) -> process.Processes | None:
-    """Return ids of recorder and script; None = not started, unreadable, or a link out of the session."""
-    if session.control.is_symlink():  # another directory must not decide which process is signalled
+    """Return the process ids of recorder and script; None = not started, or not readable."""
+    if session.control.is_symlink():  # must not decide which process gets a signal
         return None
     who = read_small_json(session.control / PROCESS_FILE, process.Processes)
     if who is not None and read_collected(session.path) is not None:
-        # A copy: its process ids belong to another machine, so no local process may be signaled.
+        # The process ids of a copy belong to another machine: local processes must not get signals.
         return msgspec.structs.replace(who, pid_namespace="")
     return who
 
 
 def status(session: Session) -> Status:
-    """Return the current state of a session."""
+    """Return the current status of a session."""
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
@@ -174,10 +173,10 @@ def status(session: Session) -> Status:
         return Status("interrupted", detail=DELETED)
     collected = read_collected(session.path)
     if collected is not None:
-        if not collected.goes_on:
-            return Status("interrupted", detail=collected.trouble)
+        if not collected.is_collecting:
+            return Status("interrupted", detail=collected.why_stale)
         if collected.problem:
-            return Status("running", detail=collected.trouble)
+            return Status("running", detail=collected.why_stale)
     who = processes(session)
     if who is None:
         age_s = time.time() - session.meta.unix_ns / 1e9
@@ -188,7 +187,7 @@ def status(session: Session) -> Status:
         return _elsewhere(session)
     if process.alive(who.supervisor):
         return Status("running")
-    # It may have ended between the two checks.
+    # The supervisor may have ended between the two checks.
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
@@ -198,7 +197,7 @@ def status(session: Session) -> Status:
 
 
 def _elsewhere(session: Session) -> Status:
-    """Return the state of a session of another machine or process namespace, from the age of its logs."""
+    """Return the status of a session on another machine or in another process namespace, from the age of its logs."""
     newest = 0.0
     for path in session.log_files():
         with contextlib.suppress(OSError):  # the session is being deleted
@@ -209,9 +208,9 @@ def _elsewhere(session: Session) -> Status:
 
 
 def _from_probes(session: Session) -> Status:
-    """Return the state of a session whose recorder died, from the last records of the script's processes.
+    """Return the status of a session whose recorder died, from the end records of the script's processes.
 
-    They record an exception that ends them, but cannot know the exit status.
+    These know about an exception that ends the script, but not the exit status.
     """
     ranks = [path.stem for path in session.log_files() if re.fullmatch(r"rank\d+", path.stem)]
     ends = [last_end(session, rank) for rank in ranks]

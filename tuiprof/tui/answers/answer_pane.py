@@ -1,4 +1,4 @@
-"""The answer of one analysis: its verdict, its tables with the columns the user chose, and the rows below a table."""
+"""The result of one analysis: its verdict, its tables with the columns the user chose, and details below a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from textual import events
 from textual.app import ComposeResult
@@ -38,53 +37,51 @@ from tuiprof.tui.widgets.rows import TableState
 from tuiprof.tui.widgets.spans import wrap
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: Fewer lines than this below a table stay empty.
-_FEWEST: Final = 4
-#: Minimum number of lines for a blank line below the table.
-_AIRY: Final = 8
+#: Minimum number of lines left below a table to show something there, and to separate it by a blank line.
+_MIN_LINES, _MIN_LINES_WITH_GAP = 4, 8
 
 
-class Below(Lines):
-    """Shown below a table: the row under its cursor, then the following tables."""
+class BelowTable(Lines):
+    """The row under the cursor in full, and the following tables; shown below a table."""
 
-    DEFAULT_CSS = "Below { height: 1fr; }"
+    DEFAULT_CSS = "BelowTable { height: 1fr; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._table: Table | None = None
         self._source: int | None = None
-        self._whole: set[str] = set()
+        self._complete_columns: set[str] = set()
         self._advice: Report | None = None
         self._next: Sequence[NextTable] = ()
-        self._tallest = 0
+        self._row_height = 0  # maximum so far, so that the tables below do not move with the cursor
         self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
-    def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
-        """Follow another table."""
+    def set_table(self, table: Table | None, following: Sequence[NextTable]) -> None:
+        """Set the table above, and the tables that follow it."""
         self._table, self._source, self._next = table, None, following
-        self._tallest, self._next_drawn = 0, ((0, 0), [])
+        self._row_height, self._next_drawn = 0, ((0, 0), [])
 
-    def spell_out(self, source: int | None, whole: set[str], advice: Report | None) -> None:
-        """Spell out a row.
+    def show_row(self, source: int | None, complete: set[str], advice: Report | None) -> None:
+        """Show a row in full.
 
         Args:
-            source: Row of the table; None = none.
-            whole: Keys of the columns that the table shows whole.
-            advice: The answer that may hold advice on it.
+            source: Row of the table; None = no row.
+            complete: Keys of the columns that are completely visible in the table.
+            advice: The report that may have advice on the row.
         """
-        self._source, self._whole, self._advice = source, whole, advice
+        self._source, self._complete_columns, self._advice = source, complete, advice
         if source is None:
-            self._tallest = 0
+            self._row_height = 0
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the row, and the tables below it, which do not move with the cursor."""
-        lead: list[Row] = [[]] if height >= _AIRY else []
+        """Draw the row and the following tables."""
+        lead: list[Row] = [[]] if height >= _MIN_LINES_WITH_GAP else []
         fields = self._fields()
         rows = [*lead, *field_rows(fields, width, height - len(lead))] if fields else []
-        self._tallest = min(max(self._tallest, len(rows)), height)
-        rows += [[]] * (self._tallest - len(rows))
-        key = (width, height - self._tallest)
+        self._row_height = min(max(self._row_height, len(rows)), height)
+        rows += [[]] * (self._row_height - len(rows))
+        key = (width, height - self._row_height)
         if self._next_drawn[0] != key:
             self._next_drawn = (key, next_tables(self._next, *key))
         return rows + self._next_drawn[1]
@@ -93,93 +90,93 @@ class Below(Lines):
         table, source = self._table, self._source
         if table is None or source is None or source >= len(table.rows):
             return []
-        fields = fields_of(table, source, self._whole, self._advice)
-        return fields if any(not field.whole for field in fields) else []
+        fields = fields_of(table, source, self._complete_columns, self._advice)
+        return fields if any(not field.complete for field in fields) else []
 
 
 class AnswerTables(Vertical):
-    """Couples a table with the widget below it, and divides the lines between them."""
+    """A table and the widget below it; divides the lines between them."""
 
     DEFAULT_CSS = """
     AnswerTables {
         height: 1fr;
         & > VirtualTable { height: 1fr; }
-        & > Below { display: none; }
-        &.-roomy > Below { display: block; }
+        & > BelowTable { display: none; }
+        &.-roomy > BelowTable { display: block; }
     }
     """
 
     table = query_one(VirtualTable)
-    below = query_one(Below)
+    below = query_one(BelowTable)
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.advice: Report | None = None  # the answer that may hold advice on a row
+        self.advice: Report | None = None  # the report that may have advice on a row
         self._prose = False
-        self._in_detail = False
+        self._row_in_detail = False
 
     def compose(self) -> ComposeResult:
-        """The table above."""
+        """The table and the widget below."""
         yield VirtualTable(id="answer-table")
-        yield Below(id="answer-prose")
+        yield BelowTable(id="answer-prose")
 
-    def begin(self, table: Table, following: Sequence[NextTable]) -> None:
-        """Show what belongs to the table that was just loaded."""
+    def set_table(self, table: Table, following: Sequence[NextTable]) -> None:
+        """Adapt to the table that was just loaded."""
         self._prose = table.prose
-        self.below.begin(table, following)
-        self._share()
-        self.spell_out()
+        self.below.set_table(table, following)
+        self._divide()
+        self.show_row()
 
-    def leave_to_detail(self, in_detail: bool) -> None:
-        """Do not spell out the row that the detail pane shows anyway."""
-        if in_detail != self._in_detail:
-            self._in_detail = in_detail
-            self.spell_out()
+    def set_row_in_detail(self, row_in_detail: bool) -> None:
+        """Set whether the detail pane shows the row, which is then not repeated below."""
+        if row_in_detail != self._row_in_detail:
+            self._row_in_detail = row_in_detail
+            self.show_row()
 
-    def spell_out(self) -> None:
+    def show_row(self) -> None:
         """Show the row under the cursor in full, if there is room."""
         table, rows = self.table, self.table.rows
         if self.has_class("-roomy") and isinstance(rows, FrameRows):
-            whole = {rows.columns[index].key for index in table.whole_columns()}
-            self.below.spell_out(None if self._in_detail else table.current, whole, self.advice)
+            complete = {rows.columns[index].key for index in table.whole_columns()}
+            self.below.show_row(None if self._row_in_detail else table.current, complete, self.advice)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Divide the lines again, as it is only known after layout whether the table's columns fit."""
-        self._share()
-        self.call_after_refresh(self._share)
-        self.call_after_refresh(self.spell_out)
+        """Divide the lines, and again after the layout, when it is known whether the table's columns fit."""
+        self._divide()
+        self.call_after_refresh(self._divide)
+        self.call_after_refresh(self.show_row)
 
     def on_virtual_table_highlighted(self) -> None:
         """Follow the cursor."""
-        self.spell_out()
+        self.show_row()
 
-    def _share(self) -> None:
-        """Give the table the lines it needs, and the widget below the rest; if there are few, the table gets all."""
+    def _divide(self) -> None:
+        """Give the table the lines it needs and the widget below the rest, or the table all if few would be left."""
         table, height = self.table, self.size.height
         needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
         if self._prose:
             needs = min(needs, height // 2)
-        roomy = height - needs >= _FEWEST
+        roomy = height - needs >= _MIN_LINES
         self.set_class(roomy, "-roomy")
         table.styles.height = needs if roomy else "1fr"
 
 
 class Message(Painted, can_focus=True):
-    """Shown instead of a table; takes the focus, so that the keys of the trace keep working."""
+    """Text instead of a table; it can have the focus, so that the keys of the trace work."""
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Saved state of a tab: its report, the selected table, and its view."""
+class _SavedTab:
+    """State of a tab to restore."""
 
     answer: Answer
-    table: str
+    table: str  # key of the selected table
     state: TableState
-    needle: str
+    needle: str  # filter
 
 
 class AnswerPane(Vertical):
-    """Shows the answer of one analysis."""
+    """Shows the result of one analysis; for each tab it remembers table, order, filter and row."""
 
     DEFAULT_CSS = """
     AnswerPane {
@@ -200,12 +197,12 @@ class AnswerPane(Vertical):
         super().__init__(id=id)
         self.tab = ""
         self.answer: Answer | None = None
-        self.needle = ""
-        self._table = 0
-        self._kept: dict[str, _Kept] = {}
+        self.needle = ""  # filter
+        self._table = 0  # index of the table shown
+        self._saved: dict[str, _SavedTab] = {}
 
     def compose(self) -> ComposeResult:
-        """Verdict, table, note, filter; figures and rules are a key away."""
+        """Verdict, title, table, note, filter."""
         yield VerdictLine(id="answer-verdict")
         yield Painted(id="answer-title")
         yield AnswerTables(id="answer-tables")
@@ -220,7 +217,7 @@ class AnswerPane(Vertical):
 
     @property
     def current_table(self) -> Table | None:
-        """The table of the report that shows."""
+        """The table of the report that is shown; None = the report has none."""
         if isinstance(self.answer, Report) and self.answer.tables:
             return self.answer.tables[self._table]
         return None
@@ -236,22 +233,27 @@ class AnswerPane(Vertical):
         verdict: bool = True,
         advice: Answer | None = None,
     ) -> None:
-        """Show an answer, as it was left when it was shown before.
+        """Show a tab, in the state in which it was left.
 
         Args:
-            tab: Name of its tab.
-            answer: The report; None while it is computed.
+            tab: Name of the tab.
+            answer: Result of its analysis; None = still running.
             question: The question of the analysis, shown while it runs.
-            verdict: Whether to show its verdict (it may be shown above already).
-            advice: The answer that may hold advice on a row of this one.
+            verdict: Whether to show the verdict, which may be shown elsewhere already.
+            advice: The report that may have advice on a row of this one.
         """
-        self._take_advice(advice if isinstance(advice, Report) else None)
+        advice = advice if isinstance(advice, Report) else None
+        if advice is not self.tables.advice:
+            self.tables.advice = advice
+            self.tables.show_row()
         if (tab, answer) == (self.tab, self.answer) and answer is not None:
             self.set_class(not verdict, "-quiet")
             return
-        self._keep()
+        if isinstance(self.answer, Report) and self.answer.tables:
+            key = self.answer.tables[self._table].key
+            self._saved[self.tab] = _SavedTab(self.answer, key, self.table.state(), self.needle)
         self.tab, self.answer, self._table, self.needle = tab, answer, _first_table(answer), ""
-        self._close_filter()
+        self._bar.close()
         line = self.query_one("#answer-verdict", VerdictLine)
         self.set_class(not verdict, "-quiet")
         self.set_class(not isinstance(answer, Report) or not answer.verdict.sentence, "-wordless")
@@ -260,7 +262,7 @@ class AnswerPane(Vertical):
         had_focus = self.has_focus_within
         self.set_class(not isinstance(answer, Report) or not answer.tables, "-message")
         if isinstance(answer, Report) and answer.tables:
-            self._resume(self._kept.get(tab), answer)
+            self._restore(self._saved.get(tab), answer)
         else:
             self.table.clear()
             rows = _message(answer, question)
@@ -271,73 +273,64 @@ class AnswerPane(Vertical):
         if had_focus:
             self.take_focus()
 
-    def _take_advice(self, advice: Report | None) -> None:
-        if advice is not self.tables.advice:
-            self.tables.advice = advice
-            self.tables.spell_out()
-
     def take_focus(self) -> None:
         """Focus the table, or the message shown instead."""
         self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
 
-    def _keep(self) -> None:
-        if isinstance(self.answer, Report) and self.answer.tables:
-            key = self.answer.tables[self._table].key
-            self._kept[self.tab] = _Kept(self.answer, key, self.table.state(), self.needle)
-
-    def _resume(self, kept: _Kept | None, answer: Report) -> None:
-        """Restore a tab, also with a newer report, keeping order, filter and row if possible."""
+    def _restore(self, saved: _SavedTab | None, answer: Report) -> None:
+        """Restore the state of a tab; for a newer report, as far as possible."""
         keys = [table.key for table in answer.tables]
-        if kept is None or kept.table not in keys:
+        if saved is None or saved.table not in keys:
             self._load_table()
             return
-        self._table, self.needle = keys.index(kept.table), kept.needle
-        if kept.answer is answer:
-            self.table.restore(kept.state)
-            self._begin_below()
+        self._table, self.needle = keys.index(saved.table), saved.needle
+        if saved.answer is answer:
+            self.table.restore(saved.state)
+            self._set_table()
             return
         self._load_table()
-        self.table.resume(kept.state, self.needle)
+        self.table.resume(saved.state, self.needle)
 
     def _load_table(self) -> None:
         table = self.current_table
         if table is not None:
             self.table.load(
-                FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint),
-                empty=sanitize(table.empty),
-                in_order=self._chosen(table) is not None,
+                self._rows(table), empty=sanitize(table.empty), in_order=self._chosen(table) is not None
             )
-            self._begin_below()
+            self._set_table()
 
-    def _begin_below(self) -> None:
-        """Put the tables that come next below the one that shows."""
+    def _set_table(self) -> None:
+        """Show the following tables below the current one."""
         answer, index = self.answer, self._table
         if isinstance(answer, Report) and answer.tables:
-            following = (*answer.tables[index + 1 :], *answer.tables[:index])
-            self.tables.begin(answer.tables[index], [self._next_table(table) for table in following])
-
-    def _next_table(self, table: Table) -> NextTable:
-        rows = FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint)
-        return NextTable(sanitize(table.title), rows, sanitize(table.empty))
+            following = [
+                NextTable(sanitize(table.title), self._rows(table), sanitize(table.empty))
+                for table in (*answer.tables[index + 1 :], *answer.tables[:index])
+            ]
+            self.tables.set_table(answer.tables[index], following)
 
     # -- columns -------------------------------------------------------------------------------------------
 
     def _chosen(self, table: Table) -> list[str] | None:
+        """Return the keys of the columns the user chose; None = the default columns."""
         found = _read_choices().get(f"{self.tab}.{table.key}")
-        there = [column.key for column in table.columns]
-        return [key for key in found if key in there] or None if isinstance(found, list) else None
+        known = [column.key for column in table.columns]
+        return [key for key in found if key in known] or None if isinstance(found, list) else None
+
+    def _rows(self, table: Table) -> FrameRows:
+        return FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint)
 
     def shown_columns(self, table: Table) -> list[str]:
-        """Return the keys of the columns that show, in order."""
+        """Return the keys of the columns to show, in order."""
         return self._chosen(table) or default_columns(table)
 
     def show_columns(self, table: Table, keys: list[str] | None) -> None:
-        """Show other columns from now on.
+        """Show these columns and remember them; None = the default columns.
 
         Raises:
-            OSError: The choice cannot be kept.
+            OSError: The choice cannot be saved.
         """
-        _keep_choice(f"{self.tab}.{table.key}", keys)
+        _save_choice(f"{self.tab}.{table.key}", keys)
         state = self.table.state()
         self._load_table()
         self.table.resume(state, self.needle)
@@ -347,12 +340,12 @@ class AnswerPane(Vertical):
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
             self._table = (self._table + 1) % len(self.answer.tables)
             self.needle = ""
-            self._close_filter()
+            self._bar.close()
             self._load_table()
             self._write_lines()
 
     def _write_lines(self) -> None:
-        """Write the title above the table and the note below it."""
+        """Update the title above the table and the note below it."""
         table, answer = self.current_table, self.answer
         title = self.query_one("#answer-title", Painted)
         note = self.query_one("#answer-note", Painted)
@@ -373,14 +366,14 @@ class AnswerPane(Vertical):
         note.paint(lambda width, height: _note_rows(notes, width, height or 2))
 
     def as_shown(self) -> Report | None:
-        """Return a report of the table that shows, with the rows, the order and the columns it shows."""
+        """Return a report of the current table, with the rows, order and columns on screen; None = no table."""
         table, answer, rows = self.current_table, self.answer, self.table.rows
         if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
             return None
         parts = [f"filter: {self.needle}"] if self.needle else []
         if (sorted_by := self.table.sorted_by) is not None:
-            way = "descending" if self.table.descending else "ascending"
-            parts.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
+            direction = "descending" if self.table.descending else "ascending"
+            parts.append(f"sorted by {rows.columns[sorted_by].label}, {direction}")
         columns = tuple(replace(column, hidden=False) for column in rows.columns)
         chart = table.chart
         if chart is not None and not chart.column_keys <= {column.key for column in columns}:
@@ -394,22 +387,22 @@ class AnswerPane(Vertical):
     # -- one row -------------------------------------------------------------------------------------------
 
     def event_row(self, source: int) -> int | None:
-        """Return the typical event behind a row of the table; None = the row names none."""
+        """Return the row in the trace of the event that represents a row of the table; None = it has none."""
         table = self.current_table
         if table is None or "event" not in table.rows.columns:
             return None
         row = table.rows["event"][source]
         return int(row) if row is not None and row >= 0 else None
 
-    def elsewhere(self, source: int) -> str:
-        """Return the title of the analysis that explains a row of the table; empty = this one does."""
+    def more_in(self, source: int) -> str:
+        """Return the title of the analysis that explains a row of the table; empty = this one."""
         table = self.current_table
         if table is None or MORE_IN not in table.rows.columns:
             return ""
         return str(table.rows[MORE_IN][source] or "")
 
     def row_detail(self, source: int) -> RowDetail | None:
-        """Return a row of the table, whole."""
+        """Return all cells of a row of the table."""
         table = self.current_table
         if table is None or not 0 <= source < len(table.rows):
             return None
@@ -421,13 +414,13 @@ class AnswerPane(Vertical):
     # -- filter --------------------------------------------------------------------------------------------
 
     def open_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the filter line."""
         table = self.current_table
         if table is not None:
             self._bar.open(self.needle, [column for column in table.columns if not column.hidden])
 
     def clear_filter(self) -> bool:
-        """Show all rows again; return whether there was a filter."""
+        """Clear the filter; return whether there was one."""
         if not self.needle:
             return False
         self._apply_filter("")
@@ -440,14 +433,14 @@ class AnswerPane(Vertical):
             self._apply_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return to the rows; an invalid filter stays open for correction."""
+        """Go to the rows; an invalid filter stays open for correction."""
         event.stop()
         if self._apply_filter(event.value):
-            self._close_filter()
+            self._bar.close()
             self.table.focus()
 
     def _apply_filter(self, text: str) -> bool:
-        """Filter; return whether the text is a filter."""
+        """Filter the rows; return whether the filter is valid."""
         error: FilterError | None = None
         if text != self.needle:
             try:
@@ -460,18 +453,15 @@ class AnswerPane(Vertical):
             self._bar.explain(error)
         return error is None
 
-    def _close_filter(self) -> None:
-        self._bar.close()
-
 
 def _first_table(answer: Answer | None) -> int:
-    """Return the first table of an answer that has rows; without any, the first."""
+    """Return the index of the first table with rows, else 0."""
     tables = answer.tables if isinstance(answer, Report) else ()
     return next((index for index, table in enumerate(tables) if len(table.rows)), 0)
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
-    """Show why there is no table: in progress, unavailable, or a verdict without evidence."""
+    """Return text and role of the lines to show without a table: running, unavailable, or only notes."""
     if answer is None:
         return [("analysing …", "dim"), (sanitize(question), "dim")]
     if isinstance(answer, Unavailable):
@@ -483,7 +473,7 @@ def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
 
 
 def _note_rows(notes: list[str], width: int, lines: int) -> list[Row]:
-    """Return as many notes as there is room for, each whole, and where the rest is."""
+    """Return the notes that fit completely, and the key that shows the others."""
     room = max(width - 2, 8)
     rows: list[Row] = []
     left_out = False
@@ -501,7 +491,7 @@ def _note_rows(notes: list[str], width: int, lines: int) -> list[Row]:
 
 
 def _choices_path() -> Path:
-    """Return the file of chosen columns: by analysis and table, such as ``sync_events.places``, the keys to show."""
+    """Return the file of chosen columns, which maps analysis and table (``sync_events.places``) to keys."""
     return config_path().with_name("columns.json")
 
 
@@ -513,8 +503,8 @@ def _read_choices() -> dict[str, object]:
     return content if isinstance(content, dict) else {}
 
 
-def _keep_choice(name: str, keys: list[str] | None) -> None:
-    """Keep the columns chosen for a table; None = forget them."""
+def _save_choice(name: str, keys: list[str] | None) -> None:
+    """Save the columns chosen for a table; None = the default columns."""
     choices = _read_choices()
     choices.pop(name, None)
     if keys is not None:

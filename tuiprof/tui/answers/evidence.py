@@ -1,4 +1,4 @@
-"""A report and the details of the row or event under its cursor, side by side."""
+"""The result of an analysis, and beside it details of a row or an event."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
@@ -25,14 +26,14 @@ from tuiprof.tui.answers.view import (
     first_excerpt,
     row_detail_rows,
 )
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.state import row_in
 from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: Delay after which the detail pane follows the cursor.
-_REST_S = 0.06
+#: The detail pane follows the cursor when it has not moved for this long.
+_FOLLOW_DELAY_S = 0.06
 
 
 def _key(name: str, keys: str, action: str, label: str, tooltip: str, show: bool = True) -> Binding:
@@ -40,7 +41,7 @@ def _key(name: str, keys: str, action: str, label: str, tooltip: str, show: bool
 
 
 class DetailPane(VerticalScroll):
-    """Shows a row of a table, an event, or both; empty until something is opened."""
+    """Shows details of a table row, an event, or both."""
 
     DEFAULT_CSS = """
     DetailPane {
@@ -66,14 +67,14 @@ class DetailPane(VerticalScroll):
             "Go from a sync to the work it delayed, and back",
             False,
         ),
-        _key("up", "u", "up", "enclosing", "Go up to the event that encloses this one"),
+        _key("up", "u", "up", "enclosing", "Go to the enclosing event"),
         _key("back", "backspace", "back", "back", "Back to the previous event", False),
         _key("copy", "y", "copy", "copy raw", "Copy the raw event", False),
     ]
 
     @dataclass(eq=False)
     class Jump(Message):
-        """Another event, a row of the event table, is wanted."""
+        """The user goes to another event, given as a row of the trace."""
 
         row: int
 
@@ -85,11 +86,11 @@ class DetailPane(VerticalScroll):
         self._history: list[int] = []
 
     def compose(self) -> ComposeResult:
-        """One text, as long as it needs."""
+        """The text."""
         yield Painted()
 
     def show(self, trace: Trace, table_row: RowDetail | None, event: EventDetail | None) -> None:
-        """Show a row of a table, an event, or a row with its typical event."""
+        """Show a table row, an event, or a row with the event that represents it."""
         if event is not None and self.event is not None and event.row != self.event.row:
             self._history.append(self.event.row)
         self._trace, self.table_row, self.event = trace, table_row, event
@@ -97,11 +98,11 @@ class DetailPane(VerticalScroll):
         self.scroll_home(animate=False)
 
     def forget(self) -> None:
-        """Forget the events shown so far: they name rows of a table that was replaced."""
+        """Forget the events shown so far, which are rows of a trace that was replaced."""
         self.event, self._history = None, []
 
     def action_link(self, index: int = 0) -> None:
-        """Follow one of the links of the event: 0 = the first, to launch or work or awaited work; -1 = the last."""
+        """Go to a linked event: 0 = the launch, the launched work or the awaited work; -1 = the last link."""
         if self.event is None:
             return
         if self.event.links:
@@ -110,7 +111,7 @@ class DetailPane(VerticalScroll):
             self.notify("this event is not linked to any other", timeout=3)
 
     def action_up(self) -> None:
-        """Go to the event that encloses this one."""
+        """Go to the enclosing event."""
         if self.event is None or self._trace is None:
             return
         enclosing = self._trace.ancestors(self.event.row)
@@ -120,10 +121,10 @@ class DetailPane(VerticalScroll):
             self.notify("no event encloses this one", timeout=3)
 
     def action_back(self) -> None:
-        """Go back to the event shown before."""
+        """Go back to the previous event."""
         if self._history:
             row = self._history.pop()
-            self.event = None  # so that going back is not itself remembered
+            self.event = None  # do not add it to the history
             self.post_message(self.Jump(row))
 
     def action_copy(self) -> None:
@@ -146,27 +147,27 @@ class DetailPane(VerticalScroll):
 
 
 class Evidence(Horizontal):
-    """Couples the tables with the detail pane; details are gathered in a worker."""
+    """The tables with the detail pane, whose content is collected in a worker."""
 
     @dataclass(eq=False)
     class EventShown(Message):
-        """The detail pane shows another event, a row of the event table."""
+        """The detail pane shows another event, given as a row of the trace."""
 
         row: int
 
     @dataclass(eq=False)
-    class ElsewhereWanted(Message):
+    class AnalysisWanted(Message):
         """A row was opened that another analysis explains."""
 
         title: str
 
     @dataclass(eq=False)
     class Described(Message):
-        """Details are gathered; ``focus``: the user opened the pane, it did not follow the cursor."""
+        """Details are collected."""
 
         table_row: RowDetail | None
         event: EventDetail | None
-        focus: bool
+        focus: bool  # whether to focus the pane
 
     pane = query_one(AnswerPane)
     detail = query_one(DetailPane)
@@ -174,20 +175,20 @@ class Evidence(Horizontal):
     def __init__(self, trace: Trace, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._trace = trace
-        self._rest: Timer | None = None
+        self._follow_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Table left, detail right."""
+        """Tables on the left, details on the right."""
         yield AnswerPane(id="answer")
         yield DetailPane(id="detail")
 
     @property
     def detail_open(self) -> bool:
-        """Whether the detail pane shows."""
+        """Whether the detail pane is shown."""
         return self.has_class("-detail")
 
-    def take(self, trace: Trace) -> None:
-        """Show more of the same file from now on; details of an event stay open, those of a row are closed."""
+    def replace_trace(self, trace: Trace) -> None:
+        """Switch to a larger part of the same file; details of an event stay open, details of a row are closed."""
         shown = self.detail.event if self.detail_open else None
         row = row_in(self._trace, trace, shown.row) if shown is not None else None
         self._trace = trace
@@ -200,32 +201,28 @@ class Evidence(Horizontal):
     def open_row(self, source: int, focus: bool) -> None:
         """Show a row of the table in the detail pane."""
         table_row = None if self.pane.tab == EVENTS else self.pane.row_detail(source)
-        self._gather(table_row, self.pane.event_row(source), focus)
+        self._describe(table_row, self.pane.event_row(source), focus)
 
     def open_event(self, row: int, focus: bool = True) -> None:
         """Show an event in the detail pane."""
-        self._gather(None, row, focus)
+        self._describe(None, row, focus)
 
     def close_detail(self) -> bool:
         """Close the detail pane; return whether it was open."""
         if not self.detail_open:
             return False
-        if self._rest is not None:
-            self._rest.stop()
+        if self._follow_timer is not None:
+            self._follow_timer.stop()
         had_focus = self.detail.has_focus
         self.remove_class("-detail")
-        self.pane.tables.leave_to_detail(False)
+        self.pane.tables.set_row_in_detail(False)
         if had_focus:
             self.pane.take_focus()
         return True
 
-    def _gather(self, table_row: RowDetail | None, row: int | None, focus: bool) -> None:
-        self.run_worker(
-            partial(self._describe, table_row, row, focus), thread=True, exclusive=True, group="detail"
-        )
-
+    @work(thread=True, exclusive=True, group="detail")
     def _describe(self, table_row: RowDetail | None, row: int | None, focus: bool) -> None:
-        """In a thread: nesting, raw text and source may take a moment."""
+        """Collect details in a thread, because raw text and source are read from disk."""
         if table_row is not None:
             excerpt = first_excerpt([text for _, text in table_row.cells], near=self._trace.info.path)
             table_row = RowDetail(table_row.title, table_row.cells, excerpt)
@@ -234,14 +231,14 @@ class Evidence(Horizontal):
             self.post_message(self.Described(table_row, event, focus))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report the error of a worker."""
-        tell_worker_error(self, event)
+        """Show an error in the worker."""
+        notify_worker_error(self, event)
 
     def on_evidence_described(self, message: Described) -> None:
-        """Show what was gathered."""
+        """Show the details."""
         message.stop()
         self.add_class("-detail")
-        self.pane.tables.leave_to_detail(message.table_row is not None)
+        self.pane.tables.set_row_in_detail(message.table_row is not None)
         self.detail.show(self._trace, message.table_row, message.event)
         if message.event is not None:
             self.post_message(self.EventShown(message.event.row))
@@ -251,21 +248,21 @@ class Evidence(Horizontal):
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
         """Open the row, or the analysis that explains it."""
         message.stop()
-        if elsewhere := self.pane.elsewhere(message.source):
-            self.post_message(self.ElsewhereWanted(elsewhere))
+        if analysis := self.pane.more_in(message.source):
+            self.post_message(self.AnalysisWanted(analysis))
         else:
             self.open_row(message.source, focus=True)
 
     def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
-        """Show the row in an open detail pane once the cursor rests."""
+        """Update an open detail pane once the cursor has stopped."""
         message.stop()
         if isinstance(message, VirtualTable.Selected) or not self.detail_open or self.detail.has_focus:
             return
-        if self._rest is not None:
-            self._rest.stop()
-        self._rest = self.set_timer(_REST_S, partial(self.open_row, message.source, False))
+        if self._follow_timer is not None:
+            self._follow_timer.stop()
+        self._follow_timer = self.set_timer(_FOLLOW_DELAY_S, partial(self.open_row, message.source, False))
 
     def on_detail_pane_jump(self, message: DetailPane.Jump) -> None:
-        """Show the event that was jumped to."""
+        """Show the event."""
         message.stop()
         self.open_event(message.row)

@@ -1,7 +1,7 @@
-"""Content shown around the table of an answer: below it and in the detail pane beside it. No widgets.
+"""Content below a table and in the detail pane beside it, without widgets.
 
-Below: the row under the cursor in full, with its advice, and the first rows of the following tables. Beside: a row or
-an event with all that is known about it; raw text and source may come from the disk, so a worker gathers it.
+Below are the row under the cursor in full, with its advice, and the first rows of the following tables. The detail
+pane shows everything about a row or an event; collecting that may read files, so it is done in a worker.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.spans import wrap
 
 Answer = Report | Unavailable
-#: Name of the tab that shows the table of all events, whose rows are the events themselves.
+#: Name of the tab with the table of all events.
 EVENTS: Final = "events"
-#: Column that names the analysis which explains a row; enter goes there.
+#: Key of the column with the title of the analysis that explains a row; enter opens it.
 MORE_IN: Final = "more_in"
 
-_LABEL: Final = 13
-#: From this width on, long values are shown beside the fields.
+_LABEL_WIDTH: Final = 13
+#: From this width on, lists and advice are shown beside the other fields.
 _TWO_COLUMNS: Final = 130
-_BETWEEN: Final = 4
-#: In longer tables text columns are not checked for being empty: that would delay the key.
-_MOST_ASKED = 100_000
-#: Texts up to this many characters are words rather than sentences.
-_WORD = 20
+_COLUMN_GAP: Final = 4
+#: In tables with more rows, text columns are not checked for values, which would take too long.
+_MAX_CHECKED_ROWS = 100_000
+#: Longer text counts as a sentence.
+_MAX_WORD = 20
 _ADVICE: Final = ("instead", "because", "proof")
-#: Lines around the rows of a table: a gap, its title, its headings.
-_AROUND: Final = 3
-#: Minimum number of rows shown of a longer table.
-_FEWEST: Final = 3
-_RAW_LIMIT = 32_768
-_SOURCE_LIMIT = 4_000_000
-_SOURCE_AROUND = 4
-_MOST_WORK = 8
-_MOST_FRAMES = 40
-_DETAIL_LABEL = 16
-# Kineto writes "file.py(85): function", a probe's sync site "file.py:91 function".
+#: Lines of a table besides its rows: a gap, its title, its headings.
+_TABLE_LINES: Final = 3
+#: Minimum number of rows to show of a longer table.
+_MIN_ROWS: Final = 3
+_MAX_RAW_CHARS = 32_768
+_MAX_SOURCE_BYTES = 4_000_000
+_SOURCE_LINES = 4  # around a location
+_MAX_WORK = 8
+_MAX_FRAMES = 40
+_DETAIL_LABEL_WIDTH = 16
+# Kineto writes "file.py(85): function", the probe "file.py:91 function".
 _LOCATION = re.compile(r"(?P<file>[^\s()'\"]+\.py)(?:\((?P<in_frame>\d+)\)|:(?P<in_site>\d+))")
 
 
@@ -60,20 +60,20 @@ _LOCATION = re.compile(r"(?P<file>[^\s()'\"]+\.py)(?:\((?P<in_frame>\d+)\)|:(?P<
 class Field:
     """One value of a row."""
 
-    label: str  # its heading
-    lines: tuple[str, ...]  # its text, safe for a terminal; one line, unless it is a list
-    whole: bool = False  # whether the table shows it whole
-    strong: bool = False  # whether it is what to act upon
-    beside: bool = False  # whether it is not of the row itself, or a list: it may be shown beside the others
+    label: str
+    lines: tuple[str, ...]  # sanitized; one line, unless it is a list
+    complete: bool = False  # whether it is completely visible in the table
+    strong: bool = False  # whether it says what to do
+    beside: bool = False  # whether it is a list or advice, which may be shown beside the other fields
 
 
-def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
-    """Return the content of a row: figures that have no room, what to do instead, every text, why that is so.
+def fields_of(table: Table, source: int, complete: set[str], advice: Report | None) -> list[Field]:
+    """Return the fields of a row: numbers that the table does not show, the recommended fix, all text, its reasons.
 
-    Columns that no table draws are listed where they have a definition; figures only where they are a size.
+    Hidden columns are included if they have a definition, and of hidden numbers only sizes.
     """
     row = table.rows.row(source, named=True)
-    figures: list[str] = []
+    numbers: list[str] = []
     texts: list[Field] = []
     for column in table.columns:
         value = row.get(column.key)
@@ -83,19 +83,19 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
         text = value if isinstance(value, str) else column.text(value)
         lines = tuple(sanitize(line) for line in text.splitlines() if line)
         if column.key == MORE_IN:
-            lines = tuple(f"{line}: enter goes there" for line in lines)
+            lines = tuple(f"{line}: enter opens it" for line in lines)
         if not column.right_aligned or (column.hidden and column.kind == "bytes"):
-            strong, a_list = column.key == _ADVICE[0], len(lines) > 1
-            texts += [Field(label, lines, column.key in whole, strong, a_list)] if lines else []
-        elif column.key not in whole and not column.hidden:
-            figures.append(f"{label} {' '.join(lines)}")
-    found = [Field("also", (" · ".join(figures),))] if figures else []
-    said = _advice_on(row, advice)
-    return [*found, *said[:1], *texts, *said[1:]]
+            strong, is_list = column.key == _ADVICE[0], len(lines) > 1
+            texts += [Field(label, lines, column.key in complete, strong, is_list)] if lines else []
+        elif column.key not in complete and not column.hidden:
+            numbers.append(f"{label} {' '.join(lines)}")
+    also = [Field("also", (" · ".join(numbers),))] if numbers else []
+    found = _advice_on(row, advice)
+    return [*also, *found[:1], *texts, *found[1:]]
 
 
 def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
-    """Return the advice on the same event, else on the same line."""
+    """Return the advice on the same event, else on the same line of code."""
     event, where = row.get("event"), row.get("where")
     for table in advice.tables if advice is not None else ():
         keys = table.rows.columns
@@ -105,31 +105,31 @@ def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
             if key in keys and row.get(key) is not None:
                 found = table.rows.filter(same)
                 if len(found):
-                    said = found.row(0, named=True)
+                    finding = found.row(0, named=True)
                     return [
-                        Field(name, (sanitize(str(said[name])),), strong=name == _ADVICE[0], beside=True)
+                        Field(name, (sanitize(str(finding[name])),), strong=name == _ADVICE[0], beside=True)
                         for name in _ADVICE
-                        if said.get(name)
+                        if finding.get(name)
                     ]
     return []
 
 
 def _names_line(where: object) -> pl.Expr:
-    """Match texts that name a location, that is, a line of a file."""
+    """Match text that contains a location (``file.py:line``); anything else matches nothing."""
     if not isinstance(where, str) or ".py:" not in where:
         return pl.lit(value=False)
-    # A line number ends where its digits do: line 9 is not line 93.
+    # The blank keeps line 9 from matching line 93.
     return (pl.col("where") + " ").str.contains(where + " ", literal=True)
 
 
 def field_rows(fields: list[Field], width: int, height: int) -> list[Row]:
-    """Return fields below one another, lists and advice beside them where there is room.
+    """Return the fields as rows, lists and advice beside the others if there is room.
 
-    Where there are too few lines, what the table shows whole is left out, and what to do comes first.
+    If there are too few lines, fields that the table shows completely are left out, and the fix comes first.
     """
     rows = _arranged(fields, width)
     if height and len(rows) > height:
-        short = [field for field in fields if not field.whole]
+        short = [field for field in fields if not field.complete]
         rows = _arranged(sorted(short, key=lambda field: not field.strong), width)
     if height and len(rows) > height:
         more: Row = [(" …  ", "dim"), ("enter", "key"), (" shows all", "dim")]
@@ -143,65 +143,65 @@ def _arranged(fields: list[Field], width: int) -> list[Row]:
     left = [field for field in fields if not field.beside]
     if width < _TWO_COLUMNS or not beside or not left:
         return [row for field in fields for row in _rows(field, width)]
-    one = [row for field in left for row in _rows(field, width // 2 - _BETWEEN)]
-    begin = max(map(row_width, one)) + _BETWEEN
-    other = [row for field in beside for row in _rows(field, width - begin)]
-    nothing: Row = []
+    left_rows = [row for field in left for row in _rows(field, width // 2 - _COLUMN_GAP)]
+    begin = max(map(row_width, left_rows)) + _COLUMN_GAP
+    right_rows = [row for field in beside for row in _rows(field, width - begin)]
+    empty: Row = []
     return [
         [*first, (" " * (begin - row_width(first)), "text"), *second] if second else first
-        for first, second in zip_longest(one, other, fillvalue=nothing)
+        for first, second in zip_longest(left_rows, right_rows, fillvalue=empty)
     ]
 
 
 def _rows(field: Field, width: int) -> list[Row]:
-    room = max(width - _LABEL - 2, 12)
+    room = max(width - _LABEL_WIDTH - 2, 12)
     lines = [part for line in field.lines for part in wrap(line, room)]
     role = "strong" if field.strong else "text"
     return [
-        [(" " + fit_text(field.label if not i else "", _LABEL) + " ", "dim"), (line, role)]
+        [(" " + fit_text(field.label if not i else "", _LABEL_WIDTH) + " ", "dim"), (line, role)]
         for i, line in enumerate(lines)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class NextTable:
-    """A table that comes after the one that shows; ``title`` and ``empty``, for no rows, are safe for a terminal."""
+    """A table that follows the current one."""
 
-    title: str
+    title: str  # sanitized
     rows: Rows
-    empty: str
+    empty: str  # text for no rows; sanitized
 
     @property
-    def needs(self) -> int:
-        """Lines that show it whole."""
-        return _AROUND + max(len(self.rows), 1)
+    def max_lines(self) -> int:
+        """Lines needed to show all rows."""
+        return _TABLE_LINES + max(len(self.rows), 1)
 
     @property
-    def least(self) -> int:
-        """Lines that show enough of it."""
-        return _AROUND + min(max(len(self.rows), 1), _FEWEST)
+    def min_lines(self) -> int:
+        """Lines needed to show any of it."""
+        return _TABLE_LINES + min(max(len(self.rows), 1), _MIN_ROWS)
 
 
 def next_tables(tables: Sequence[NextTable], width: int, room: int) -> list[Row]:
-    """Return as many tables as fit into the given lines, in order, each with as many rows as fit."""
+    """Return as many tables as fit into ``room`` lines, in order, each with as many rows as fit."""
     lines: list[int] = []
     for table in tables:
-        if sum(lines) + table.least > room:
+        if sum(lines) + table.min_lines > room:
             break
-        lines.append(table.least)
+        lines.append(table.min_lines)
     spare = room - sum(lines)
     out: list[Row] = []
     for i, (table, least) in enumerate(zip(tables, lines, strict=False)):
-        more = min(spare, table.needs - least)
+        more = min(spare, table.max_lines - least)
         spare -= more
-        out += [[], _title(table, first=not i), *_first_rows(table, width, least + more - _AROUND)]
+        out += [[], _title(table, first=not i), *_first_rows(table, width, least + more - _TABLE_LINES)]
     return out
 
 
 def _title(table: NextTable, *, first: bool) -> Row:
     count = len(table.rows)
     row: Row = [(f" {table.title}", "title"), (f"  {format_count(count)} row{'s' * (count != 1)}", "dim")]
-    return [*row, ("  t", "key"), (" goes there", "dim")] if first else row
+    return [*row, ("  t", "key"), (" shows it", "dim")] if first else row
 
 
 def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
@@ -229,10 +229,10 @@ def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
 
 
 def default_columns(table: Table) -> list[str]:
-    """Return the keys of the columns that show unless the user chose others.
+    """Return the keys of the columns to show by default.
 
-    A column without any value is left out. Of a table of sentences only the first is a column of its own; the others
-    are shown in full below the table.
+    Columns without values are left out. In a table of prose, so are all columns of sentences but the first: they are
+    shown in full below the table.
     """
     shown = [column for column in table.columns if not column.hidden]
     if len(table.rows):
@@ -245,8 +245,8 @@ def default_columns(table: Table) -> list[str]:
         longest = 0
         if not column.right_aligned and column.elide != "start":
             longest = int(table.rows[column.key].cast(str).str.len_chars().max() or 0)  # type: ignore[arg-type]
-        sentences += longest > _WORD
-        if longest <= _WORD or sentences == 1:
+        sentences += longest > _MAX_WORD
+        if longest <= _MAX_WORD or sentences == 1:
             kept.append(column.key)
     return kept
 
@@ -254,52 +254,50 @@ def default_columns(table: Table) -> list[str]:
 def _has_values(values: pl.Series) -> bool:
     if values.null_count() == len(values):
         return False
-    return values.dtype != pl.String or len(values) > _MOST_ASKED or bool((values != "").any())
+    return values.dtype != pl.String or len(values) > _MAX_CHECKED_ROWS or bool((values != "").any())
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Source text around a line of a file: number and text of each line."""
+    """Source code around a location."""
 
     path: Path
     line: int
-    lines: tuple[tuple[int, str], ...]
+    lines: tuple[tuple[int, str], ...]  # number and text
 
 
 @dataclass(frozen=True, slots=True)
 class RowDetail:
-    """One row of a table, whole."""
+    """Details of a table row; all text is untrusted."""
 
-    title: str  # title of the table
-    cells: tuple[tuple[str, str], ...]  # heading and text of each column
-    excerpt: Excerpt | None = None  # source text of the line it names, where that is on this machine
+    title: str  # of the table
+    cells: tuple[tuple[str, str], ...]  # heading and text
+    excerpt: Excerpt | None = None  # of a file it names, if that is on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class EventDetail:
-    """Content of the detail pane for an event; all texts are untrusted."""
+    """Details of an event; other events are given as rows of the trace. All text is untrusted."""
 
-    row: int  # row in the event table
-    name: str  # its name, whole
-    fields: tuple[tuple[str, str], ...]  # label and value of each known figure
-    launch: int | None  # row of the host call that launched it; None = not device work, or not recorded
-    #: What it is linked with: launch or work first, what a sync waited for and delayed.
+    row: int
+    name: str
+    fields: tuple[tuple[str, str], ...]  # label and value
+    launch: int | None  # the host call that launched it; None = not device work, or not recorded
     links: tuple[Link, ...]
-    work: tuple[int, ...]  # rows of the device work it launched, first ones only
-    work_count: int  # how many there are in all
-    chain: tuple[int, ...]  # rows that enclose the call, innermost first, Python frames left out
-    frames: tuple[int, ...]  # rows of the Python frames that enclose it, innermost first
-    excerpt: Excerpt | None  # source text, where the file is on this machine
-    raw: str  # the event as written in the file; empty when the format does not keep it
-    raw_cut: int  # how many characters of it were left out
+    work: tuple[int, ...]  # the first device events it launched
+    work_count: int  # number of device events it launched
+    chain: tuple[int, ...]  # enclosing events of it or its launch, innermost first, without Python frames
+    frames: tuple[int, ...]  # enclosing Python frames, innermost first
+    excerpt: Excerpt | None  # of the innermost frame whose file is on this machine
+    raw: str  # the event as in the file; empty = not available in this format
+    raw_cut: int  # number of characters that were cut off
 
 
 def describe(trace: Trace, row: int) -> EventDetail:
-    """Gather everything about an event."""
+    """Collect the details of an event."""
     launch = int(trace.links.launch_of[row])
     work = _launched_by(trace, row)
-    host = launch if launch >= 0 else row
-    enclosing = trace.ancestors(host)
+    enclosing = trace.ancestors(launch if launch >= 0 else row)
     python = trace.is_category("python_function")
     frames = tuple(r for r in enclosing if python[r])
     chain = tuple(r for r in enclosing if not python[r])
@@ -309,19 +307,19 @@ def describe(trace: Trace, row: int) -> EventDetail:
         name=trace.name(row),
         fields=tuple(_fields(trace, row, launch)),
         launch=launch if launch >= 0 else None,
-        links=links_of(trace, row, patient=True),
-        work=tuple(work[:_MOST_WORK].tolist()),
+        links=links_of(trace, row, slow=True),
+        work=tuple(work[:_MAX_WORK].tolist()),
         work_count=len(work),
         chain=chain,
         frames=frames,
         excerpt=first_excerpt([trace.name(r) for r in frames], near=trace.info.path),
-        raw=raw[:_RAW_LIMIT],
-        raw_cut=max(0, len(raw) - _RAW_LIMIT),
+        raw=raw[:_MAX_RAW_CHARS],
+        raw_cut=max(0, len(raw) - _MAX_RAW_CHARS),
     )
 
 
 def _launched_by(trace: Trace, row: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the device work a call launched, in order of start."""
+    """Return the device work that a call launched, in order of start."""
     launches = trace.links.launches
     index = int(np.searchsorted(launches, row))
     if index >= len(launches) or launches[index] != row:
@@ -346,7 +344,7 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
     if launch >= 0:
         latency = start - int(trace.ends[launch])
         fields.append(
-            ("launch latency", f"{format_ns(latency)} from the end of the launching call to the start here")
+            ("launch latency", f"{format_ns(latency)} from the end of the launch to the start of this event")
         )
     for key, label in (("correlation", "correlation"), ("external_id", "external id")):
         if event[key] is not None and event[key] > 0:
@@ -359,35 +357,35 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
 
 
 def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | None:
-    """Return source text around the first line that is named and is on this machine.
+    """Return the source code around the first location in these texts whose file is on this machine.
 
     Args:
-        texts: Names of frames, innermost first, or cells of a table; untrusted.
-        near: A path relative to which names are resolved.
+        texts: Names of frames, or cells of a table; untrusted.
+        near: File of the trace; relative names are also looked up beside it.
     """
     for match in (match for text in texts for match in _LOCATION.finditer(text[:4096])):
         digits = match["in_frame"] or match["in_site"]
         path = _find_source(match["file"], near) if len(digits) < 8 else None
         lines = _read_source(path) if path is not None else []
         if path is not None and (line := int(digits)) <= len(lines):
-            # A frame names the first line of its function: the lines after it are more useful than those before.
-            before = _SOURCE_AROUND if match["in_site"] else 0
+            # A frame has the first line of its function: show the lines after it.
+            before = _SOURCE_LINES if match["in_site"] else 0
             begin = max(0, line - 1 - before)
-            around = lines[begin : line + 2 * _SOURCE_AROUND - before]
-            return Excerpt(path, line, tuple(enumerate(around, begin + 1)))
+            found = lines[begin : line + 2 * _SOURCE_LINES - before]
+            return Excerpt(path, line, tuple(enumerate(found, begin + 1)))
     return None
 
 
 def _find_source(name: str, near: Path | None) -> Path | None:
-    """Return the regular file named in a trace, if it exists; relative names also relative to the trace."""
-    tried = [Path(name)]
-    if near is not None and not tried[0].is_absolute():
-        tried.append(near.parent / name)
-    for path in tried:
+    """Return the regular file of this name, or of this name relative to the trace; None = there is none."""
+    candidates = [Path(name)]
+    if near is not None and not candidates[0].is_absolute():
+        candidates.append(near.parent / name)
+    for path in candidates:
         try:
-            if path.is_file() and path.stat().st_size <= _SOURCE_LIMIT:
+            if path.is_file() and path.stat().st_size <= _MAX_SOURCE_BYTES:
                 return path
-        except (OSError, ValueError):  # no permission, a name too long or with a zero byte: not there for us
+        except (OSError, ValueError):  # no permission, or an invalid name
             continue
     return None
 
@@ -395,13 +393,13 @@ def _find_source(name: str, near: Path | None) -> Path | None:
 def _read_source(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # gone or unreadable since: the pane then shows no source
+    except OSError:
         return []
 
 
 def _field(label: str, value: str, width: int, role: str = "text") -> list[Row]:
-    lines = wrap(sanitize(value), max(width - _DETAIL_LABEL - 1, 12))
-    heads = [fit_text(label, _DETAIL_LABEL), *[" " * _DETAIL_LABEL] * (len(lines) - 1)]
+    lines = wrap(sanitize(value), max(width - _DETAIL_LABEL_WIDTH - 1, 12))
+    heads = [fit_text(label, _DETAIL_LABEL_WIDTH), *[" " * _DETAIL_LABEL_WIDTH] * (len(lines) - 1)]
     return [[(head + " ", "dim"), (line, role)] for head, line in zip(heads, lines, strict=True)]
 
 
@@ -410,7 +408,7 @@ def _section(title: str) -> list[Row]:
 
 
 def row_detail_rows(detail: RowDetail, width: int) -> list[Row]:
-    """Return the cells of a row below one another, each whole, and the source that they name."""
+    """Return the detail pane's rows for a table row: its cells and the source code."""
     rows: list[Row] = [[(line, "title")] for line in wrap(sanitize(detail.title), width)]
     for label, value in detail.cells:
         rows += _field(sanitize(label), value, width, "strong")
@@ -420,44 +418,44 @@ def row_detail_rows(detail: RowDetail, width: int) -> list[Row]:
 
 
 def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
-    """Return all that is known about an event: figures, links, what encloses it, source, raw text."""
+    """Return the detail pane's rows for an event: fields, links, enclosing events, source code, raw text."""
     rows: list[Row] = [[(line, "strong")] for line in wrap(sanitize(event.name), width)]
     for label, value in event.fields:
         rows += _field(label, value, width)
     if event.launch is not None:
-        rows += _section("launched by  (l jumps there)")
+        rows += _section("launched by  (l goes there)")
         rows += _named(trace, event.launch, width)
     if event.work:
         count = (
             f"{format_count(event.work_count)} device events" if event.work_count > 1 else "one device event"
         )
-        rows += _section(f"launched {count}  (l jumps to the first)")
+        rows += _section(f"launched {count}  (l goes to the first)")
         for row in event.work:
             rows += _named(trace, row, width)
         if event.work_count > len(event.work):
             rows.append([(f"  and {format_count(event.work_count - len(event.work))} more", "dim")])
     for link in event.links:
-        if link.way not in ("launches", "launched by"):
+        if link.relation not in ("launches", "launched by"):
             key_name = "l" if link is event.links[0] else "L"
-            rows += _section(f"{link.way}  ({key_name} jumps there)")
+            rows += _section(f"{link.relation}  ({key_name} goes there)")
             rows += _named(trace, link.row, width)
-            said = link_words(trace, event.row, link).rpartition(", ")[2]
-            rows.append([(" " * 11 + said, "dim")])
+            between = link_words(trace, event.row, link).rpartition(", ")[2]
+            rows.append([(" " * 11 + between, "dim")])
     if event.chain:
         rows += _section(
             "enclosed by, innermost first" + ("" if event.launch is None else " (of its launch)")
         )
-        for row in event.chain[:_MOST_FRAMES]:
+        for row in event.chain[:_MAX_FRAMES]:
             rows += _named(trace, row, width)
     if event.frames:
         rows += _section("Python stack, innermost first (line = first line of the function)")
-        for row in event.frames[:_MOST_FRAMES]:
+        for row in event.frames[:_MAX_FRAMES]:
             rows += [[("  " + line, "text")] for line in wrap(sanitize(trace.name(row)), max(width - 2, 8))]
     if event.excerpt is not None:
         rows += _excerpt_rows(event.excerpt, width)
     rows += _section("raw")
     if not event.raw:
-        rows.append([("this format has no raw text", "dim")])
+        rows.append([("not available in this format", "dim")])
     for raw in event.raw.splitlines():
         rows += [[(line, "dim")] for line in chop_cells(sanitize(raw.expandtabs(4)), max(width, 8))]
     if event.raw_cut:
@@ -466,7 +464,7 @@ def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
 
 
 def _named(trace: Trace, row: int, width: int) -> list[Row]:
-    """One event in a line: duration, category, name."""
+    """Return duration and name of an event in up to two lines."""
     duration = format_ns(int(trace.ends[row] - trace.starts[row]))
     head = f"{duration:>9}  "
     lines = wrap(sanitize(trace.name(row)), max(width - len(head), 12), most=2)

@@ -1,4 +1,4 @@
-"""The application: the one module that knows all screens; the way between them, keys, theme and palette."""
+"""The application: navigation between all screens, keys, theme and palette. Only this module imports all screens."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from textual.widget import Widget
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
-from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
+from tuiprof.tui.terminal.terminal_app import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.widgets.bars import use_scroll_lines
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ _everywhere = partial(key, group="Everywhere")
 
 
 class Navigator:
-    """The way from each screen to the others: a :class:`~tuiprof.tui.terminal.guest.Navigation`."""
+    """Opens screens; implements :class:`~tuiprof.tui.terminal.terminal_app.Navigation`."""
 
     def __init__(self, app: TerminalApp) -> None:
         self._app = app
-        self._runs: dict[Path, str] = {}  # mode of each run that was shown beside another
+        self._runs: dict[Path, str] = {}  # mode of each run among which the user switches
 
     def session(self, path: Path, *, replay_speed: float | None = None) -> None:
         """Show a session."""
@@ -46,7 +46,7 @@ class Navigator:
             self._app.push_screen(LiveScreen(run_of(Session(path)), replay_speed=replay_speed))
 
     def switch(self, path: Path, origin: Path) -> None:
-        """Show another run, which keeps its own mode: coming back finds it as it was left."""
+        """Switch to another run, in a mode of its own, so that every run keeps its state."""
         from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
@@ -87,7 +87,7 @@ class Navigator:
             self._app.push_screen(CompareScreen(before, after, root=self._app.start.sessions))
 
     def scenario(self, ladder: str, variant: str) -> None:
-        """Ask how to run a variant, over the library."""
+        """Ask how to run a variant, on the library screen."""
         from tuiprof.tui.library.screen import LibraryScreen
 
         library = self._app.screen_stack[0]
@@ -97,7 +97,7 @@ class Navigator:
         library.run_variant(ladder, variant)
 
     def back(self, code: int = 0) -> None:
-        """Close the screen in front."""
+        """Close the top screen."""
         app = self._app
         if len(app.screen_stack) > 1:
             app.pop_screen()
@@ -107,7 +107,7 @@ class Navigator:
             app.exit(code)
 
     async def _leave_runs(self, code: int) -> None:
-        """Leave the runs shown side by side, and return to the screen before the first of them."""
+        """Close all runs among which the user switches, and the screen of the first one."""
         modes = {mode for mode in self._runs.values() if mode != self._app.DEFAULT_MODE}
         self._runs.clear()
         await self._app.switch_mode(self._app.DEFAULT_MODE)
@@ -129,12 +129,12 @@ _KEY_NAMES: Final = {
 }
 
 
-#: The first picture comes first.
-_TOUR_AFTER_S: Final = 0.4
+#: Delay of the tour on the first start, so that the first frame is drawn before.
+_TOUR_DELAY_S: Final = 0.4
 
 
 def _commands() -> type[Provider]:
-    """Return what fills the palette; imported when it is first opened."""
+    """Return the provider of the palette, imported when it is first opened."""
     from tuiprof.tui.app.palette import TuiprofCommands
 
     return TuiprofCommands
@@ -180,8 +180,8 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     ]
 
     def __init__(self, start: Start) -> None:
-        # The first screen's style sheet is read together with the application's own: reading it when the
-        # screen comes would mean to work out every style twice before the first picture.
+        # Load the first screen's style sheet with the application's: loading it later would compute all styles twice
+        # before the first frame.
         here = Path(__file__).parent
         first = "live" if start.view == "replay" else start.view
         super().__init__(css_path=[here / "app.tcss", here.parent / first / "screen.tcss"])
@@ -196,7 +196,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         wanted = themes.whole_name(os.environ.get("TUIPROF_THEME") or self.settings.theme)
         if wanted and wanted not in self.available_themes:
             self._problems.append(
-                f"no theme {wanted!r}; there are {', '.join(sorted(self.available_themes))}"
+                f"unknown theme {wanted!r}; choose one of {', '.join(sorted(self.available_themes))}"
             )
             wanted = ""
         themes.begin_with(self, wanted or themes.suited(self.terminal))
@@ -205,17 +205,17 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self.set_keymap(self.settings.keys)
 
     def get_key_display(self, binding: Binding) -> str:
-        """Return a key as people call it."""
+        """Return the name of a key."""
         named = binding.key_display or _KEY_NAMES.get(binding.key)
-        # One notation: Textual's own would be ^o beside the ctrl+p of every footer.
+        # Textual would write ^o for ctrl+o.
         return named or (binding.key if binding.key.startswith("ctrl+") else super().get_key_display(binding))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Return what the style sheets need beyond what every theme has."""
+        """Return the theme variables that Textual's themes do not define."""
         return dict(themes.DEFAULTS)
 
     def first_screen(self) -> Screen[Any]:
-        """Return a new screen for the request."""
+        """Return a new first screen."""
         start = self.start
         if start.compared is not None:
             from tuiprof.tui.compare.screen import CompareScreen
@@ -246,13 +246,13 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         )
 
     def on_mount(self) -> None:
-        """Report what of the configuration could not be used."""
+        """Report errors in the configuration, and show the tour on the first start."""
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
             self.notify(problem, title="configuration", severity="warning", timeout=12)
 
         if self.start.view == "library" and not self.is_headless:
-            self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
+            self.set_timer(_TOUR_DELAY_S, self._tour_on_first_start)
 
     def _tour_on_first_start(self) -> None:
         from tuiprof.tui.app.help import is_first_start
@@ -261,28 +261,28 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self.action_tour()
 
     def _unknown_keys(self) -> list[str]:
-        """Return a sentence for each configured id without a binding."""
+        """Return an error message for each configured id that has no binding."""
         if not self.settings.keys:
             return []
         from tuiprof.tui.app.help import all_binding_ids
 
         known = all_binding_ids()
         return [
-            f"[keys]: no binding {name!r}; the help (?) names them"
+            f"[keys]: unknown binding {name!r}; the help (?) lists them"
             for name in self.settings.keys
             if name not in known
         ]
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        """Report which keys of the configuration collide."""
+        """Report bindings that lose their key to another one of the configuration."""
         ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
-        text = f"[keys] takes the key of: {ids}"
+        text = f"[keys] reassigns the key of: {ids}"
         if text not in self._problems:
             self._problems.append(text)
             self.notify(text, title="configuration", severity="warning")
 
     async def on_event(self, event: events.Event) -> None:
-        """Tell the tour of a click outside its card before the click moves the focus."""
+        """Pass clicks to the tour before they move the focus."""
         if isinstance(event, events.MouseDown) and self._tour is not None:
             self._tour.mouse_pressed(event)
         await super().on_event(event)
@@ -292,11 +292,11 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         from tuiprof.tui.app.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
-            with self.batch_update():  # else the page is drawn empty first: twice the bytes
+            with self.batch_update():  # or an empty page would be drawn first
                 await self.push_screen(HelpScreen(self.screen))
 
     def action_jump(self) -> None:
-        """Show a letter on every pane, and go to the one that is chosen."""
+        """Show a letter on every pane, and focus the chosen one."""
         from tuiprof.tui.app.palette import JumpScreen, panes_of
 
         screen = self.screen
@@ -310,11 +310,11 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         self.push_screen(JumpScreen(screen), chosen)
 
     def action_tour(self) -> None:
-        """Show the dashboard step by step."""
+        """Start the tour."""
         from tuiprof.tui.app.help import Tour
 
         self._tour = Tour(self)
-        self._tour.begin()
+        self._tour.go(0)
 
     def action_leave_all(self) -> None:
         """Close the dashboard; for a run that continues, print how to return to it."""
@@ -328,20 +328,20 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
 
 def run_app(start: Start) -> int:
-    """Open the dashboard and return when the user leaves it.
+    """Run the dashboard until the user closes it.
 
     Returns:
-        The exit status: that of the script where this command launched it and it is over, else 0.
+        The exit status: the script's if this command launched it and it has ended, else 0.
 
     Raises:
-        TuiprofError: The request cannot be shown.
+        TuiprofError: The first screen cannot be shown.
     """
     if start.path is not None and start.view in ("live", "replay"):
         from tuiprof.session.store.folders import Session
 
-        Session(start.path)  # a session that cannot be read is reported on a clean terminal
+        Session(start.path)  # raise before the terminal is taken over
     app = TuiprofApp(start)
-    gc.freeze()  # scanning what was imported is half of every full collection, in which no key is answered
+    gc.freeze()  # or scanning the imported modules would double the pause of a full collection
     code = app.run()
     if app.farewell:
         sys.stderr.write(sanitize_lines(app.farewell) + "\n")

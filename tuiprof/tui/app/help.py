@@ -1,7 +1,7 @@
-"""Help for the screen it was opened on, made from its bindings; and the tour.
+"""The help of a screen, generated from its bindings, and the tour.
 
-The tour is the first look around: five steps on the recorded samples, each on the real screen it speaks of. It is shown
-once, on the first start; where that is noted lies in the user's state folder. ``ctrl+t`` shows it again.
+The tour has five steps, each on a real screen with recorded samples. It is shown on the first start, which is recorded
+in the user's state folder, and by ``ctrl+t``.
 """
 
 from __future__ import annotations
@@ -44,16 +44,14 @@ _TEXTUAL: Final = [
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
-    """Every key that works on a screen: those of the focused pane first, then the screen's, then those of every screen.
-
-    ``i`` adds the ids by which keys are changed in the configuration.
+    """Lists the keys that work on a screen: those of the focused pane, of the screen, and of every screen.
 
     Args:
-        about: The screen to explain. Its ``HELP`` (plain text: what is seen there) comes last.
+        about: The screen. Its ``HELP``, a plain text that explains the screen, comes last.
     """
 
     CSS_PATH = "help.tcss"
-    AUTO_FOCUS = ""  # a page that is focused after it was drawn is drawn twice
+    AUTO_FOCUS = ""  # focusing the page after it was drawn would draw it twice
     BINDINGS: ClassVar[list[BindingType]] = [
         _help("escape,q,question_mark", "close", "close", "Close the help", id="help.close", display="esc"),
         _help("i", "ids", "ids", "Show or hide the ids for the configuration", id="help.ids"),
@@ -70,14 +68,14 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self._ids = False
 
     def compose(self) -> ComposeResult:
-        """One scrolling page."""
+        """A scrollable page."""
         with VerticalScroll(classes="dialog help") as box:
             box.border_title = "help"
             box.border_subtitle = "i ids · esc closes"
             yield Static(self._page(), markup=False)
 
     def _page(self) -> Text:
-        """Return the page: the keys by group, then what is seen."""
+        """Return the page: the keys by group, then the screen's ``HELP``."""
         page = Text()
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
@@ -90,25 +88,25 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
                     page.append(f"{tooltip or label}\n")
             page.append("\n")
         if self._ids:
-            page.append(f"Keys can be changed by these ids under [keys] in {config_path()}\n\n", "dim")
-        words = getattr(self._about, "HELP", None)
-        if words:
+            page.append(f"To change keys, use these ids under [keys] in {config_path()}\n\n", "dim")
+        text = getattr(self._about, "HELP", None)
+        if text:
             page.append("What this screen shows\n", "bold")
-            page.append("\n\n".join(" ".join(part.split()) for part in words.split("\n\n")) + "\n")
+            page.append("\n\n".join(" ".join(part.split()) for part in text.split("\n\n")) + "\n")
         return page
 
     def _groups(self) -> dict[str, list[tuple[str, str, str, str]]]:
-        """Return the bindings by group: keys, label, tooltip, id; several keys of one binding together."""
+        """Return keys, label, tooltip and id of each binding, by group."""
         merged: dict[str, tuple[Binding, list[str], int]] = {}
         for node, binding, _enabled, _tooltip in self._active.values():
             rank = 2 if node is self.app else 1 if node is self._about else 0
             keys = merged.setdefault(binding.id or binding.action, (binding, [], rank))[1]
             keys.append(self.app.get_key_display(binding))
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
-        # Within a group what the line of keys shows comes first, moving around last.
+        # Within a group, keys in the key bar come first.
         for binding, keys, _rank in sorted(merged.values(), key=lambda item: (item[2], not item[0].show)):
-            if binding.group is None:
-                continue  # Textual's own, see below
+            if binding.group is None:  # Textual's own
+                continue
             group = binding.group.description
             unique = " ".join(dict.fromkeys(keys))
             groups.setdefault(group, []).append(
@@ -118,7 +116,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         return {**groups, _EVERYWHERE: [*everywhere, *_TEXTUAL]}
 
     def action_ids(self) -> None:
-        """Show the ids, or hide them."""
+        """Show or hide the ids."""
         self._ids = not self._ids
         self.query_one(Static).update(self._page())
 
@@ -127,17 +125,17 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the page by lines."""
+        """Scroll the page by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
 def all_binding_ids() -> set[str]:
-    """Return the id of every binding of every screen and widget of tuiprof."""
+    """Return the ids of all bindings of all screens and widgets."""
     return {binding.id for binding in all_bindings() if binding.id}
 
 
 def all_bindings() -> Iterator[Binding]:
-    """Yield every binding of every screen and widget of tuiprof."""
+    """Yield all bindings of all screens and widgets."""
     import pkgutil
 
     import tuiprof.tui
@@ -152,9 +150,7 @@ def all_bindings() -> Iterator[Binding]:
                 yield from Binding.make_bindings(vars(item).get("BINDINGS", ()))
 
 
-_WIDTH: Final = 62
-_STEP: Final = 22
-#: The recorded run is short: it is played slowly, from where its steps begin.
+#: The recorded run is short: replay it slowly, from its first steps on.
 _SPEED: Final = 0.5
 _FIRST_STEPS_NS: Final = 12_400_000_000
 
@@ -163,9 +159,9 @@ _FIRST_STEPS_NS: Final = 12_400_000_000
 class Stop:
     """One step of the tour."""
 
-    title: str  # what it is about
-    words: str  # what is seen there, and the keys to try
-    go: Callable[[TuiprofApp], None]  # brings the dashboard there
+    title: str
+    text: str
+    go: Callable[[TuiprofApp], None]  # opens its screen
 
 
 def _library(app: TuiprofApp) -> None:
@@ -192,7 +188,7 @@ def _trace(app: TuiprofApp) -> None:
 
 def _one_step(app: TuiprofApp) -> None:
     _library(app)
-    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz", step=_STEP)
+    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz", step=22)
 
 
 def _advice(app: TuiprofApp) -> None:
@@ -251,7 +247,7 @@ STOPS: Final = (
 
 
 class TourCard(Static, can_focus=True):
-    """The text of a tour step, above the screen it describes, which stays usable."""
+    """The text of a tour step, on top of the screen it describes, which stays usable."""
 
     DEFAULT_CSS = """
     TourCard {
@@ -269,50 +265,45 @@ class TourCard(Static, can_focus=True):
     def __init__(self, tour: Tour) -> None:
         super().__init__(markup=False, id="tour")
         self._tour = tour
-        # A screen that has been filled puts the focus on its table, whenever that is: until the user moves it.
-        self._held = True
+        # Screens focus their table once they are filled. Until the user moves the focus, the card takes it back.
+        self._hold_focus = True
 
     def on_mount(self) -> None:
-        """Show the step and take the keys."""
+        """Show the step and take the focus."""
         stop = STOPS[self._tour.index]
         last = self._tour.index == len(STOPS) - 1
         self.border_title = stop.title
         self.border_subtitle = f"enter {'ends' if last else 'next'} · backspace back · esc ends"
-        self.update(Text(stop.words))
-        self.call_after_refresh(self._place)
+        self.update(Text(stop.text))
+        self.call_after_refresh(self.on_resize)
         self.focus()
         self.watch(self.screen, "focused", self._focus_moved, init=False)
 
     def _focus_moved(self, focused: Widget | None) -> None:
-        """Take the focus back from a screen that was filled in the meantime."""
-        if self._held and focused is not self:
+        if self._hold_focus and focused is not self:
             self.call_after_refresh(self.focus)
 
     def on_key(self, event: events.Key) -> None:
-        """Let the focus go where the user moves it, once a key was pressed that is not one of the card's."""
+        """Stop holding the focus when another key than one of the card's is pressed."""
         if event.key not in ("enter", "space", "backspace", "escape"):
-            self._held = False
+            self._hold_focus = False
 
     def mouse_pressed(self, event: events.MouseDown) -> None:
-        """Let the focus go to the pane that was clicked."""
+        """Stop holding the focus on a click outside the card."""
         if not self.region.contains(event.screen_x, event.screen_y):
-            self._held = False
+            self._hold_focus = False
 
     def on_resize(self) -> None:
-        """Stay in the corner."""
-        self._place()
-
-    def _place(self) -> None:
-        """Place it at the bottom right, above the line of keys."""
+        """Move the card to the bottom right, above the key bar."""
         screen, size = self.screen.size, self.outer_size
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 
     def action_go(self, by: int) -> None:
-        """Go to another step."""
+        """Go to the next (1) or previous (-1) step."""
         self._tour.go(self._tour.index + by)
 
     def action_end(self) -> None:
-        """Leave the tour; the screen stays."""
+        """End the tour; the screen stays."""
         self._tour.end()
 
 
@@ -320,56 +311,43 @@ class Tour:
     """Drives the screens from step to step."""
 
     def __init__(self, app: TuiprofApp) -> None:
-        self.index = 0  # index of the step shown
+        self.index = 0  # of the current step
         self._app = app
 
-    def begin(self) -> None:
-        """Show the first step."""
-        self.go(0)
-
     def go(self, index: int) -> None:
-        """Show a step; beyond the last one the tour is over."""
-        self._take_card()
+        """Show a step; after the last one, end the tour in the library."""
+        self.end()
         if index >= len(STOPS):
             _library(self._app)
             return
         self.index = max(0, index)
         STOPS[self.index].go(self._app)
-        # The screen that was just opened is in front only when its turn has come.
-        self._app.call_later(self._put_card)
+        self._app.call_later(self._show_card)  # the new screen is on top only in the next callback
 
     def end(self) -> None:
-        """Leave the tour; the screen in front stays."""
-        self._take_card()
+        """End the tour; the screen stays."""
+        for screen in self._app.screen_stack:
+            screen.query(TourCard).remove()
 
     def mouse_pressed(self, event: events.MouseDown) -> None:
-        """Tell the card, if it is on the screen in front."""
+        """Pass a click to the card, if it is on the top screen."""
         for card in self._app.screen.query(TourCard):
             card.mouse_pressed(event)
 
-    def _put_card(self) -> None:
-        self._take_card()
+    def _show_card(self) -> None:
+        self.end()
         self._app.screen.mount(TourCard(self))
-
-    def _take_card(self) -> None:
-        for screen in self._app.screen_stack:
-            _without_card(screen)
-
-
-def _without_card(screen: Screen[object]) -> None:
-    for card in screen.query(TourCard):
-        card.remove()
 
 
 def seen_path() -> Path:
-    """Return the file that notes that the tour was shown."""
+    """Return the file whose existence records that the tour was shown."""
     return Path(platformdirs.user_state_dir("tuiprof", appauthor=False)) / "tour-shown"
 
 
 def is_first_start() -> bool:
-    """Return whether the tour was never shown to this user, and note that it is now.
+    """Return whether the tour was never shown to this user, and record that it is shown now.
 
-    Where that cannot be noted it is not shown: it would come again every time.
+    Returns False if that cannot be recorded, or the tour would be shown on every start.
     """
     path = seen_path()
     if path.exists() or not shipped("traces").is_dir():

@@ -1,7 +1,7 @@
-"""A run in a few lines under the prompt: the script's output above, what it does and costs below, gone at the end.
+"""The inline view: a run in a few lines at the bottom of the terminal, below the script's output.
 
-Only these lines of the terminal are used: no alternate screen, no mouse. They are plain cells and the 16 colours of
-the terminal itself, a few hundred bytes a second, so that any SSH link will do.
+It uses neither the alternate screen nor the mouse, only the 16 ANSI colours, and a few hundred bytes per second, so
+that it works over any SSH link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuiprof.session.live.replay import Live
 from tuiprof.session.live.sharing import of_others
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.output import OutputReader, trouble
+from tuiprof.session.store.output import OutputReader, recording_problem
 from tuiprof.session.store.status import Status
 from tuiprof.system.own_process import on_hang_up, signals_kept
 from tuiprof.tui.live import view as live_view
@@ -38,9 +38,9 @@ from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
 
 _RATE_HZ: Final = 4
 _WINDOW_S: Final = 60.0
-_MOST_DEVICES: Final = 2
-#: Maximum lines of output per frame, to limit traffic; the file has all of them.
-_MOST_LINES: Final = 100
+_MAX_DEVICES: Final = 2
+#: Maximum lines of output per frame, to limit traffic; the session has all of them.
+_MAX_LINES: Final = 100
 _BOLD, _DIM = "1", "2"
 _ANSI: Final = {
     "success": "32",
@@ -55,7 +55,7 @@ _ANSI: Final = {
 
 
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
-    """Return the lines: state, step time, phases of a step, devices, findings."""
+    """Return the rows: state, step time, phases of a step, devices, the most urgent message."""
     rank = fold.lead
     others = of_others(fold, session)
     view = View(now_ns, _WINDOW_S, live=True)
@@ -70,21 +70,21 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
     else:
         stats = stats_in_view(rank.steps, view)
         rows.append(
-            _with_spark(stats_row(stats, view, 10_000, batch=None, baseline=None)[0], fold, view, width)
+            _with_sparkline(stats_row(stats, view, 10_000, batch=None, baseline=None)[0], fold, view, width)
         )
         if found := phases_of(phases(rank.steps, view)):
             rows.append(phase_line(found, width))
     views = device_views(fold, session.meta.devices, rank, others)
-    devices = [device for device in views if not device.foreign][:_MOST_DEVICES]
+    devices = [device for device in views if not device.foreign][:_MAX_DEVICES]
     rows += [one_line(device, width, devices) for device in devices]
-    rows.append(_what_stands_out(session, fold, others, now_ns, width))
+    rows.append(_message_row(session, fold, others, now_ns, width))
     return [fit(row, width) for row in rows]
 
 
-def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
-    """Append the step times of the last minute to the text, as far as there is room."""
-    wide = next((i for i, (text, _) in enumerate(words) if len(text) > 60 and not text.strip()), len(words))
-    row = words[:wide]
+def _with_sparkline(stats: Row, fold: Fold, view: View, width: int) -> Row:
+    """Append the step times of the last minute as a sparkline, if there is room."""
+    blank = next((i for i, (text, _) in enumerate(stats) if len(text) > 60 and not text.strip()), len(stats))
+    row = stats[:blank]
     room = min(width - row_width(row) - 3, 60)
     if room < 8 or fold.lead is None:
         return row
@@ -96,7 +96,7 @@ def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
     cells = [
         durations[i * len(durations) // count : (i + 1) * len(durations) // count].max() for i in range(count)
     ]
-    # Where all are alike the line lies low; full height is twice the median.
+    # Full height is twice the median, so that equal step times are drawn at half height.
     top = max(2.0 * float(sorted(cells)[len(cells) // 2]), 1.0)
     return [
         *row,
@@ -105,11 +105,11 @@ def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
     ]
 
 
-def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
-    going = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
-    if going is not None:
-        row = live_view.capture_row(going)
-    elif found := alerts(fold, fold.lead, now_ns, others, trouble(session)):
+def _message_row(session: Session, fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
+    capture = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
+    if capture is not None:
+        row = live_view.capture_row(capture)
+    elif found := alerts(fold, fold.lead, now_ns, others, recording_problem(session)):
         row = alert_row(found, width)
     else:
         row = [(f" {glyphs.FLAG} ", "good"), ("nothing stands out", "dim")]
@@ -119,7 +119,7 @@ def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int
 
 
 class Strip:
-    """Lines at the bottom of a terminal, drawn in place."""
+    """Lines at the bottom of the terminal, redrawn in place."""
 
     def __init__(self, out: TextIO, terminal: Terminal) -> None:
         self._out = out
@@ -128,26 +128,26 @@ class Strip:
         self._widths: list[int] = []
 
     def show(self, rows: list[Row], above: list[str], width: int) -> None:
-        """Redraw the changed lines, and the output that scrolls past above them."""
+        """Print output above the lines, and redraw the lines that changed."""
         lines = [self.painted(row) for row in rows]
         if above or len(lines) != len(self._shown) or any(cells > width for cells in self._widths):
-            parts = [self._erasing(width)]
+            parts = [self._erase(width)]
             parts += [(to_ascii(line) if self._terminal.plain else line) + "\n" for line in above]
             parts.append("\n".join(lines))
         else:
-            parts = self._differing(lines)
+            parts = self._changes(lines)
         self._shown, self._widths = lines, [row_width(row) for row in rows]
         self._out.write("".join(parts))
         self._out.flush()
 
     def clear(self, width: int) -> None:
-        """Leave the terminal as if nothing had been there."""
-        self._out.write(self._erasing(width))
+        """Erase the lines."""
+        self._out.write(self._erase(width))
         self._out.flush()
         self._shown, self._widths = [], []
 
     def painted(self, row: Row) -> str:
-        """Return a line with the codes of its colours."""
+        """Return a row as text with escape sequences for colours."""
         return "".join(self._span(text, role) for text, role in row)
 
     def _span(self, text: str, role: str) -> str:
@@ -160,15 +160,15 @@ class Strip:
             codes.append(_ANSI[look.variable])
         return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes and text.strip() else text
 
-    def _erasing(self, width: int) -> str:
-        """Return what takes the lines away; where the terminal became narrower, they had been broken into several."""
+    def _erase(self, width: int) -> str:
+        """Return the sequence that erases the lines, which a terminal that became narrower has wrapped."""
         if not self._shown:
             return ""
         rows = sum(max(1, -(-cells // max(width, 1))) for cells in self._widths)
         return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
 
-    def _differing(self, lines: list[str]) -> list[str]:
-        """Return the codes that draw only the lines that changed; the cursor stays in the last one."""
+    def _changes(self, lines: list[str]) -> list[str]:
+        """Return the output that redraws the lines that changed; the cursor stays on the last line."""
         parts = []
         for index, (old, new) in enumerate(zip(self._shown, lines, strict=True)):
             if old != new:
@@ -181,9 +181,9 @@ class Strip:
 
 @contextlib.contextmanager
 def _quiet_keys() -> Iterator[None]:
-    """Read keys one by one, without echo, and hide the cursor; always restore the terminal."""
+    """Read keys unbuffered and without echo, and hide the cursor; restore the terminal at the end."""
     fd = sys.stdin.fileno()
-    kept = termios.tcgetattr(fd)
+    original = termios.tcgetattr(fd)
     changed = termios.tcgetattr(fd)
     changed[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(fd, termios.TCSADRAIN, changed)
@@ -191,48 +191,51 @@ def _quiet_keys() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, kept)
+        termios.tcsetattr(fd, termios.TCSADRAIN, original)
         with contextlib.suppress(OSError):
             sys.stdout.write("\x1b[?25h\x1b[0m")
             sys.stdout.flush()
 
 
 def watch(session: Session) -> str:
-    """Show a run until it is ``over``, the user ``left`` it (it continues), or wants the full ``dashboard``."""
-    asked: list[int] = []
+    """Show a run. Returns ``over`` when it has ended, ``left`` if the user leaves it running, or ``dashboard``."""
+    signals: list[int] = []
 
-    # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.
-    on_hang_up(sys.stdin.fileno(), lambda: asked.append(signal.SIGHUP))
-    with signals_kept(lambda number, frame: asked.append(number)), contextlib.closing(Live(session)) as feed:
+    # End when the terminal is closed, even if SIGHUP is ignored.
+    on_hang_up(sys.stdin.fileno(), lambda: signals.append(signal.SIGHUP))
+    with (
+        signals_kept(lambda number, frame: signals.append(number)),
+        contextlib.closing(Live(session)) as feed,
+    ):
         readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
         try:
-            return _watch(session, feed, readers, asked)
+            return _watch(session, feed, readers, signals)
         finally:
             for reader in readers:
                 reader.close()
 
 
-def _watch(session: Session, feed: Live, readers: list[OutputReader], asked: list[int]) -> str:
-    """Draw until the run is over, or the user or a signal asks to leave."""
+def _watch(session: Session, feed: Live, readers: list[OutputReader], signals: list[int]) -> str:
     strip = Strip(sys.stdout, this_terminal())
     stops = 0
     with _quiet_keys():
         try:
             while True:
-                status = feed.status()  # before the last read: what was written until then is read below
+                status = feed.status()  # before reading, so that the last frame has everything
                 feed.advance()
                 if not session.meta.devices:
-                    with contextlib.suppress(SessionError):  # it was deleted
+                    with contextlib.suppress(SessionError):  # deleted
                         session.reload()
                 width = shutil.get_terminal_size().columns
                 now_ns = time.monotonic_ns() - session.meta.mono_ns
                 rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
-                strip.show(rows, _fresh(readers), width)
+                strip.show(rows, _new_lines(readers), width)
                 if status.over and not feed.behind:
-                    strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
+                    unfinished = [reader.unfinished for reader in readers if reader.unfinished]
+                    strip.show(rows, [*_new_lines(readers), *unfinished], width)
                     return "over"
                 key = _key(1 / _RATE_HZ)
-                if asked or key == "q":
+                if signals or key == "q":
                     return "left"
                 if key == "d":
                     return "dashboard"
@@ -240,26 +243,21 @@ def _watch(session: Session, feed: Live, readers: list[OutputReader], asked: lis
                     stops += 1
                     stop_unless_over(session, firm=stops > 1, known=feed.processes())
         finally:
-            if signal.SIGHUP not in asked:
+            if signal.SIGHUP not in signals:
                 strip.clear(shutil.get_terminal_size().columns)
 
 
-def _fresh(readers: list[OutputReader]) -> list[str]:
-    """Return the output that came since, the beginning of a flood left out."""
+def _new_lines(readers: list[OutputReader]) -> list[str]:
+    """Return new output, of many lines only the last."""
     lines = [line for reader in readers for line in reader.poll()]
-    if len(lines) <= _MOST_LINES:
+    if len(lines) <= _MAX_LINES:
         return lines
-    left = len(lines) - _MOST_LINES
-    return [f"{glyphs.ELLIPSIS} {left} lines left out; all are in the session", *lines[left:]]
-
-
-def _rest(readers: list[OutputReader]) -> list[str]:
-    """Return last lines without a newline."""
-    return [reader.unfinished for reader in readers if reader.unfinished]
+    skipped = len(lines) - _MAX_LINES
+    return [f"{glyphs.ELLIPSIS} {skipped} lines skipped; the session has all of them", *lines[skipped:]]
 
 
 def _key(seconds: float) -> str:
-    """Return the key pressed within a time; empty = none."""
+    """Wait for a key; returns an empty string if none is pressed."""
     try:
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
         return os.read(sys.stdin.fileno(), 64).decode(errors="replace")[:1] if ready else ""
@@ -268,5 +266,5 @@ def _key(seconds: float) -> str:
 
 
 def farewell(session: Session) -> str:
-    """Return how to return to a continuing run."""
+    """Return the message on how to return to a run that continues."""
     return f"{session.title} continues to run.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

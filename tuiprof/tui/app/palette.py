@@ -1,4 +1,4 @@
-"""Going somewhere by typing: the command palette, and jump mode, in which every pane has a letter."""
+"""The command palette, and the jump screen, which shows a letter on every pane."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tuiprof.tui.widgets.spans import ago
 if TYPE_CHECKING:
     from tuiprof.tui.app.app import TuiprofApp
 
-#: On the home row first; never the letters that close.
+#: Letters of panes, those on the home row first, without ``q``, which closes the screen.
 LETTERS: Final = "asdfgjklhwertuiopzxcvbnm"
 
 
 class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
-    """The letters, each at the corner of its pane."""
+    """Shows a letter at the corner of every pane, and returns the pane whose letter is pressed; None = cancelled."""
 
     CSS = """
     JumpScreen { background: $background 40%; align: left top; }
@@ -54,55 +54,55 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
 
     def __init__(self, about: Screen[Any]) -> None:
         super().__init__()
-        self._places = dict(zip(LETTERS, panes_of(about), strict=False))
+        self._panes = dict(zip(LETTERS, panes_of(about), strict=False))
 
     def compose(self) -> ComposeResult:
-        """Put a letter at each pane."""
-        for letter, pane in self._places.items():
+        """The letters."""
+        for letter, pane in self._panes.items():
             label = Static(Text(f" {letter} {name_of(pane)} "), markup=False)
             label.styles.offset = Offset(*pane.region.offset)
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        """Go to the pane of a letter; any other key is not for here."""
-        if event.key in self._places:
+        """Choose the pane of a letter."""
+        if event.key in self._panes:
             event.stop()
-            self.dismiss(self._places[event.key])
+            self.dismiss(self._panes[event.key])
 
     def action_close(self) -> None:
-        """Stay where the focus was."""
+        """Close without a choice."""
         self.dismiss(None)
 
 
 def panes_of(screen: Screen[Any]) -> list[Widget]:
-    """Return what can have the focus and is in view, from top left to bottom right."""
+    """Return the visible, focusable widgets of a screen, from top left to bottom right."""
     seen = [pane for pane in screen.focus_chain if pane.region.area and screen.region.overlaps(pane.region)]
     return sorted(seen, key=lambda pane: (pane.region.y, pane.region.x))
 
 
 def name_of(pane: Widget) -> str:
-    """Return what a pane is called."""
+    """Return the name of a pane."""
     return (pane.id or type(pane).__name__).replace("-", " ").replace("_", " ").lower()
 
 
-#: Width of the palette in the style sheet, and how much of it are borders and padding.
+#: Width of the palette in the style sheet, and of its borders and padding.
 _WIDTH: Final = 100
 _FRAME: Final = 5
-#: Keys that move a cursor, which are not listed by name.
+#: Keys that move a cursor, which the palette does not list.
 _MOVING: Final = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab"}
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing the palette can do."""
+    """An entry of the palette."""
 
-    text: str  # what is searched and shown
-    remark: str  # what is shown at the right end: its key, or how old it is
-    run: Callable[[], object]  # does it
+    text: str  # shown and searched
+    remark: str  # shown at the right end, for example its key
+    run: Callable[[], object]
 
 
 class TuiprofCommands(Provider):
-    """Offers what can be done from the screen in front."""
+    """The commands of the top screen, and everything in the library."""
 
     _listing = Listing()
 
@@ -112,7 +112,7 @@ class TuiprofCommands(Provider):
         return cast("TuiprofApp", self.app)
 
     async def startup(self) -> None:
-        """Look up scenarios and sessions, in a thread."""
+        """Scan the library, in a thread."""
         start = self.dashboard.start
         library = Library(start.sessions, start.scenarios, start.python)
         try:
@@ -121,39 +121,41 @@ class TuiprofCommands(Provider):
             self.app.notify(str(error), severity="warning")
 
     async def discover(self) -> Hits:
-        """Offer the actions of the screen before anything is typed."""
+        """Yield the actions of the screen, before anything is typed."""
         for command in self._actions():
             yield DiscoveryHit(self._line(command), command.run, command.text)
 
     async def search(self, query: str) -> Hits:
-        """Offer what matches."""
+        """Yield matching commands."""
         matcher = self.matcher(query)
-        for command in (*self._actions(), *self._things()):
+        for command in (*self._actions(), *self._library_commands()):
             score = matcher.match(command.text)
             if score > 0:
                 yield Hit(score, self._line(command), command.run, command.text)
 
     def _line(self, command: Command) -> Content:
-        """Return the line of a command. Content, not text: names are never parsed as markup."""
+        """Return the line of a command, as content so that names are not parsed as markup."""
         room = min(_WIDTH, int(self.app.size.width * 0.96)) - _FRAME
         left = max(room - cell_len(command.remark) - 2, 8)
         text = command.text if cell_len(command.text) <= left else set_cell_size(command.text, left - 1) + "…"
-        name, dash, what = text.partition(" — ")
+        name, dash, help_ = text.partition(" — ")
         gap = " " * max(room - cell_len(text) - cell_len(command.remark), 2)
-        return Content.assemble(name, (f"{dash}{what}", "not bold dim"), gap, (command.remark, "not bold"))
+        return Content.assemble(name, (f"{dash}{help_}", "not bold dim"), gap, (command.remark, "not bold"))
 
     def _actions(self) -> Iterator[Command]:
-        """Yield what the keys of the screen do, then those of its panes that have not the focus."""
+        """Yield the actions of the keys that work now, then those of other panes, then tabs."""
         seen: set[str | None] = set()
         texts: set[str] = set()
-        # Those in the line of keys come first, moving around last.
+        # Keys in the key bar come first.
         active = sorted(self.screen.active_bindings.values(), key=lambda found: not found.binding.show)
         for node, binding, enabled, tooltip in active:
             if not enabled or not tooltip or binding.id in seen or binding.action == "command_palette":
                 continue
             seen.add(binding.id)
             text = f"{binding.description} — {tooltip}"
-            if moves_cursor(binding) or text in texts:  # a screen's own way out may be that of every screen
+            if (
+                moves_cursor(binding) or text in texts
+            ):  # for example, quitting in the screen and in the application
                 continue
             texts.add(text)
             keys = self.app.get_key_display(binding)
@@ -166,22 +168,21 @@ class TuiprofCommands(Provider):
                 if moves_cursor(binding):
                     continue
                 keys = self.dashboard.settings.keys.get(binding.id or "") or self.app.get_key_display(binding)
-                there = partial(self._go_and_run, pane, binding.action)
+                run = partial(self._run_in_pane, pane, binding.action)
                 text = f"{binding.description} — {binding.tooltip}"
-                yield Command(text, f"{keys} in {name_of(pane)}", there)
+                yield Command(text, f"{keys} in {name_of(pane)}", run)
         for bar in self.screen.query(TabBar):
             for tab in bar.tabs:
                 open_tab = partial(bar.post_message, TabBar.Chosen(tab.name))
                 yield Command(f"tab {tab.title} — Open the tab {tab.title}", tab.key, open_tab)
         yield Command("theme — Choose colours: dark, light, Textual's own", "", self.app.action_change_theme)
 
-    async def _go_and_run(self, pane: Widget, action: str) -> None:
-        """Do what a key does in a pane that has not the focus: go there first."""
+    async def _run_in_pane(self, pane: Widget, action: str) -> None:
         self.screen.set_focus(pane)
         await self.app.run_action(action, pane)
 
-    def _things(self) -> Iterator[Command]:
-        """Yield ladders and their variants, sessions and traces."""
+    def _library_commands(self) -> Iterator[Command]:
+        """Yield ladders, their variants, sessions and traces."""
         app = self.dashboard
         for ladder in self._listing.ladders:
             title = sanitize(ladder.title)
@@ -211,6 +212,6 @@ def moves_cursor(binding: Binding) -> bool:
 
 
 def _bindings_of(pane: Widget) -> Iterator[Binding]:
-    """Yield the bindings of a pane, its own before those of what it is made of."""
+    """Yield the bindings of a pane and of its base classes."""
     for part in type(pane).__mro__:
         yield from Binding.make_bindings(vars(part).get("BINDINGS", ()))

@@ -1,4 +1,4 @@
-"""Pictures of a screen without a terminal: as SVG, text and PNG; the SVG needs no font or file from elsewhere."""
+"""Snapshots of a screen without a terminal, as SVG, text and PNG. The SVG does not load fonts from the network."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ from tuiprof.tui.opening.loading import LoadingPanel
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
-#: Nothing may take longer than this: a decoder that hangs is an error, not a wait.
-_PATIENCE_S: Final = 300.0
-#: The screen of a running script keeps changing: its picture is taken this long after the last work.
-_LIVELY_S: Final = 2.0
-_LOOK_S: Final = 0.15
-#: So many looks in a row must show the same.
-_STILL: Final = 3
+#: Timeout for the screen's workers.
+_TIMEOUT_S: Final = 300.0
+#: The snapshot is taken when several polls in a row show the same text or, because the screen of a running script keeps
+#: changing, this long after the last worker has finished.
+_MAX_UNSTABLE_S: Final = 2.0
+_POLL_S: Final = 0.15
+_STABLE_POLLS: Final = 3
 _FONT_FACE: Final = re.compile(r"@font-face\s*{[^}]*}\s*")
 _FONTS: Final = "'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """Content of a snapshot."""
+    """What to take a snapshot of."""
 
     start: Start
-    columns: int = 160  # width, cells
-    lines: int = 48  # height, cells
-    step: int | None = None  # number of the selected step; None = none
-    at_s: float | None = None  # moment of the session, s since its start; None = its end, or now
-    keys: tuple[str, ...] = ()  # keys pressed before the picture is taken, by Textual's names
+    columns: int = 160
+    lines: int = 48
+    step: int | None = None  # number of the step to select
+    at_s: float | None = None  # time since the start of the session; None = its end, or now
+    keys: tuple[str, ...] = ()  # keys to press before the snapshot, as Textual names them
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A screen as it was."""
+    """A snapshot of a screen."""
 
-    svg: str  # as a drawing
-    text: str  # as text, a line a row of cells
+    svg: str
+    text: str
 
 
 def take(shot: Shot) -> Picture:
-    """Show a screen headless, and return its picture.
+    """Take a snapshot.
 
     Raises:
-        TuiprofError: It cannot be shown, or there is no such step or key.
+        TuiprofError: The screen cannot be shown, or there is no such step or key.
     """
     return asyncio.run(_take(shot))
 
@@ -75,7 +75,7 @@ async def _take(shot: Shot) -> Picture:
 
 @contextlib.asynccontextmanager
 async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
-    """Run the dashboard without a terminal until it shows the request."""
+    """Run the dashboard without a terminal until it shows what was requested."""
     app = TuiprofApp(shot.start)
     async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
         await _settle(pilot)
@@ -88,49 +88,49 @@ async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
 
 
 def text_of(pilot: Pilot[int]) -> str:
-    """Return what a screen shows, a line a row of cells."""
+    """Return the top screen as text."""
     strips = pilot.app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 
 
 def portable(svg: str) -> str:
-    """Return a drawing that fetches nothing: fonts of the reader's own instead of some from the network."""
+    """Return the SVG with local fonts instead of fonts from the network."""
     return _FONT_FACE.sub("", svg).replace("Fira Code, monospace", _FONTS).replace("arial", "sans-serif")
 
 
 async def _settle(pilot: Pilot[int]) -> None:
-    """Wait until all work is done and the screen no longer changes."""
-    patience = time.monotonic() + _PATIENCE_S
+    """Wait until all workers have finished and the screen no longer changes."""
+    deadline = time.monotonic() + _TIMEOUT_S
     idle_since, before, same = time.monotonic(), "", 0
-    while same < _STILL:
-        await pilot.pause(_LOOK_S)
+    while same < _STABLE_POLLS:
+        await pilot.pause(_POLL_S)
         now = time.monotonic()
         if any(not worker.is_finished for worker in pilot.app.workers):
             idle_since, same = now, 0
-            if now > patience:
+            if now > deadline:
                 raise TuiprofError("the screen was not ready after 5 minutes")
             continue
         text = text_of(pilot)
         same = same + 1 if text == before else 0
         before = text
-        if now - idle_since > _LIVELY_S:
+        if now - idle_since > _MAX_UNSTABLE_S:
             return
 
 
 def _go_to(pilot: Pilot[int], shot: Shot) -> bool:
-    """Go to the requested step or moment; return whether one was requested."""
+    """Go to the requested step or time; return whether one was requested."""
     screen = pilot.app.screen
-    asked = shot.at_s is not None or shot.step is not None
+    requested = shot.at_s is not None or shot.step is not None
     if isinstance(screen, TraceScreen):
         _in_trace(screen, shot)
-    elif not asked:
+    elif not requested:
         return False
     elif isinstance(screen, LiveScreen):
         screen.moment.go_to(_moment_ns(screen.moment, shot))
         screen.redraw_now()
     else:
         raise UsageProblem("this screen has no steps", "name a session or a trace")
-    return asked
+    return requested
 
 
 def _in_trace(screen: TraceScreen, shot: Shot) -> None:
@@ -139,7 +139,7 @@ def _in_trace(screen: TraceScreen, shot: Shot) -> None:
     for panel in screen.query(LoadingPanel):
         raise panel.error or TuiprofError(f"{shot.start.path} was not opened")
     if shot.at_s is not None:
-        raise UsageProblem("--at is a moment of a session", "in a trace: --step N")
+        raise UsageProblem("--at works only for sessions", "for a trace, use --step N")
     if shot.step is None:
         return
     view = screen.query_one(TraceView)
@@ -152,7 +152,7 @@ def _in_trace(screen: TraceScreen, shot: Shot) -> None:
 
 
 def _moment_ns(moment: Moment, shot: Shot) -> int:
-    """Return the requested session time, or that of the end of the requested step."""
+    """Return the requested time of the session, or the end of the requested step."""
     if shot.at_s is not None:
         return round(shot.at_s * 1e9)
     rank = moment.rank
@@ -173,18 +173,18 @@ def _span(numbers: list[int]) -> str:
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NEEDED: Final = "pip install 'tuiprof[snapshot]', or install Chromium; -o shot.svg needs neither"
 _DRAW_S: Final = 60
-#: CairoSVG takes no other font for what the first one lacks.
+#: CairoSVG does not fall back to another font for missing characters, such as braille.
 _BRAILLE: Final = re.compile("[\u2800-\u28ff]+")
 
 
 def to_png(svg: str) -> bytes:
-    """Return the PNG of an SVG with a ``viewBox``, drawn by headless Chromium, else by CairoSVG.
+    """Render an SVG with a ``viewBox`` by headless Chromium, else by CairoSVG.
 
     Raises:
-        TuiprofError: Nothing here can draw it, or drawing failed.
+        TuiprofError: There is no renderer, or rendering failed.
     """
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is not None:  # its text is the better one: it knows fonts for braille and symbols
+    if browser is not None:  # preferred, because it finds fonts for braille and symbols
         return _by_browser(browser, svg)
     try:
         import cairosvg
@@ -197,7 +197,7 @@ def to_png(svg: str) -> bytes:
 def _size(svg: str) -> tuple[float, float]:
     found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     if found is None:
-        raise TuiprofError("the drawing has no size")
+        raise TuiprofError("the SVG has no viewBox")
     return float(found[1]), float(found[2])
 
 
@@ -224,8 +224,8 @@ def _by_browser(browser: str, svg: str) -> bytes:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_DRAW_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise TuiprofError(f"{browser} did not draw: {error}", _NEEDED) from error
+            raise TuiprofError(f"{browser} cannot render the SVG: {error}", _NEEDED) from error
         if not picture.exists():
-            said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise TuiprofError(f"{browser} did not draw: {said}", _NEEDED)
+            reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise TuiprofError(f"{browser} cannot render the SVG: {reason}", _NEEDED)
         return picture.read_bytes()

@@ -1,4 +1,4 @@
-"""Charts of a comparison: the step times of two runs on one scale, and the largest changes beside the table."""
+"""Charts of a comparison: step times of both runs on one scale, and a digest of the largest changes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.rows import fit_text
 
-_LABEL: Final = 9
-_FIGURE: Final = 22
-#: Width of the widest bar, including its edge.
-_WIDEST: Final = 6
-#: From this width on, the two charts are side by side, and higher.
-_BESIDE: Final = 180
-#: The scale ends at this percentile of all steps; larger values are drawn at the edge.
-_BULK: Final = 98.0
-#: Cells of a change and of a value before or after.
-_CHANGE, _VALUE = 10, 9
-#: Minimum number of cells for bars.
-_LEAST_BAR: Final = 10
-#: A figure that changed by less than this share is left out.
-_SAME: Final = 0.01
+#: Cells for the label on the left and the median on the right.
+_LABEL_WIDTH, _MEDIAN_WIDTH = 9, 22
+#: Maximum width of a bar in cells, including its edge.
+_MAX_BAR: Final = 6
+#: Minimum width of the screen for charts side by side.
+_SIDE_BY_SIDE: Final = 180
+#: The scale ends at this percentile of all step times; longer steps are drawn at full height.
+_SCALE_PERCENTILE: Final = 98.0
+#: Cells for a change, and for a value before or after.
+_CHANGE_WIDTH, _VALUE_WIDTH = 10, 9
+#: Minimum width in cells to draw bars of phases.
+_MIN_BARS: Final = 10
+#: Smaller relative changes count as noise.
+_NOISE: Final = 0.01
 
 
 class StepPair(Lines):
-    """Two strips of bars, one above the other or, where there is room, side by side.
+    """Bar charts of the step times of both runs, side by side if there is room, else one above the other.
 
-    A column is as many steps in both, its height the median of them.
+    Bars of both charts cover the same number of steps; their height is the median.
     """
 
     DEFAULT_CSS = "StepPair { height: 2; }"
@@ -47,65 +47,65 @@ class StepPair(Lines):
         self._source = ""
 
     def show(self, before: Ints, after: Ints, source: str) -> None:
-        """Show the step times of two runs, ns in order, and where they are from."""
+        """Show step times in ns, and where they were measured (``source``)."""
         self._series, self._source = (before, after), source
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw both, as high as there is room for."""
+        """Draw both charts, as high as fits."""
         if not self._series:
             return []
         times = [series for series in self._series if len(series)]
         if not times:
             return [[(" step times: neither run marks steps", "dim")]]
-        high = max(float(np.percentile(np.concatenate(times), _BULK)), 1.0)
-        beside = width >= _BESIDE
-        columns = max((width // 2 if beside else width) - _LABEL - _FIGURE, 1)
+        high = max(float(np.percentile(np.concatenate(times), _SCALE_PERCENTILE)), 1.0)
+        beside = width >= _SIDE_BY_SIDE
+        columns = max((width // 2 if beside else width) - _LABEL_WIDTH - _MEDIAN_WIDTH, 1)
         longest = max(map(len, self._series))
         lines = max(min(height - 1 if beside else height // 2, 6 if beside else 4), 1)
         drawn = [
             _step_bars(label, series, columns, longest, high, lines)
             for label, series in zip(("before", "after"), self._series, strict=True)
         ]
-        said = f"scale 0 to {format_ns(high)} · steps 1 to {format_count(longest)} · {self._source}"
-        scale: Row = [(" " * _LABEL, "text"), (said, "dim")]
+        text = f"scale 0 to {format_ns(high)} · steps 1 to {format_count(longest)} · {self._source}"
+        scale: Row = [(" " * _LABEL_WIDTH, "text"), (text, "dim")]
         if beside:
             rows = [[*left, *right] for left, right in zip(*drawn, strict=True)]
             return [*rows, scale] if height > len(rows) else rows
-        # Between the two, so that the bars of one do not touch those of the other.
+        # The scale separates the bars of the two charts.
         first, second = drawn
         return [*first, scale, *second] if height > 2 * lines else [*first, *second]
 
 
 def _step_bars(label: str, times: Ints, columns: int, longest: int, high: float, lines: int) -> list[Row]:
     role = "history" if label == "before" else "line"
-    head = f" {label}".ljust(_LABEL)
+    head = f" {label}".ljust(_LABEL_WIDTH)
     if not len(times):
-        blank = " " * (columns + _FIGURE - len("no step times"))
-        empty: Row = [(" " * (_LABEL + columns + _FIGURE), "text")]
+        blank = " " * (columns + _MEDIAN_WIDTH - len("no step times"))
+        empty: Row = [(" " * (_LABEL_WIDTH + columns + _MEDIAN_WIDTH), "text")]
         return [*([empty] * (lines - 1)), [(head, "dim"), ("no step times" + blank, "dim")]]
-    figure = f"  {format_ns(float(np.median(times)))} median"
+    median = f"  {format_ns(float(np.median(times)))} median"
     heights = column_heights(times, columns, longest, high, lines * 8)
-    cells = _cells(len(heights), columns)
+    cells = _bar_of_cell(len(heights), columns)
     drawn: list[Row] = []
     for line in range(lines):
         floor = (lines - 1 - line) * 8
         signs = [glyphs.EIGHTHS_UP[max(0, min(8, h - floor))] for h in heights.tolist()]
         bars = "".join(" " if at is None else signs[at] for at in cells).ljust(columns)
-        here = line == lines - 1
+        last = line == lines - 1
         drawn.append(
             [
-                (head if here else " " * _LABEL, "dim"),
+                (head if last else " " * _LABEL_WIDTH, "dim"),
                 (bars, role),
-                ((figure if here else "").ljust(_FIGURE), "strong"),
+                ((median if last else "").ljust(_MEDIAN_WIDTH), "strong"),
             ]
         )
     return drawn
 
 
-def _cells(bars: int, columns: int) -> list[int | None]:
-    """Return which bar each cell shows; None = the edge between two. Few bars are drawn wide, with an edge."""
-    room = min(columns, bars * _WIDEST)
+def _bar_of_cell(bars: int, columns: int) -> list[int | None]:
+    """Return the index of the bar in each cell; None = a gap, which only wide bars have between them."""
+    room = min(columns, bars * _MAX_BAR)
     at = [cell * bars // room for cell in range(room)]
     if room < 3 * bars:
         return list(at)
@@ -113,7 +113,7 @@ def _cells(bars: int, columns: int) -> list[int | None]:
 
 
 def column_heights(times: Ints, columns: int, longest: int, high: float, levels: int) -> Ints:
-    """Return the height of each column: the median of its steps, from zero; 0 where it has none."""
+    """Return the height of each bar, 1 to ``levels`` for medians up to ``high``; 0 for a bar without steps."""
     columns = min(columns, longest)
     edges = np.linspace(0, longest, columns + 1).round().astype(np.int64)
     out = np.zeros(columns, dtype=np.int64)
@@ -126,9 +126,9 @@ def column_heights(times: Ints, columns: int, longest: int, high: float, levels:
 
 @dataclass(frozen=True, slots=True)
 class _PhaseChange:
-    """Mean host time a step of one phase, ns."""
+    """Mean host time per step in one phase, ns."""
 
-    name: str  # what the script calls it; safe for a terminal
+    name: str  # as in the script; sanitized
     before: float
     after: float
 
@@ -138,11 +138,11 @@ class _PhaseChange:
 
     @property
     def within_noise(self) -> bool:
-        return abs(self.change) <= _SAME * max(self.before, self.after)
+        return abs(self.change) <= _NOISE * max(self.before, self.after)
 
 
 class ChangeDigest(Lines):
-    """Draws as much of a comparison as fits; the table shown beside it is left out."""
+    """Shows the first rows of every table of a comparison except the one shown beside it."""
 
     DEFAULT_CSS = "ChangeDigest { height: 1fr; }"
 
@@ -152,7 +152,7 @@ class ChangeDigest(Lines):
         self._sections: list[tuple[str, list[Row]]] = []
 
     def show(self, report: Report, titles: Sequence[tuple[str, str]], current: str) -> None:
-        """Show a comparison."""
+        """Show the tables of ``titles`` (key and title of each) except ``current``."""
         self._phases = _phase_changes(report)
         self._sections = [
             (f"{number} {title}", rows)
@@ -162,10 +162,10 @@ class ChangeDigest(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the phases, then of each other table as many rows as there is room for."""
+        """Draw all phases, then as many rows of each table as fit."""
         out: list[Row] = []
         if self._phases and len(self._phases) < height:
-            out = [[(" by phase, mean host time a step", "title")], *self._bars(width)]
+            out = [[(" by phase, mean host time per step", "title")], *self._bars(width)]
         room = height - len(out)
         sections = self._sections[: max(room // 3, 0)]
         shown = _share(
@@ -179,7 +179,7 @@ class ChangeDigest(Lines):
 
     def _bars(self, width: int) -> list[Row]:
         names = max(min(max(len(phase.name) for phase in self._phases), 20), 9)
-        room = width - names - _CHANGE - 2 * _VALUE - 8
+        room = width - names - _CHANGE_WIDTH - 2 * _VALUE_WIDTH - 8
         up = max(0.0, *(phase.change for phase in self._phases))
         down = max(0.0, *(-phase.change for phase in self._phases))
         left = round(room * down / (up + down)) if up + down else 0
@@ -188,13 +188,13 @@ class ChangeDigest(Lines):
             role = "dim" if phase.within_noise else _role(phase.change)
             row: Row = [
                 (f" {fit_text(phase.name, names)} ", "text"),
-                (format_change(phase.change, "ns").rjust(_CHANGE), role),
+                (format_change(phase.change, "ns").rjust(_CHANGE_WIDTH), role),
                 (
-                    f"{format_ns(phase.before).rjust(_VALUE)} → {format_ns(phase.after).ljust(_VALUE)}",
+                    f"{format_ns(phase.before):>{_VALUE_WIDTH}} → {format_ns(phase.after):<{_VALUE_WIDTH}}",
                     "dim",
                 ),
             ]
-            if room >= _LEAST_BAR and up + down:
+            if room >= _MIN_BARS and up + down:
                 cells = round(abs(phase.change) / (up + down) * room)
                 bar = glyphs.BAR * cells
                 row += (
@@ -220,11 +220,11 @@ def _phase_changes(report: Report) -> list[_PhaseChange]:
 
 
 def _first_rows(table: Table) -> list[Row]:
-    """Return rows of a table: change, before and after, and what it is of; none of a table that ranks no changes."""
+    """Return change, values before and after, and name of a table's first rows; empty = it is not ranked by change."""
     if table.key == "script":
         lines = table.rows.filter(pl.col("change").is_in(["-", "+"])).head(40)
         return [
-            [(f" {sign} ".rjust(_CHANGE + 1), "title"), (sanitize(text), "text")]
+            [(f" {sign} ".rjust(_CHANGE_WIDTH + 1), "title"), (sanitize(text), "text")]
             for sign, text in lines.select("change", "text").iter_rows()
         ]
     if table.key != "metrics" and "change_ns" not in table.rows.columns:
@@ -233,7 +233,7 @@ def _first_rows(table: Table) -> list[Row]:
     for row in table.rows.head(40).iter_rows(named=True):
         if table.key == "metrics":
             before, after = row["before_value"], row["after_value"]
-            if before is None or after is None or abs(after - before) <= _SAME * max(abs(before), abs(after)):
+            if None in (before, after) or abs(after - before) <= _NOISE * max(abs(before), abs(after)):
                 continue
             values, change, name = (row["before"], row["after"]), row["change"], row["metric"]
         else:
@@ -243,8 +243,8 @@ def _first_rows(table: Table) -> list[Row]:
         role = "text" if table.key == "metrics" else "dim" if row["within_noise"] else _role(row["change_ns"])
         rows.append(
             [
-                (change.rjust(_CHANGE + 1), role),
-                (f"{values[0].rjust(_VALUE)} → {values[1].ljust(_VALUE)}", "dim"),
+                (change.rjust(_CHANGE_WIDTH + 1), role),
+                (f"{values[0]:>{_VALUE_WIDTH}} → {values[1]:<{_VALUE_WIDTH}}", "dim"),
                 (f"  {sanitize(str(name))}", "text"),
             ]
         )
@@ -252,7 +252,7 @@ def _first_rows(table: Table) -> list[Row]:
 
 
 def _share(wanted: list[int], room: int) -> list[int]:
-    """Distribute lines in turn until none are left or none are needed."""
+    """Distribute lines in turn until there are none left or no section wants more."""
     given = [0] * len(wanted)
     while room > 0 and given != wanted:
         for index, most in enumerate(wanted):

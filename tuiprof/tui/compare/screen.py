@@ -1,4 +1,4 @@
-"""The compare screen: opens two runs in a worker, then shows them side by side, or says why it cannot."""
+"""The compare screen: opens two runs in a worker, then shows the comparison or the error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from textual.screen import Screen
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Progress
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class CompareScreen(Screen[None]):
-    """Compares two runs. Nothing heavy is imported before the screen is shown.
+    """Compares two runs. Heavy modules are imported by the worker, after the screen is shown.
 
     Args:
         before: The baseline: a trace file, a directory of them, a session (path, name, ``last``) or
             ``LADDER:VARIANT``.
-        after: What to judge; the same.
-        root: Folder of sessions; None = the default one.
+        after: The run to compare with it, in the same form.
+        root: Folder of sessions; None = the default.
     """
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
-        "On top are the verdict and its confidence interval, then the step times of both on one scale, then both\n"
-        "timelines, aligned at the first step; they move together. The tables list what changed, largest change\n"
+        "At the top are the verdict and its confidence interval, then the step times of both runs on one scale, then\n"
+        "both timelines, aligned at the first step; they move together. The tables list what changed, largest change\n"
         "first. Differences are after minus before: negative is faster.\n\n"
         "Enter on a row shows its longest event in both timelines. Selecting an event in one timeline marks its\n"
         "counterpart in the other: the event of the same name at the same position in the same step."
@@ -55,14 +55,14 @@ class CompareScreen(Screen[None]):
 
     @dataclass(eq=False)
     class Opened(Message):
-        """Both are open and compared, and the modules that show them are imported."""
+        """Both runs are open and compared, and the widget's module is imported."""
 
-        found: Comparison
+        comparison: Comparison
         view: type[CompareView]
 
     @dataclass(eq=False)
     class Failed(Message):
-        """They cannot be compared."""
+        """The runs cannot be compared."""
 
         error: TuiprofError
 
@@ -75,20 +75,20 @@ class CompareScreen(Screen[None]):
         self._opening = True
 
     def compose(self) -> ComposeResult:
-        """The loading panel; the comparison replaces it."""
+        """The loading panel, which the comparison will replace."""
         yield LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Begin to open."""
+        """Start opening both runs."""
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def on_unmount(self) -> None:
-        """Cancel an opening that is no longer needed."""
+        """Cancel opening."""
         self._stop.set()
 
     def _open_trace(self, path: Path) -> Trace:
-        """In the worker's thread: read one trace, telling how far that is."""
+        """In the worker's thread: read one trace, reporting progress."""
         from tuiprof import formats
 
         def advance(done: int, total: int) -> None:
@@ -97,7 +97,7 @@ class CompareScreen(Screen[None]):
         return formats.open_trace(path, progress=advance, cancelled=self._stop.is_set)
 
     def _open(self) -> None:
-        """In a thread: open both, compare them, and import what shows it."""
+        """In the worker's thread: open and compare both runs; the second time with before and after swapped."""
         try:
             from tuiprof.comparison.sides import compare_sides, open_side
             from tuiprof.formats.remote import fetch
@@ -123,11 +123,11 @@ class CompareScreen(Screen[None]):
             if not self._stop.is_set():
                 self.post_message(self.Failed(error))
         except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
-            text = f"these two cannot be compared: {type(error).__name__}: {error}"
-            self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
+            text = f"these runs cannot be compared: {type(error).__name__}: {error}"
+            self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show how far the opening is."""
+        """Show the progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
 
@@ -136,23 +136,23 @@ class CompareScreen(Screen[None]):
         self._opening = False
         with self.app.batch_update():
             await self.query("LoadingPanel, CompareView").remove()
-            await self.mount(message.view(message.found), before=0)
+            await self.mount(message.view(message.comparison), before=0)
         self.refresh_bindings()
 
     def on_compare_screen_failed(self, message: Failed) -> None:
-        """Show the error and a remedy."""
+        """Show the error and its remedy."""
         self._opening = False
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
     def on_compare_view_swapped(self) -> None:
-        """Compare the other way round."""
+        """Compare again with before and after swapped."""
         if not self._opening:
             self._opening = True
             self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show ``cancel`` only while there is something to cancel."""
+        """Show ``cancel`` only while opening."""
         return self._opening if action == "give_up" else True
 
     def action_give_up(self) -> None:
@@ -161,7 +161,7 @@ class CompareScreen(Screen[None]):
         self.action_leave()
 
     def on_compare_view_left(self) -> None:
-        """Leave."""
+        """Close the comparison."""
         self.action_leave()
 
     def action_leave(self) -> None:

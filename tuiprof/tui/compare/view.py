@@ -1,4 +1,4 @@
-"""Content of a comparison. Pure: two sides and their report in, rows and tabs out."""
+"""Content of the compare screen: rows and tabs as pure functions of two runs and their report."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Everything that the screen shows."""
+    """Two runs and what changed between them."""
 
     before: Side  # the baseline
-    after: Side  # what is judged
-    report: Report  # what changed
-    lanes: tuple[Lanes, Lanes] | None  # lanes of both traces; None = not both have one
+    after: Side
+    report: Report  # of the changes
+    lanes: tuple[Lanes, Lanes] | None  # of both traces; None = not both runs have a trace
 
 
 def tabs_of(report: Report) -> list[Tab]:
-    """Return a tab for each table that is listed; step times are drawn instead."""
+    """Return a tab for each table, except the step times, which are drawn as a chart."""
     return [
         Tab(
             table.key,
@@ -58,7 +58,7 @@ def tabs_of(report: Report) -> list[Tab]:
 
 
 def why_rows(report: Report, width: int, lines: int) -> list[Row]:
-    """Return the differences between the traces in the given number of lines; no rows if there are none."""
+    """Return a summary of the differences between the traces in at most ``lines`` rows; empty = there are none."""
     text = next((fact.value for fact in report.facts if fact.key == CHANGED), None)
     if not text:
         return []
@@ -69,7 +69,7 @@ def why_rows(report: Report, width: int, lines: int) -> list[Row]:
 
 
 def head_row(before: str, after: str, width: int) -> Row:
-    """Return which two are compared; of a long name the end is kept. Both names are untrusted."""
+    """Return the names of both runs, which are untrusted; long ones are cut at the start."""
     room = max((width - 22) // 2, 8)
     names = [sanitize(name) for name in (before, after)]
     old, new = (name if len(name) <= room else "…" + name[-room + 1 :] for name in names)
@@ -77,7 +77,7 @@ def head_row(before: str, after: str, width: int) -> Row:
 
 
 def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | None]) -> Row:
-    """Return how one event changed: its row in both traces, of which one may be None = it is not there."""
+    """Return how the duration of one event changed; in one of the traces it may be missing (None)."""
     times = [
         None if event is None else int(trace.ends[event] - trace.starts[event])
         for trace, event in zip(traces, events, strict=True)
@@ -102,13 +102,10 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
 
 
 def counterpart(trace: Trace, row: int, other: Trace) -> int | None:
-    """Return the row of the event in another trace that does the same work.
+    """Return the row in another trace of the event that does the same work as ``row``; None = there is none.
 
-    Steps are counted from the first that each trace holds. Where an event is in no step, or a trace has none, the
-    whole trace is taken for one step.
-
-    Returns:
-        Its row there; None = there is none so far into that step.
+    This is the event of the same name and category at the same position in the same step, counting from the first
+    step of each trace. If the event is in no step or the other trace has no steps, each trace counts as one step.
     """
     name = trace.name(row)
     try:
@@ -120,24 +117,24 @@ def counterpart(trace: Trace, row: int, other: Trace) -> int | None:
     stepped = step >= 0 and len(other.steps) > 0
     if stepped and step >= len(other.steps):
         return None
-    mine = _alike(trace, int(trace.name_codes[row]), category, step if stepped else None)
-    theirs = _alike(other, code, category, step if stepped else None)
+    mine = _same_kind(trace, int(trace.name_codes[row]), category, step if stepped else None)
+    theirs = _same_kind(other, code, category, step if stepped else None)
     position = int(np.searchsorted(mine, row))
     return int(theirs[position]) if position < len(theirs) else None
 
 
-def _alike(trace: Trace, name: int, category: int, step: int | None) -> Ints:
-    """Return the rows of events of one name and category, in order of start."""
-    alike = (trace.name_codes == name) & (trace.category_codes == category)
+def _same_kind(trace: Trace, name: int, category: int, step: int | None) -> Ints:
+    """Return the rows of all events with these codes of name and category, in order of start; None = of any step."""
+    found = (trace.name_codes == name) & (trace.category_codes == category)
     if step is not None:
-        alike &= trace.steps.step_of == step
-    return np.flatnonzero(alike).astype(np.int64)
+        found &= trace.steps.step_of == step
+    return np.flatnonzero(found).astype(np.int64)
 
 
 def shift_between(before: Trace, after: Trace) -> int:
-    """Return by how many ns an instant of the second trace is later than the same moment of the first.
+    """Return the ns to add to a time in ``before`` to get the corresponding time in ``after``.
 
-    The begins of their first steps are the same moment; without steps the begins of the traces are.
+    This aligns the starts of the first steps; a trace without steps is aligned at its own start.
     """
 
     def begin(trace: Trace) -> int:

@@ -1,4 +1,4 @@
-"""Two runs side by side: verdict, step times, both timelines on one scale, and what changed, ranked."""
+"""The comparison of two runs: verdict, step times, both timelines on one scale, tables of changes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.lines import Painted, Row, VerdictLine, fit
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: Minimum width to show the largest changes beside the table.
-_DIGEST: Final = 140
-#: From this height on timelines and tables show together.
-_BOTH: Final = 34
-#: Keys of a trace that make sense on two.
+#: Minimum width for the digest of changes beside the table.
+_DIGEST_WIDTH: Final = 140
+#: Minimum height to show timelines and tables at the same time.
+_BOTH_HEIGHT: Final = 34
+#: Actions of the trace screen that work here too.
 _SHARED: Final = (
     "filter", "next_sync", "previous_sync", "follow", "follow_last", "zoom_in", "zoom_out", "fit", "zoom_to",
     "next_step", "previous_step", "measure", "nested", "bookmark", "next_bookmark", "bookmarks", "next_tab",
@@ -60,25 +60,25 @@ KEYS: Final[tuple[Binding, ...]] = (
 
 
 class TimelinePair(Vertical):
-    """The timelines of both traces above one another, and a line on the event that is chosen.
+    """The timelines of both traces, one above the other, and a line about the selected event.
 
     Args:
-        lanes: Lanes of both traces; None = there is nothing to show.
+        lanes: Lanes of both traces; None = there are no two traces to show.
     """
 
     def __init__(self, lanes: tuple[Lanes, Lanes] | None, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._lanes = lanes
-        self.shift = 0  # how much later an instant of the second trace is than the one above it, ns
+        self.shift = 0  # ns from a time in the first timeline to the aligned time in the second
 
     def compose(self) -> ComposeResult:
-        """Before, after, and the line below."""
+        """Before, after, and the line about the event."""
         yield Timeline(id="timeline-before")
         yield Timeline(id="timeline-after")
         yield Painted(id="compare-match")
 
     def on_mount(self) -> None:
-        """Show both traces, the begins of their first steps below one another."""
+        """Show both traces, aligned at the start of their first steps."""
         if self._lanes is not None:
             self.shift = shift_between(*(lanes.trace for lanes in self._lanes))
             for timeline, lanes, extent in zip(
@@ -87,7 +87,7 @@ class TimelinePair(Vertical):
                 timeline.state.show(lanes, extent)
         for timeline, caption in zip(self.both, ("before", "after"), strict=True):
             timeline.state.caption = caption
-        self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one is enough for both
+        self.both[0].state.legend, self.both[1].state.legend = "", "all"  # one legend for both
         self._show_line(
             [(" enter on a row shows it in both timelines; , . or a click selects an event", "dim")]
         )
@@ -104,7 +104,7 @@ class TimelinePair(Vertical):
         return after if after.has_focus else before
 
     def set_height(self, lines: int) -> None:
-        """Set the height of each timeline, as far as there are lanes."""
+        """Set the height of each timeline, but no higher than its lanes need."""
         most = max(timeline.state.lane_count for timeline in self.both) + 3
         for timeline in self.both:
             timeline.styles.height = max(3, min(lines, most))
@@ -115,20 +115,20 @@ class TimelinePair(Vertical):
     # -- moving together -----------------------------------------------------------------------------------
 
     def _extents(self, both: tuple[Lanes, Lanes]) -> list[tuple[int, int]]:
-        """Return between which instants each timeline moves: both show the same stretch, whichever is longer."""
+        """Return the range of each timeline: aligned, and wide enough for both traces."""
         (low, high), (first, last) = (lanes.trace.span for lanes in both)
         begin, end = min(low, first - self.shift), max(high, last - self.shift)
         return [(begin + by, end + by) for by in (0, self.shift)]
 
     def _align(self, lanes: tuple[Lanes, Lanes], shift: int, leading: int) -> None:
-        """Put other instants below one another; the leading timeline keeps its range."""
+        """Align the timelines with a new shift; the one with index ``leading`` keeps its view."""
         self.shift = shift
         for timeline, extent in zip(self.both, self._extents(lanes), strict=True):
             timeline.state.stretch(*extent)
         self._follow(leading)
 
     def _follow(self, leading: int) -> None:
-        """Show in one timeline the stretch that the other shows."""
+        """Move the other timeline to the view of the one with index ``leading``."""
         moved, other = self.both[leading].state, self.both[1 - leading].state
         by, view = self.shift if leading == 0 else -self.shift, other.view
         if moved.view.columns == view.columns:
@@ -144,7 +144,7 @@ class TimelinePair(Vertical):
     # -- events --------------------------------------------------------------------------------------------
 
     def on_timeline_chose(self, message: Timeline.Chose) -> None:
-        """Mark the same work in the other timeline, and show how it changed."""
+        """Mark the counterpart of the selected event, align both there, and show the change."""
         message.stop()
         if self._lanes is None or message.row is None:
             return
@@ -159,11 +159,11 @@ class TimelinePair(Vertical):
         self._show_line(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
-        """Enter on an event chooses it; there are no details here."""
+        """Ignore enter on an event: it is selected already, and there is no detail pane here."""
         message.stop()
 
     def clear(self) -> bool:
-        """Select, measure and choose nothing, and align the first steps; return whether there was something."""
+        """Clear the selection and align the first steps again; return False if nothing was selected."""
         state = self.focused.state
         if state.chosen_range is None and state.event is None:
             return False
@@ -177,26 +177,26 @@ class TimelinePair(Vertical):
 
 
 class CompareView(Vertical):
-    """Shows a comparison; both timelines are operated together."""
+    """Shows a comparison."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
     class Left(Message):
-        """The user wants to leave."""
+        """The user closes the comparison."""
 
     class Swapped(Message):
-        """Before and after are to change places."""
+        """The user swaps before and after."""
 
     pair = query_one(TimelinePair)
     pane = query_one(AnswerPane)
 
-    def __init__(self, found: Comparison) -> None:
+    def __init__(self, comparison: Comparison) -> None:
         super().__init__()
-        self.found = found
-        self.tabs = [tab.name for tab in tabs_of(found.report)]  # keys of the tables that are listed
-        #: Key of the one that shows.
-        self.current = next((key for key in self.tabs if len(found.report.table(key).rows)), self.tabs[0])
-        self._lines_of_why = 1
+        self.comparison = comparison
+        report = comparison.report
+        self.tabs = [tab.name for tab in tabs_of(report)]  # keys of tables
+        self.current = next((key for key in self.tabs if len(report.table(key).rows)), self.tabs[0])  # tab
+        self._why_lines = 1
 
     def compose(self) -> ComposeResult:
         """Head, verdict, steps, timelines, tabs, table."""
@@ -204,7 +204,7 @@ class CompareView(Vertical):
         yield VerdictLine(id="compare-verdict")
         yield Painted(id="compare-why")
         yield StepPair(id="compare-steps")
-        yield TimelinePair(self.found.lanes, id="compare-timelines")
+        yield TimelinePair(self.comparison.lanes, id="compare-timelines")
         yield SearchLine(id="search")
         yield TabBar(id="tabs")
         with Horizontal(id="compare-below"):
@@ -212,55 +212,54 @@ class CompareView(Vertical):
             yield ChangeDigest(id="compare-digest")
 
     def on_mount(self) -> None:
-        """Fill everything in."""
-        found = self.found
-        self.set_class(found.lanes is None, "-no-traces")
-        names = found.before.name, found.after.name
-        self.query_one("#compare-head", Painted).paint(lambda width, _h: [head_row(*names, width)])
-        verdict = found.report.verdict
-        self.query_one("#compare-verdict", VerdictLine).show(verdict.sentence, verdict.level)
-        self.query_one("#compare-why", Painted).paint(
-            lambda width, height: why_rows(found.report, width, height or self._lines_of_why)
+        """Fill in the content."""
+        before, after, report = self.comparison.before, self.comparison.after, self.comparison.report
+        self.set_class(self.comparison.lanes is None, "-no-traces")
+        self.query_one("#compare-head", Painted).paint(
+            lambda width, _h: [head_row(before.name, after.name, width)]
         )
-        before, after, source = both_step_times(found.before, found.after)
-        self.query_one(StepPair).show(before, after, source)
+        self.query_one("#compare-verdict", VerdictLine).show(report.verdict.sentence, report.verdict.level)
+        self.query_one("#compare-why", Painted).paint(
+            lambda width, height: why_rows(report, width, height or self._why_lines)
+        )
+        self.query_one(StepPair).show(*both_step_times(before, after))
         self._show_table()
         self.pane.take_focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give each part the lines there are for it."""
+        """Distribute the lines of the screen among the parts."""
         width, height = event.size
-        self.set_class(height < _BOTH, "-one-of-both")
-        self._lines_of_why = 1 if height < 28 else 2
-        self.query_one(ChangeDigest).display = width >= _DIGEST
+        self.set_class(height < _BOTH_HEIGHT, "-one-of-both")
+        self._why_lines = 1 if height < 28 else 2
+        self.query_one(ChangeDigest).display = width >= _DIGEST_WIDTH
         self._size_timelines()
 
     def _size_timelines(self) -> None:
         width, height = self.size
         steps = 2 if height < 28 else 5 if height < 44 else 7
         self.query_one(StepPair).styles.height = steps
-        above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
-        room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
+        above = 4 + steps + len(why_rows(self.comparison.report, width, self._why_lines))
+        room = (height - above - 1) if height < _BOTH_HEIGHT else (height - above) * 3 // 5
         self.pair.set_height(room // 2)
 
     # -- tables --------------------------------------------------------------------------------------------
 
     @property
     def _table(self) -> Table:
-        return self.found.report.table(self.current)
+        return self.comparison.report.table(self.current)
 
     def _show_table(self) -> None:
-        report = self.found.report
+        report = self.comparison.report
         self.pane.show(self.current, replace(report, tables=(self._table,), facts=()), verdict=False)
         tabs = tabs_of(report)
         self.query_one(TabBar).show(tabs, self.current, "")
         digest = self.query_one(ChangeDigest)
         digest.show(report, [(tab.name, tab.title) for tab in tabs], self.current)
-        digest.display = self.size.width >= _DIGEST
+        digest.display = self.size.width >= _DIGEST_WIDTH
         self.refresh_bindings()
 
     def open_tab(self, name: str) -> None:
-        """Open the table with a key."""
+        """Show the table with this key."""
         if name in self.tabs and name != self.current:
             self.current = name
             self._show_table()
@@ -275,47 +274,49 @@ class CompareView(Vertical):
         self.open_tab(self.tabs[tab - 1])
 
     def action_next_tab(self, by: int) -> None:
-        """Open the next tab, or the one before, around the ends."""
+        """Open the next (1) or previous (-1) tab, wrapping around."""
         self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the filter line of the table."""
         self.pane.open_filter()
 
     def action_rules(self) -> None:
-        """Show rules, notes and what each column means."""
-        self.app.push_screen(ReadingScreen("rules and figures", answer_paragraphs(self.found.report, "")))
+        """Show rules, notes and the definition of each column."""
+        self.app.push_screen(
+            ReadingScreen("rules and figures", answer_paragraphs(self.comparison.report, ""))
+        )
 
     def action_export(self) -> None:
         """Write the comparison to a file."""
-        trace = self.found.lanes[1].trace if self.found.lanes is not None else None
-        self.app.push_screen(ExportScreen(trace, self.found.report, (), self.pane.as_shown()))
+        trace = self.comparison.lanes[1].trace if self.comparison.lanes is not None else None
+        self.app.push_screen(ExportScreen(trace, self.comparison.report, (), self.pane.as_shown()))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return which keys work now; those of timelines only if there are any."""
+        """Disable the keys of tabs and timelines that do not exist."""
         if action == "open":
             return parameters[0] in range(1, len(self.tabs) + 1)
         if action in ("timeline", "timelines"):
-            return self.found.lanes is not None
+            return self.comparison.lanes is not None
         return True
 
     # -- timelines -----------------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:
-        """Move the timeline that has the focus: call a method of its navigation; lanes open and close in both."""
+        """Call a method of the focused timeline's navigation; nested lanes are toggled in both timelines."""
         for timeline in self.pair.both if name == "nested" else [self.pair.focused]:
             getattr(timeline.navigation, name)(*arguments)
         self._size_timelines()
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
-        """Ask what to search for."""
+        """Open the search line."""
         self.query_one(SearchLine).ask(message.timeline)
 
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
-        """Show a row of a table in both timelines: the longest event of each side."""
+        """Show the longest event of a table row in both timelines."""
         message.stop()
         rows = self._table.rows
-        if self.found.lanes is None or "before_event" not in rows.columns:
+        if self.comparison.lanes is None or "before_event" not in rows.columns:
             return
         before, after = (rows[name][message.source] for name in ("before_event", "after_event"))
         row = before if after is None else after
@@ -328,7 +329,7 @@ class CompareView(Vertical):
         timeline.show_event(int(row))
 
     def action_timelines(self) -> None:
-        """Show the timelines instead of the table, or the table again; with room for both, focus them."""
+        """Move the focus between timelines and table; without room for both, also switch which is shown."""
         if self.has_class("-one-of-both"):
             self.toggle_class("-timelines")
         before, after = self.pair.both
@@ -342,7 +343,7 @@ class CompareView(Vertical):
         self.post_message(self.Swapped())
 
     def action_escape(self) -> None:
-        """Close the innermost thing that is open; when nothing is, leave."""
+        """Clear the filter, search or selection, or leave the timelines; if there is none, close the comparison."""
         if self.pane.clear_filter() or self.pair.focused.navigation.end_search():
             return
         if self.has_class("-timelines") and self.has_class("-one-of-both"):

@@ -1,4 +1,4 @@
-"""The box of a dialog, and the dialogs without fields: a question, a list, the columns of a table, text to read."""
+"""Dialogs without input fields: a question, a list, the columns of a table, text to read, a source file."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from tuiprof.model.report import Column, Report, Unavailable
     from tuiprof.model.trust import Trust
 
-#: Width of a dialog, and of the border, padding and cursor of a choice.
-_WIDTH, _AROUND = 76, 8
+#: Minimum width of a dialog, and the cells that border, padding and cursor take beside a choice.
+_WIDTH, _FRAME = 76, 8
 
 
 def dialog(title: str, classes: str = "dialog") -> Vertical:
-    """Return the box; its title is text, never markup, as it may name a session or file."""
+    """Return the box of a dialog. The title may be untrusted; it is not parsed as markup."""
     box = Vertical(classes=classes)
     box.border_title = Content(sanitize(title))
     return box
 
 
 class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
-    """Asks a question with its consequences (``lines``), and answers True only to ``y``."""
+    """Asks a yes-or-no question; ``lines`` explain the consequences. Returns True only for ``y``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("y", "answer(True)", "yes", "Yes", id="confirm.yes", group="Question"),
@@ -57,30 +57,30 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
         super().__init__()
         self._question = title
         self._lines = lines
-        self._words = (yes, no)
+        self._labels = {"confirm.yes": yes, "confirm.no": no}
 
     def compose(self) -> ComposeResult:
-        """One box: the question, what it means, the two keys."""
+        """The question, its consequences, the two keys."""
         with dialog(self._question):
-            yield Painted(id="words")
-            yield KeyBar({"confirm.yes": self._words[0], "confirm.no": self._words[1]})
+            yield Painted(id="text")
+            yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
-        """Fill in the words."""
+        """Fill in the text."""
 
-        def words(width: int, _height: int) -> list[Row]:
+        def draw(width: int, _height: int) -> list[Row]:
             wrapped = [part for line in self._lines for part in textwrap.wrap(sanitize(line), max(20, width))]
             return [*([(part, "text")] for part in wrapped), []]
 
-        self.query_one("#words", Painted).paint(words)
+        self.query_one("#text", Painted).paint(draw)
 
     def action_answer(self, yes: bool) -> None:
-        """Answer."""
+        """Close with the answer."""
         self.dismiss(yes)
 
 
 class PickScreen(ModalScreen[int | None], inherit_bindings=False):
-    """Answers the index of the chosen name, or None; ``start`` is under the cursor at first."""
+    """Returns the index of the chosen name; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
@@ -100,10 +100,10 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         self._names = names
 
     def compose(self) -> ComposeResult:
-        """One box with the list."""
+        """The list."""
         with dialog(self._question) as box:
             longest = max((cell_len(sanitize(name)) for name in self._names), default=0)
-            box.styles.width = max(_WIDTH, longest + _AROUND)
+            box.styles.width = max(_WIDTH, longest + _FRAME)
             choices = Choices(id="names")
             choices.styles.height = min(len(self._names), 16)
             yield choices
@@ -118,11 +118,11 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         choices.focus()
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Answer with the choice."""
+        """Close with the choice."""
         self.dismiss(int(event.key))
 
     def action_cancel(self) -> None:
-        """Answer nothing."""
+        """Close without a choice."""
         self.dismiss(None)
 
 
@@ -140,7 +140,7 @@ def _column_key(keys: str, action: str, label: str, tooltip: str, display: str |
 
 
 class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
-    """Answers the keys of the columns to show, in order; empty = as by default; None = as it was."""
+    """Returns the keys of the columns to show, in order; empty = the default columns; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _column_key("enter", "take", "show these", "Show these columns, and remember them"),
@@ -161,7 +161,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         self._shown = set(shown)
 
     def compose(self) -> ComposeResult:
-        """One box with the list."""
+        """The list of columns."""
         with dialog("columns"):
             choices = Choices(id="columns")
             choices.styles.height = min(len(self._columns), 18)
@@ -186,41 +186,41 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         ]
 
     @property
-    def _here(self) -> int:
+    def _index(self) -> int:
         current = self.query_one(Choices).current
         return next(i for i, column in enumerate(self._columns) if column.key == current)
 
     def action_toggle_column(self) -> None:
         """Show or hide the column under the cursor."""
-        self._shown ^= {self._columns[self._here].key}
+        self._shown ^= {self._columns[self._index].key}
         self._draw()
 
     def action_shift(self, by: int) -> None:
         """Move the column under the cursor."""
-        here = self._here
-        there = here + by
-        if 0 <= there < len(self._columns):
-            self._columns[here], self._columns[there] = self._columns[there], self._columns[here]
+        old = self._index
+        new = old + by
+        if 0 <= new < len(self._columns):
+            self._columns[old], self._columns[new] = self._columns[new], self._columns[old]
             self._draw()
 
     def on_choices_chosen(self) -> None:
-        """Take the choice: enter in the list."""
+        """Show the chosen columns: the list handles enter itself."""
         self.action_take()
 
     def action_take(self) -> None:
-        """Answer with the choice."""
+        """Close with the chosen columns."""
         chosen = [column.key for column in self._columns if column.key in self._shown]
         if chosen:
             self.dismiss(chosen)
         else:
-            self.notify("a table needs a column", severity="warning", timeout=3)
+            self.notify("choose at least one column", severity="warning", timeout=3)
 
     def action_reset(self) -> None:
-        """Return that the choice was cancelled."""
+        """Close with the default columns."""
         self.dismiss([])
 
     def action_cancel(self) -> None:
-        """Answer nothing."""
+        """Close without a choice."""
         self.dismiss(None)
 
 
@@ -230,12 +230,12 @@ Paragraph = tuple[str, str]
 
 
 class ReadingScreen(ModalScreen[None], inherit_bindings=False):
-    """Shows paragraphs until it is closed.
+    """Shows text in a window.
 
     Args:
-        title: Heading; safe for a terminal.
-        paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent wrapped lines.
-        opened_by: Action of the screen below that opened it: its key closes it again; empty = any other way.
+        title: Heading; sanitized.
+        paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent wrapped lines too.
+        opened_by: Action of the screen below whose key opened the window, and then also closes it; empty = none.
     """
 
     DEFAULT_CSS = """
@@ -261,7 +261,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         self._paragraphs = paragraphs
 
     def compose(self) -> ComposeResult:
-        """Lay out the window."""
+        """The heading and the text."""
         with Vertical():
             yield Heading(self._title)
             with VerticalScroll():
@@ -280,7 +280,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         return rows
 
     def on_key(self, event: events.Key) -> None:
-        """Close the window with the key that opened it, whatever it is configured to be."""
+        """Close the window with the key that opened it, which the user may have remapped."""
         below = self.app.screen_stack[-2].active_bindings.get(event.key) if self._opened_by else None
         if below is not None and below.binding.action == self._opened_by:
             event.stop()
@@ -292,14 +292,14 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
 
 
 def paragraph(text: str, role: str, width: int) -> list[Row]:
-    """Wrap a paragraph, keeping its indent."""
+    """Wrap a paragraph, keeping its indent on every line."""
     bare = text.lstrip(" ")
     indent = " " * (len(text) - len(bare))
     return [[(indent + line, role)] for line in wrap(bare, max(width - len(indent), 8))]
 
 
 def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> list[Paragraph]:
-    """Return the question of an analysis, its findings, its rules, and the meaning of each figure and column."""
+    """Return an analysis in words: question, verdict, rules, notes, definitions of its figures and columns."""
     from tuiprof.model.report import Unavailable
 
     out: list[Paragraph] = [(sanitize(question), "dim"), ("", "text")] if question else []
@@ -334,10 +334,10 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
 
 
 def trust_paragraphs(trust: Trust) -> list[Paragraph]:
-    """Show all limitations of a trace, worst first, each with a remedy."""
+    """Return all limitations of a trace, worst first, each with its remedy."""
     out: list[Paragraph] = [(f"{format_count(trust.events)} events read.", "dim"), ("", "text")]
     if not trust.remarks:
-        out.append(("✓ Nothing is missing, odd or incomplete.", "good"))
+        out.append(("✓ No problems found in this trace.", "good"))
     for remark in trust.remarks:
         out.append((f"{MARKS[remark.level]} {sanitize(remark.text)}", remark.level))
         if remark.remedy:
@@ -346,19 +346,23 @@ def trust_paragraphs(trust: Trust) -> list[Paragraph]:
     return out
 
 
-#: No script to read has more bytes.
-_LARGEST: Final = 4 << 20
+#: Maximum size of a script that is shown, bytes.
+_MAX_SOURCE: Final = 4 << 20
 
 
 class SourceScreen(Screen[None], inherit_bindings=False):
-    """Shows a file, from the first line below the header that holds ``find`` in quotes; empty = from the top."""
+    """Shows a script.
+
+    Args:
+        find: Scroll to the first line below the header that contains this in quotes; empty = start at the top.
+    """
 
     CSS = """
     SourceScreen #head { height: 1; }
     SourceScreen VerticalScroll { height: 1fr; scrollbar-size: 1 1; }
     SourceScreen Static { width: auto; }
     """
-    HELP = "The script as it lies on disk. Copy it, change it, and run it under `tuiprof run -- python FILE`."
+    HELP = "The script as it is on disk. Copy it, change it, and run it with `tuiprof run -- python FILE`."
     BINDINGS: ClassVar[list[BindingType]] = [
         _source("up,k", "scroll(-1)", "up", "One line up", id="source.up", show=False),
         _source("down,j", "scroll(1)", "down", "One line down", id="source.down", show=False),
@@ -376,7 +380,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         self._first = 0
 
     def compose(self) -> ComposeResult:
-        """Name, text, keys."""
+        """The file name, the text, the keys."""
         yield Painted(id="head")
         yield Heading("")
         with VerticalScroll(can_focus=False):
@@ -384,7 +388,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Show the name of the file, and scroll to the line."""
+        """Show the file name, and scroll to the line."""
         name, folder = sanitize(self._path.name), sanitize(str(self._path.parent))
         self.query_one("#head", Painted).paint(
             lambda width, _: [spread([(f" {name}", "title")], [(f"{folder} ", "dim")], width)]
@@ -396,7 +400,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         from rich.syntax import Syntax
 
         try:
-            lines = read_small(self._path, _LARGEST).decode("utf-8", "replace").splitlines()
+            lines = read_small(self._path, _MAX_SOURCE).decode("utf-8", "replace").splitlines()
         except OSError as error:
             return f"{sanitize(str(self._path))} cannot be read: {error.strerror}"
         body = next(
@@ -424,19 +428,19 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         )
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll by lines."""
+        """Scroll by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages."""
+        """Scroll by a number of pages."""
         box = self.query_one(VerticalScroll)
         box.scroll_relative(y=pages * max(1, box.size.height - 1), animate=False)
 
     def action_edge(self, last: int) -> None:
-        """Go to the first line, or with 1 to the last."""
+        """Go to the first (0) or last (1) line."""
         box = self.query_one(VerticalScroll)
         (box.scroll_end if last else box.scroll_home)(animate=False)
 
     def action_close(self) -> None:
-        """Go back."""
+        """Return to the screen below."""
         self.app.pop_screen()

@@ -1,4 +1,4 @@
-"""Writes reports to a file: which, as what, where; an existing file is replaced only when that is confirmed."""
+"""The export dialog: which reports, which format, which file. It asks before it replaces a file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from tuiprof.report import Style, render_all
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.spans import wrap
 
 Format = Literal["text", "json", "csv", "md", "html"]
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)
-_SUFFIX: Final[dict[Format, str]] = {
+#: File name extension of each format.
+SUFFIXES: Final[dict[Format, str]] = {
     "text": ".txt",
     "json": ".json",
     "csv": ".csv",
@@ -43,17 +44,17 @@ _SUFFIX: Final[dict[Format, str]] = {
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, display: str, name: str = "") -> Binding:
-    # The path field has the focus all along: these keys come before its own.
+    # The path field always has the focus; priority puts these keys before its own.
     name = f"export.{name or action}"
     return key(keys, action, label, tooltip, id=name, group="Export", display=display, priority=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Something that can be written: what it is called here and in the name of the file, and what it is."""
+    """A choice of what to export."""
 
     label: str
-    name: str
+    name: str  # part of the suggested file name
     answers: list[Report | Unavailable]
 
 
@@ -62,11 +63,11 @@ class ExportError(TuiprofError):
 
 
 def write(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
-        FileExistsError: It exists, and may not be replaced.
-        ExportError: It cannot be written.
+        FileExistsError: The file exists, and ``replace`` is False.
+        ExportError: The file cannot be written.
     """
     try:
         with tempfile.NamedTemporaryFile(
@@ -82,7 +83,7 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         if replace:
             scratch.replace(path)
         else:
-            os.link(scratch, path)  # fails when the name is taken, with no gap between asking and doing
+            os.link(scratch, path)  # fails if the file exists, without a race between check and creation
         path.chmod(0o666 & ~_umask())
     except FileExistsError:
         raise
@@ -95,20 +96,20 @@ def write(path: Path, text: str, *, replace: bool) -> None:
 
 
 def _umask() -> int:
-    """Return the process's umask; it can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
-    """Asks which reports, which format and which file, then writes.
+    """Asks what to export, in which format and to which file, then writes it. Returns the path; None = cancelled.
 
     Args:
-        trace: The trace, whose name makes the suggested path; None = there is none.
-        current: The answer that is open; None = it can only be left out.
-        answers: All answers there are.
-        shown: The table that shows, with the rows, the order and the columns it shows; None = there is none.
+        trace: The trace the suggested file is named after; None = none.
+        current: The open analysis; None = not offered.
+        answers: All finished analyses; empty = not offered.
+        shown: A report of the table with the rows, order and columns on screen; None = not offered.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -121,18 +122,18 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             "↑ ↓",
             "scope",
         ),
-        _key("up", "scope(-1)", "what", "Previous choice of what to write", "↑ ↓", "scope_back"),
+        _key("up", "scope(-1)", "what", "The previous choice of what to write", "↑ ↓", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
         _key("escape", "close", "cancel", "Close without writing", "esc"),
     ]
 
     @dataclass
     class Done(Message):
-        """The file is written, or could not be."""
+        """Writing succeeded or failed."""
 
-        path: Path  # where
-        problem: str  # why it could not be written; empty = it is
-        exists: bool  # whether that is because there is a file of this name
+        path: Path
+        problem: str  # why the file could not be written; empty = it was written
+        exists: bool  # whether the problem is an existing file
 
     def __init__(
         self,
@@ -144,8 +145,8 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         super().__init__()
         self._scopes: list[_Scope] = []
         if current is not None:
-            said = current.analysis.replace("_", " ")
-            self._scopes.append(_Scope(f"this analysis: {said}", current.analysis, [current]))
+            label = f"this analysis: {current.analysis.replace('_', ' ')}"
+            self._scopes.append(_Scope(label, current.analysis, [current]))
         if shown is not None:
             rows = len(shown.tables[0].rows)
             name = f"{shown.analysis}.{shown.tables[0].key}"
@@ -160,10 +161,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         path = trace.info.path if trace is not None else None
         self._stem = as_stem(path.name.split(".")[0] if path else "", "trace")
         self._problem = ""
-        self._confirmed: Path | None = None
+        self._confirmed: Path | None = None  # existing file that the next enter replaces
 
     def compose(self) -> ComposeResult:
-        """One box: the choices, the path, the keys."""
+        """The choices, the path, the keys."""
         with dialog("export"):
             yield Painted(id="export-choices")
             yield Input(id="export-path", compact=True, select_on_focus=False)
@@ -176,10 +177,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.query_one(Input).focus()
 
     def _suggest(self) -> None:
-        what = self._scopes[self._chosen].name
+        name = f"{self._stem}.{self._scopes[self._chosen].name}{SUFFIXES[self._format]}"
         field = self.query_one(Input)
-        typed = Path(field.value).parent if field.value else Path.cwd()
-        field.value = str(typed / f"{self._stem}.{what}{_SUFFIX[self._format]}")
+        folder = Path(field.value).parent if field.value else Path.cwd()
+        field.value = str(folder / name)
         field.cursor_position = len(field.value)
         self._draw()
 
@@ -207,17 +208,17 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         )
 
     def action_scope(self, by: int) -> None:
-        """Choose what is written: the next of what there is, or the one before."""
+        """Select the next (1) or previous (-1) choice of what to write."""
         self._chosen = (self._chosen + by) % len(self._scopes)
         self._suggest()
 
     def action_format(self) -> None:
-        """The next format."""
+        """Select the next format."""
         self._format = _FORMATS[(_FORMATS.index(self._format) + 1) % len(_FORMATS)]
         self._suggest()
 
     def on_input_changed(self) -> None:
-        """A confirmation holds for the path it was given for only."""
+        """Forget the confirmation, which was for the previous path only."""
         if self._problem:
             self._problem, self._confirmed = "", None
             self._draw()
@@ -231,20 +232,20 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     def _write(
         self, path: Path, answers: list[Report | Unavailable], format_: Format, *, replace: bool
     ) -> None:
-        """Write in a thread, since a network folder may take its time."""
+        """Write in a thread, because a network folder may be slow."""
         problem, exists = "", False
         try:
             style = Style(width=None if format_ != "text" else 120, rows=None, details=True)
-            said = trust(self._trace).text if self._trace is not None else ""
-            write(path, render_all(answers, format_, trust=said, style=style), replace=replace)
+            trust_line = trust(self._trace).text if self._trace is not None else ""
+            write(path, render_all(answers, format_, trust=trust_line, style=style), replace=replace)
         except FileExistsError:
-            problem, exists = f"{path.name} exists; enter again replaces it", True
+            problem, exists = f"{path.name} exists; press enter again to replace it", True
         except TuiprofError as error:
             problem = str(error)
         self.post_message(self.Done(path, problem, exists))
 
     def on_export_screen_done(self, message: Done) -> None:
-        """Show why nothing was written, or close and show where the file is."""
+        """Show the problem, or close and show the path."""
         if message.problem:
             self._problem = message.problem
             self._confirmed = message.path if message.exists else None
@@ -254,8 +255,8 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.dismiss(message.path)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report what went wrong in a worker."""
-        tell_worker_error(self, event)
+        """Show an error in the worker."""
+        notify_worker_error(self, event)
 
     def action_close(self) -> None:
         """Close without writing."""

@@ -1,4 +1,4 @@
-"""A form: a box of labeled fields, their errors below, and their keys."""
+"""Forms: dialogs of labelled fields, with error messages below."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tuiprof.tui.widgets.spans import wrap
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
-#: Converts a stripped text to a value, or raises ValueError with the error message.
+#: Converts stripped text to a value, or raises ValueError with the message to show.
 Parse = Callable[[str], Any]
 
 
 class _Parses(Validator):
-    """Accepts what a function can parse."""
+    """Accepts text that a parser accepts."""
 
     def __init__(self, parse: Parse) -> None:
         super().__init__()
         self._parse = parse
 
     def validate(self, value: str) -> ValidationResult:
-        """Accept the text, or show the error."""
+        """Fail with the parser's message."""
         try:
             self._parse(value.strip())
         except ValueError as error:
@@ -49,43 +49,43 @@ class _Parses(Validator):
 
 
 class _Check(Checkbox):
-    """A box to tick: ``[x]`` or ``[ ]``, readable without colour."""
+    """A checkbox drawn as ``[x]`` or ``[ ]``, readable without colour."""
 
     BUTTON_LEFT = BUTTON_RIGHT = ""
-    BUTTON_INNER = "   "  # as wide as the sign that is drawn
+    BUTTON_INNER = "   "  # a placeholder as wide as what :meth:`render` draws
 
     def render(self) -> Content:
-        """Draw the sign of what it is now."""
+        """Draw the current state."""
         self.BUTTON_INNER = "[x]" if self.value else "[ ]"
         return super().render()
 
 
 class _Option(RadioButton):
-    """One of several, of which one is taken: ``(●)`` or ``( )``."""
+    """A radio button drawn as ``(●)`` or ``( )``."""
 
     BUTTON_LEFT = BUTTON_RIGHT = ""
-    BUTTON_INNER = "   "  # as wide as the sign that is drawn
+    BUTTON_INNER = "   "  # a placeholder as wide as what :meth:`render` draws
 
     def render(self) -> Content:
-        """Draw the sign of what it is now."""
+        """Draw the current state."""
         self.BUTTON_INNER = f"({glyphs.OUTLIER})" if self.value else "( )"
         return super().render()
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line to type."""
+    """A text field; its value is the parsed text."""
 
     name: str
-    label: str = ""  # text above it; empty = none
-    value: str = ""  # what it holds at first
-    placeholder: str = ""  # shown while it is empty
-    parse: Parse = str  # makes its value of the text
-    suggester: Suggester | None = None  # completes the input
-    replace: bool = True  # the first key typed replaces what it holds, instead of adding to its end
+    label: str = ""  # shown above; empty = none
+    value: str = ""  # initial text
+    placeholder: str = ""
+    parse: Parse = str
+    suggester: Suggester | None = None
+    replace: bool = True  # whether typing replaces the initial text instead of appending to it
 
     def widget(self) -> Input:
-        """Return the field."""
+        """Return a new widget."""
         return Input(
             sanitize(self.value),
             placeholder=self.placeholder,
@@ -97,20 +97,20 @@ class Text:
         )
 
     def read(self, form: Screen[Any]) -> Any:
-        """Return the value; only when nothing is wrong with it."""
+        """Return the value, which must be valid."""
         return self.parse(form.query_one(f"#{self.name}", Input).value.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A box to tick; its value is whether it is ticked."""
+    """A checkbox; its value is whether it is checked."""
 
     name: str
     text: str
     label: ClassVar[str] = ""
 
     def widget(self) -> _Check:
-        """Return the field."""
+        """Return a new widget."""
         return _Check(self.text, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> bool:
@@ -120,14 +120,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A choice of one of several names, the first at first; its value is the name."""
+    """Radio buttons; the value is the selected option. Initially the first is selected."""
 
     name: str
     label: str
     options: Sequence[str]
 
     def widget(self) -> RadioSet:
-        """Return the field."""
+        """Return a new widget."""
         buttons = (_Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
         return RadioSet(*buttons, id=self.name, compact=True)
 
@@ -137,12 +137,12 @@ class OneOf:
 
 
 Field = Text | Tick | OneOf
-#: How to run a scenario at which size, wherever that is asked.
+#: Label of the field for a scenario's size.
 PRESET_LABEL: Final = "preset — fit: as published on an accelerator, small on a CPU"
 
 
 def whole(problem: str, low: int, high: float = float("inf")) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``low`` to ``high`` that fails with ``problem``."""
+    """Return a parser for whole numbers from ``low`` to ``high`` that fails with ``problem``."""
 
     def parse(text: str) -> int:
         if text.isdecimal() and low <= int(text) <= high:
@@ -153,36 +153,35 @@ def whole(problem: str, low: int, high: float = float("inf")) -> Callable[[str],
 
 
 def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
-    """Return a parser that makes None of an empty text."""
+    """Return a parser that turns empty text into None."""
     return lambda text: parse(text) if text else None
 
 
 def form_keys(
     name: str, group: str, label: str, submits: str, cancels: str, *, one_field: bool = False
 ) -> list[BindingType]:
-    """Return the keys of a form."""
+    """Return the bindings of a form; ``submits`` and ``cancels`` are tooltips."""
     keys: list[BindingType] = [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
         key("escape", "cancel", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
     ]
     if one_field:
         return keys
-    following, before = ("next field", "Go to the next field"), ("previous field", "Go to the previous field")
+    next_, previous = ("next field", "Go to the next field"), ("previous field", "Go to the previous field")
     return [
         *keys,
-        key("tab", "app.focus_next", *following, id=f"{name}.next", group=group),
-        key("shift+tab", "app.focus_previous", *before, id=f"{name}.before", group=group, show=False),
+        key("tab", "app.focus_next", *next_, id=f"{name}.next", group=group),
+        key("shift+tab", "app.focus_previous", *previous, id=f"{name}.before", group=group, show=False),
     ]
 
 
 class Form(ModalScreen[Answer | None], inherit_bindings=False):
-    """Returns the values of its fields, or None. A form consists of its keys, a list of fields and their result.
+    """Asks for the values of its fields, and returns a result made from them; None = cancelled.
 
     Args:
         fields: From top to bottom.
-        answer: Makes the answer of the fields' values, given by name; called only when nothing is wrong with them.
-        hint: Shown below the fields while they are filled in; None = what is wrong with them. On enter that is
-            shown in any case.
+        answer: Builds the result; called with valid values, by field name.
+        hint: Text below the fields until enter is pressed; None = the first error, updated while typing.
     """
 
     CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name would be resolved next to the subclass
@@ -197,7 +196,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         self._hint = hint
 
     def compose(self) -> ComposeResult:
-        """One box with the fields, each below its label."""
+        """The fields, each below its label."""
         with dialog(self._heading, "dialog form"):
             for field in self._fields:
                 if field.label:
@@ -236,21 +235,22 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             self._paint("problem", self._hint, "dim")
 
     def action_submit(self) -> None:
-        """Answer, when the fields make sense."""
+        """Close with the result, or show the first error."""
         if problem := self._problem():
             self._paint("problem", problem, "warn")
         else:
             self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
 
     def action_cancel(self) -> None:
-        """Answer nothing."""
+        """Close without a result."""
         self.dismiss(None)
 
 
 class TextForm(Form[str], inherit_bindings=False):
-    """Answers what was typed in its one field, or None.
+    """Asks for one text.
 
-    ``hint`` stands below the field; ``problem`` returns the error in a text, empty = none.
+    Args:
+        problem: Returns what is wrong with a text; empty = nothing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
@@ -267,8 +267,8 @@ class TextForm(Form[str], inherit_bindings=False):
         problem: Callable[[str], str] = lambda text: "",
     ) -> None:
         def parse(text: str) -> str:
-            if wrong := problem(text):
-                raise ValueError(wrong)
+            if message := problem(text):
+                raise ValueError(message)
             return text
 
         field = Text("text", value=value, placeholder=placeholder, parse=parse)
@@ -276,7 +276,7 @@ class TextForm(Form[str], inherit_bindings=False):
 
 
 class PathForm(Form[Path], inherit_bindings=False):
-    """Answers the path of a trace or session, completed as it is typed, or None."""
+    """Asks for the path of a trace or session, with completion."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *form_keys("path", "Open", "open", "Open the path", "Cancel", one_field=True),
@@ -296,35 +296,35 @@ class PathForm(Form[Path], inherit_bindings=False):
         super().__init__("open a trace or a session", [field], lambda path: path, hint="")
 
     def action_complete(self) -> None:
-        """Take the suggestion."""
+        """Accept the suggestion."""
         self.query_one(Input).action_cursor_right()
 
 
 def _existing(text: str) -> Path:
-    """Return the path of a file or session, or raise ValueError with the reason."""
+    """Return the absolute path of a file or session; raises ValueError if there is none."""
     path = typed_path(text)
     if not text:
         raise ValueError("type a path; tab completes it")
     if not os.path.exists(path):
-        raise ValueError(f"there is no {path}")
+        raise ValueError(f"{path} does not exist")
     if os.path.isdir(path) and not os.path.exists(path / "session.json"):
         raise ValueError("this folder is not a session")
     return path.absolute()
 
 
 class _PathSuggester(Suggester):
-    """Suggests the first file or folder that begins with what was typed."""
+    """Suggests the first file or folder whose path starts with the typed text."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the completed path; None = nothing begins so."""
-        folder, _, begun = value.rpartition("/")
-        where = typed_path(folder + "/" if folder or value.startswith("/") else ".")
+        """Return the completed path; None = no match."""
+        folder, _, prefix = value.rpartition("/")
+        directory = typed_path(folder + "/" if folder or value.startswith("/") else ".")
         try:
-            names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(where))
-        except OSError:  # a folder that does not exist or may not be read suggests nothing
+            names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(directory))
+        except OSError:
             return None
-        found = next((name for name in names if name.startswith(begun) and (begun or name[0] != ".")), None)
-        return None if found is None else value[: len(value) - len(begun)] + found
+        match = next((name for name in names if name.startswith(prefix) and (prefix or name[0] != ".")), None)
+        return None if match is None else value[: len(value) - len(prefix)] + match

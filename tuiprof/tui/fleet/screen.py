@@ -1,4 +1,4 @@
-"""The screen of all ranks: reads them in worker processes, then shows which rank is late in which step."""
+"""The ranks screen: reads the traces of all ranks in worker processes, then shows which rank is late in which step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Progress
 from tuiprof.tui.terminal.glyphs import MARKS
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row
 from tuiprof.tui.widgets.spans import wrap
@@ -33,7 +33,7 @@ _ranks = partial(key, group="Ranks")
 
 
 class RankMap(Lines, can_focus=True):
-    """Ranks from top to bottom, steps from left to right."""
+    """A heat map of lateness: one line per rank, one column per step."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _ranks("up,k", "move(-1, 0)", "up", "Rank above", id="fleet.up", show=False),
@@ -62,45 +62,49 @@ class RankMap(Lines, can_focus=True):
         _ranks("x", "latest", "latest", "Go to the latest rank and step", id="fleet.latest"),
     ]
 
-    def __init__(self, shown: HeatMap) -> None:
+    def __init__(self, heat_map: HeatMap) -> None:
         super().__init__(id="fleet-map")
-        self._shown = shown
+        self._map = heat_map
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the map, what it means, and the cell under the cursor."""
+        """Draw the map, its legend, and the readout of the cell under the cursor."""
         if not width or height < 4:
             return []
-        shown = self._shown
-        return [*shown.rows(width, height - 3), shown.legend(width), [], shown.readout(width)]
+        return [
+            *self._map.rows(width, height - 3),
+            self._map.legend(width),
+            [],
+            self._map.readout(width),
+        ]
 
     def action_move(self, lines: int, columns: int) -> None:
-        """Move the cursor."""
-        self._shown.move(lines, columns)
+        """Move the cursor by cells."""
+        self._map.move(lines, columns)
         self.redraw()
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by a screen."""
-        self._shown.page(pages)
+        """Move the cursor by pages."""
+        self._map.page(pages)
         self.redraw()
 
     def action_magnify(self, steps: int) -> None:
-        """Show fewer ranks and steps a cell, or more."""
-        self._shown.magnify(steps)
+        """Zoom in (positive) or out."""
+        self._map.magnify(steps)
         self.redraw()
 
     def action_sort(self) -> None:
         """Sort by lateness or by rank."""
-        self._shown.sort()
+        self._map.sort()
         self.redraw()
 
     def action_latest(self) -> None:
         """Go to the latest rank and step."""
-        self._shown.latest()
+        self._map.latest()
         self.redraw()
 
 
 class FleetScreen(Screen[None]):
-    """Shows the ranks of a job, from the folder of their traces."""
+    """Shows the ranks of a job, given the folder of their traces."""
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
@@ -124,55 +128,56 @@ class FleetScreen(Screen[None]):
 
     @dataclass(eq=False)
     class Failed(Message):
-        """They cannot be shown."""
+        """The ranks cannot be read."""
 
         error: TuiprofError
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._place = folder
+        self._folder = folder
+        self._title = sanitize(folder.name or str(folder))
         self._stop = threading.Event()
-        self._shown: HeatMap | None = None
+        self._map: HeatMap | None = None
 
     def compose(self) -> ComposeResult:
-        """The panel that loads; the map takes its place."""
-        yield LoadingPanel(sanitize(self._place.name or str(self._place)))
+        """The loading panel, which the map will replace."""
+        yield LoadingPanel(self._title)
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.run_worker(self._read, thread=True, exclusive=True, group="read", exit_on_error=False)
 
     def on_unmount(self) -> None:
-        """Cancel reading that is no longer needed; summaries read so far stay cached."""
+        """Cancel reading; summaries read so far stay cached."""
         self._stop.set()
 
     def _read(self) -> None:
-        """In a thread: read all ranks in processes."""
+        """In a thread: read all ranks in worker processes."""
         try:
             from tuiprof.fleet.fleet import Fleet
             from tuiprof.fleet.gather import File, Processes, affordable, gather
             from tuiprof.formats import Cancelled, open_set
 
-            found = open_set(self._place).files
+            found = open_set(self._folder).files
             files = [
                 File(number, str(file.path.absolute()), file.rank, file.size_bytes)
                 for number, file in enumerate(found)
             ]
 
-            def moved(now: gathering.Progress) -> None:
+            def advance(now: gathering.Progress) -> None:
                 if self._stop.is_set():
-                    raise Cancelled("nobody waits for it")
+                    raise Cancelled("the screen was closed")
                 self.post_message(LoadingPanel.Moved(Progress(now.bytes, now.bytes_in_all)))
 
             workers = affordable(max(file.size for file in files))
-            fleet = Fleet(gather(files, Processes(min(workers, len(files))), moved))
+            fleet = Fleet(gather(files, Processes(min(workers, len(files))), advance))
             if not len(fleet.groups):
                 problems = fleet.unread["problem"].to_list()
                 raise TuiprofError(
                     f"no collective of {len(fleet.read)} ranks was matched"
                     + (f"; {len(problems)} files cannot be read: {problems[0]}" if problems else ""),
-                    "tuiprof report FOLDER shows what is known",
+                    "for what is known about each rank, run: tuiprof report FOLDER",
                 )
             self.post_message(self.Read(fleet))
         except TuiprofError as error:
@@ -180,10 +185,10 @@ class FleetScreen(Screen[None]):
                 self.post_message(self.Failed(error))
         except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
             text = f"these ranks cannot be shown: {type(error).__name__}: {error}"
-            self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
+            self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show how far the reading is."""
+        """Show progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
 
@@ -193,42 +198,41 @@ class FleetScreen(Screen[None]):
         from tuiprof.model import Report
         from tuiprof.tui.fleet.view import HeatMap
 
-        self._shown = HeatMap(message.fleet)
-        (first,) = reports(message.fleet, ["stragglers"])
-        said, level = (
-            (first.verdict.sentence, first.verdict.level)
-            if isinstance(first, Report)
-            else (first.reason, "info")
+        self._map = HeatMap(message.fleet)
+        (report,) = reports(message.fleet, ["stragglers"])
+        verdict, level = (
+            (report.verdict.sentence, report.verdict.level)
+            if isinstance(report, Report)
+            else (report.reason, "info")
         )
-        title = sanitize(self._place.name or str(self._place))
 
-        def head(width: int, _: int) -> list[Row]:
-            rows: list[Row] = [[(title, "title")]]
-            for index, line in enumerate(wrap(sanitize(said), max(width - 4, 8))):
+        def draw(width: int, _: int) -> list[Row]:
+            rows: list[Row] = [[(self._title, "title")]]
+            for index, line in enumerate(wrap(sanitize(verdict), max(width - 4, 8))):
                 rows.append([(f"▌{' ' if index else MARKS[level]} ", level), (line, "strong")])
             return rows
 
-        painted, shown = Painted(id="fleet-head"), RankMap(self._shown)
+        head, rank_map = Painted(id="fleet-head"), RankMap(self._map)
         with self.app.batch_update():
             await self.query(LoadingPanel).remove()
-            await self.mount(painted, shown, before=0)
-        painted.paint(head)
-        shown.focus()
+            await self.mount(head, rank_map, before=0)
+        head.paint(draw)
+        rank_map.focus()
         self.refresh_bindings()
 
     def on_fleet_screen_failed(self, message: Failed) -> None:
-        """Show the error and a remedy."""
+        """Show the error and its remedy."""
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Open only existing files."""
-        return self._shown is not None if action == "open" else True
+        """Enable ``open`` once the map is shown."""
+        return self._map is not None if action == "open" else True
 
     def action_open(self) -> None:
         """Open the trace of the rank under the cursor."""
-        if self._shown is not None:
-            path, step = self._shown.chosen
+        if self._map is not None:
+            path, step = self._map.chosen
             self.app.go.trace(Path(path), step=step)
 
     def action_leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Content of the ladder screen: the rungs with their figures, the progress of the measurement, what a rung changes."""
+"""Content of the ladder screen: progress of the measurement, table of rungs, details of one rung."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.rows import fit_text
 from tuiprof.tui.widgets.spans import Choice, Row, fit, merge, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, Trial
+    from tuiprof.ladder.statistics import Judged
     from tuiprof.model import Report
 
-#: What lies beyond 1 on either side at least, so that ratios close to 1 do not look far from it.
-_LEAST: Final = 1.02
-#: Share of the scale left free at both ends.
+#: The scale extends at least from 1/1.02 to 1.02, so that ratios close to 1 do not look far from it.
+_MIN_RATIO: Final = 1.02
+#: Share of the scale left blank at both ends.
 _MARGIN: Final = 0.03
 
-#: A ratio with the ends of its interval.
+#: A ratio of step times, and the low and high end of its interval.
 Ratio = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A logarithmic scale from the smallest to the largest ratio."""
+    """A logarithmic scale of ratios."""
 
     low: float
     high: float
@@ -48,15 +50,15 @@ class Scale:
 
 
 def scale_of(ratios: Iterable[Ratio]) -> Scale | None:
-    """Return a scale that holds all intervals and 1; None = there is nothing to show."""
+    """Return a scale that covers 1 and all intervals; None = there are no intervals."""
     ends = [end for _, low, high in ratios for end in (low, high) if end > 0]
     if not ends:
         return None
-    return Scale(min(*ends, 1 / _LEAST), max(*ends, _LEAST))
+    return Scale(min(*ends, 1 / _MIN_RATIO), max(*ends, _MIN_RATIO))
 
 
 def axis_row(scale: Scale, low: str, one: str, high: str, width: int) -> Row:
-    """Name both ends and 1, as far as there is room."""
+    """Return the labels of ratio 1 and of both ends; those that do not fit are left out."""
     chars = [" "] * width
     at = min(max(scale.column(1.0, width) - len(one) // 2, 0), max(width - len(one), 0))
     for text, begin in ((one, at), (low, 0), (high, width - len(high))):
@@ -67,7 +69,7 @@ def axis_row(scale: Scale, low: str, one: str, high: str, width: int) -> Row:
 
 
 def forest_row(scale: Scale, ratio: Ratio | None, role: str, width: int) -> Row:
-    """Draw a ratio and its interval."""
+    """Draw a ratio and its interval; without a ratio only the line at 1."""
     one = scale.column(1.0, width)
     cells = [(" ", "text")] * width
     cells[one] = (glyphs.AXIS, "rule")
@@ -89,94 +91,87 @@ _ROLES = {
     "failed": ("bad", glyphs.FAILED),
     "unavailable": ("dim", glyphs.NONE),
 }
-#: Widths of the columns that give way one after the other, the last first: key, heading, cells.
+#: Key, heading and width of the columns; where there is no room, later ones are dropped first.
 _COLUMNS = (
     ("step", "here", 10),
     ("change", "ratio", 16),
     ("interval", "95 % interval", 19),
     ("published", "published", 22),
     ("syncs", "syncs/step", 12),
-    ("spread", "spread of here", 21),
+    ("spread", "here, 95 %", 21),
     ("launches", "launches/step", 15),
 )
-_VERDICT = 15
-#: Verdicts without a time.
+_VERDICT_WIDTH = 15
+#: Verdicts whose variants show no step time.
 _OUT = ("wrong", "failed", "unavailable")
-#: Cells of the drawn intervals, at least and at most, and of the gap before them.
-_FOREST, _WIDEST_FOREST, _GAP = 24, 72, 2
-#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
-_REASON = 40
+#: Minimum and maximum width of the drawn intervals, and the gap before them.
+_MIN_FOREST, _MAX_FOREST, _GAP = 24, 72, 2
+#: Cells kept for the reason why a variant cannot run; the column ``published`` grows only beyond that.
+_REASON_WIDTH = 40
 
 
 @dataclass(frozen=True, slots=True)
 class RungRow:
-    """One rung."""
+    """One rung: a variant and its results."""
 
     name: str
-    against: str  # the variant it builds on, else its baseline; empty = it is the first
-    word: str
-    published: str = ""  # the publication's figures
-    step_ns: float | None = None  # step time; None = not measured
-    step_interval: str = ""  # its interval in words
-    change: str = ""  # step time against the baseline's in words
-    change_interval: str = ""  # the interval of that
-    #: Step time over the baseline's, and the ends of its interval; None = not measured.
-    ratio: tuple[float, float, float] | None = None
-    syncs: float | None = None  # syncs a step; None = unknown
-    launches: float | None = None  # launches a step; None = unknown
+    against: str  # the variant it builds on, else its baseline; empty = this is the first
+    verdict: str  # ``faster``, ``wrong``, …; empty = not timed yet
+    published: str = ""  # the publication's results, as text
+    step_ns: float | None = None  # median step time; None = not measured
+    step_interval: str = ""  # 95 % interval of the step time, as text
+    change: str = ""  # step time relative to the baseline's, as text
+    change_interval: str = ""  # 95 % interval of the change, as text
+    ratio: Ratio | None = None  # step time over the baseline's; None = not measured
+    syncs: float | None = None  # per step; None = unknown
+    launches: float | None = None  # per step; None = unknown
     note: str = ""  # what the variant changes
     why: str = ""  # why it is wrong, failed, unavailable or undecided
-    remedy: str = ""  # what to do about that
-    changes: str = ""  # what changed in its captured steps; empty = not known yet, or nothing
-    #: Measurement of a single kernel against the chip's limits, as text; empty = not a kernel.
-    kernel: str = ""
-    parts: str = ""  # times of named parts of the step in words; empty = its script marks none
-    trace: Path | None = None  # its trace; None = there is none
+    remedy: str = ""
+    changes: str = (
+        ""  # how its captured steps differ from those of ``against``; empty = unknown or no difference
+    )
+    kernel: str = ""  # speed of a single kernel relative to the chip's limits, as text; empty = not a kernel
+    parts: str = ""  # times of named parts of the step, as text; empty = the script marks none
+    trace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LadderView:
-    """The state of a ladder."""
+    """A measurement of a ladder."""
 
-    meta: LadderMeta  # what is kept of it; of one that was not begun, the plan
-    folder: Path | None  # its folder; None = it was not begun
+    meta: LadderMeta  # its stored state, or the plan
+    folder: Path | None  # None = only planned
     rows: tuple[RungRow, ...]
     verdict: str = ""  # one sentence
     level: Level = "info"
-    done: int = 0  # trials that are over
+    done: int = 0  # finished trials
     total: int = 0  # trials in all
-    left_s: float | None = None  # time left; None = not known
-    running: bool = False  # a process runs it now
-    problem: str = ""  # the last output of its process, if it ended early
-    report: Report | None = None  # the whole report, for an export; None = the traces are not read yet
+    left_s: float | None = None  # estimated time left; None = unknown
+    running: bool = False  # whether a process is measuring
+    problem: str = ""  # last output of the process that measured; empty = none
+    report: Report | None = None  # None = the traces are not read yet
 
     @property
     def trial(self) -> Trial | None:
-        """The trial that runs now; None = none does."""
+        """The running trial; None = none is running."""
         trials = self.meta.trials
         return trials[-1] if self.running and trials and trials[-1].state == "running" else None
 
     def row(self, name: str) -> RungRow | None:
-        """Return the rung of a variant; None = there is none."""
+        """Return the row of a variant; None = there is no such variant."""
         return next((row for row in self.rows if row.name == name), None)
 
 
 def view_of(
     meta: LadderMeta, folder: Path | None = None, *, running: bool = False, problem: str = ""
 ) -> LadderView:
-    """Return the state of a ladder, without its traces.
-
-    Args:
-        meta: What is kept of it, or the plan.
-        folder: Its folder; None = it was not begun.
-        running: A process runs it now.
-        problem: What the process that ran it printed last; empty = it ended as it should.
-    """
+    """Return a measurement or a plan, without results from traces; see :class:`LadderView` for the arguments."""
     waiting, total = len(pending(meta)), len(schedule(meta))
     return LadderView(
         meta,
         folder,
-        tuple(_row(meta, one) for one in judge(meta)),
+        tuple(_row(meta, judged) for judged in judge(meta)),
         done=total - waiting,
         total=total,
         left_s=left_s(meta) if waiting else 0.0,
@@ -185,28 +180,26 @@ def view_of(
     )
 
 
-def _row(meta: LadderMeta, one: Any) -> RungRow:
-    rung, step, ratio = meta.rung(one.name), one.step_ns, one.ratio
-    against = rung.builds_on or (rung.baseline if rung.baseline != one.name else "")
-    wide = step is not None and step.low != step.high
+def _row(meta: LadderMeta, judged: Judged) -> RungRow:
+    rung, step, ratio = meta.rung(judged.name), judged.step_ns, judged.ratio
     return RungRow(
-        one.name,
-        against,
-        "" if one.word == "undecided" and step is None else one.word,
-        rung.published_beside(meta.sizes(one.trials.values())),
+        judged.name,
+        rung.builds_on or (rung.baseline if rung.baseline != judged.name else ""),
+        "" if judged.word == "undecided" and step is None else judged.word,
+        rung.published_beside(meta.sizes(judged.trials.values())),
         step.value if step is not None else None,
-        format_ns_range(step.low, step.high) if wide else "",
+        format_ns_range(step.low, step.high) if step is not None and step.low != step.high else "",
         format_speed(ratio.value) if ratio is not None else "",
         between(ratio),
         (ratio.value, ratio.low, ratio.high) if ratio is not None else None,
         note=rung.note,
-        why=one.why,
-        remedy=one.remedy,
+        why=judged.why,
+        remedy=judged.remedy,
     )
 
 
 def with_report(view: LadderView, report: Report) -> LadderView:
-    """Return the ladder with its traces, by :func:`tuiprof.ladder.report.report`."""
+    """Return the view with the results of :func:`tuiprof.ladder.report.report`, which reads the traces."""
     tables = {table.key: table.rows.to_dicts() for table in report.tables}
     measured: Mapping[str, dict[str, Any]] = {row["variant"]: row for row in tables.get("rungs", ())}
     changes = {row["variant"]: row["changes"] for row in tables.get("why", ())}
@@ -232,15 +225,15 @@ def with_report(view: LadderView, report: Report) -> LadderView:
     )
 
 
-def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
-    """Return the first line: which ladder, when it was measured, which of several measurements it is (``2 of 3``)."""
+def head_row(view: LadderView | None, name: str, position: str, width: int) -> Row:
+    """Return the first line: name, time of measurement, and position among the measurements (``2 of 3``)."""
     left: Row = [(" tuiprof  ", "accent"), ("ladder ", "dim"), (sanitize(name), "title")]
     if view is None:
         return left
     meta = view.meta
     how = f"{meta.rounds} round{'' if meta.rounds == 1 else 's'} · {sanitize(meta.preset)}"
-    said = f"{when(meta.unix_ns)} · {how}" if view.folder is not None else f"not measured yet · {how}"
-    right: Row = [(f"{said} ", "text"), (f" {place} " if place else "", "dim")]
+    measured = when(meta.unix_ns) if view.folder is not None else "not measured yet"
+    right: Row = [(f"{measured} · {how} ", "text"), (f" {position} " if position else "", "dim")]
     title: Row = [(f" — {sanitize(meta.title)}", "dim")]
     if row_width(left) + row_width(title) + row_width(right) + 2 <= width:
         left = [*left, *title]
@@ -248,20 +241,16 @@ def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
 
 
 def state_rows(view: LadderView, width: int) -> list[Row]:
-    """Return its state: the trial that runs with a bar and the time left, or the verdict."""
+    """Return the progress of a running measurement, why there are no results, or the verdict."""
     if view.running:
         return [_progress(view, width)]
     if view.folder is None:
         return [[(" not measured on this machine yet: ", "text"), ("r ", "key"), ("measures it", "dim")]]
     if view.done < view.total:
-        left = view.total - view.done
+        text = f"stopped with {view.total - view.done} of {view.total} trials left: "
         rows: list[Row] = [
-            [
-                (f" {glyphs.STOPPED} ", "warn"),
-                (f"stopped, {left} of {view.total} trials are still to run: ", "text"),
-            ]
+            [(f" {glyphs.STOPPED} ", "warn"), (text, "text"), ("r ", "key"), ("resumes", "dim")]
         ]
-        rows[0] += [("r ", "key"), ("goes on", "dim")]
         if view.problem:
             rows.append([("   last output: ", "dim"), (sanitize(view.problem), "warn")])
         return [fit(row, width) for row in rows]
@@ -276,17 +265,17 @@ def state_rows(view: LadderView, width: int) -> list[Row]:
 
 def _progress(view: LadderView, width: int) -> Row:
     trial = view.trial
-    what = "between two trials"
+    text = "between two trials"
     if trial is not None:
-        kind = {
+        activity = {
             "check": "checking",
             "trace": "capturing",
             "once": "running",
             "timing": f"round {trial.round}/{view.meta.rounds}",
         }
-        what = f"{kind[trial.kind]} {sanitize(trial.variant)}"
-    left = f" · about {_long(view.left_s)} left" if view.left_s is not None else ""
-    row: Row = [(f" {glyphs.RUNNING} ", "good"), (f"{what} ", "strong")]
+        text = f"{activity[trial.kind]} {sanitize(trial.variant)}"
+    left = f" · about {_duration(view.left_s)} left" if view.left_s is not None else ""
+    row: Row = [(f" {glyphs.RUNNING} ", "good"), (f"{text} ", "strong")]
     tail: Row = [(f" {view.done}/{view.total} trials{left} ", "dim")]
     room = width - row_width(row) - row_width(tail)
     if room >= 10 and view.total:
@@ -296,23 +285,23 @@ def _progress(view: LadderView, width: int) -> Row:
     return [*row, *tail]
 
 
-def _long(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     seconds = max(1.0, seconds)
     return f"{seconds:.0f} s" if seconds < 60 else format_ns(seconds * 1e9)
 
 
 def rung_choices(view: LadderView) -> list[Choice]:
-    """Return the table of rungs: one line each below a heading."""
+    """Return the table of rungs, its heading first."""
     rows = [Choice("", partial(_head, view))]
     rows.extend(Choice(row.name, partial(_line, view, row)) for row in view.rows)
     return rows
 
 
 def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]], int]:
-    """Return the width of the name, the columns that have content and fit, and the width left for intervals."""
+    """Return the width of the name, the columns that have content and fit, and the width of the drawn intervals."""
     name = min(max(len("variant"), *(len(sanitize(row.name)) for row in view.rows), 0), 30)
-    room = width - name - _VERDICT
-    drawn = _FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
+    room = width - name - _VERDICT_WIDTH
+    drawn = _MIN_FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
     kept: list[tuple[str, str, int]] = []
     for column in _COLUMNS:
         if column[0] not in ("step", "change") and not any(
@@ -320,12 +309,12 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
         ):
             continue
         cells = _interval_cells(view) if column[0] == "interval" else column[2]
-        # A drawn interval is more telling than the spread and the number of launches.
+        # Drawn intervals take precedence over these two columns.
         if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
             kept.append((column[0], column[1], cells))
             room -= cells
     drawn = drawn if room >= drawn else 0
-    keep = max(drawn, _REASON) if any(row.word == "unavailable" for row in view.rows) else drawn
+    keep = max(drawn, _REASON_WIDTH) if any(row.verdict == "unavailable" for row in view.rows) else drawn
     longest = 2 + max((len(_cell(row, "published")) for row in view.rows), default=0)
     wider = [
         (key, title, max(cells, min(longest, cells + room - keep)) if key == "published" else cells)
@@ -333,7 +322,7 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
     ]
     room -= sum(cells for _, _, cells in wider) - sum(cells for _, _, cells in kept)
     order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
-    forest = min(room - _GAP, _WIDEST_FOREST) if drawn and room >= drawn else 0
+    forest = min(room - _GAP, _MAX_FOREST) if drawn and room >= drawn else 0
     return name, sorted(wider, key=lambda column: order.index(column[0])), forest
 
 
@@ -342,7 +331,7 @@ def _interval_cells(view: LadderView) -> int:
 
 
 def _ratios(view: LadderView) -> list[Ratio]:
-    return [row.ratio for row in view.rows if row.ratio is not None and row.word not in _OUT]
+    return [row.ratio for row in view.rows if row.ratio is not None and row.verdict not in _OUT]
 
 
 def _head(view: LadderView, width: int) -> Row:
@@ -364,37 +353,37 @@ def _head(view: LadderView, width: int) -> Row:
 
 def _line(view: LadderView, rung: RungRow, width: int) -> Row:
     name, columns, forest = _columns(view, width)
-    out = rung.word in _OUT
-    row: Row = [(_cut(sanitize(rung.name), name), "dim" if rung.word == "unavailable" else "text")]
+    out = rung.verdict in _OUT
+    row: Row = [(fit_text(sanitize(rung.name), name), "dim" if rung.verdict == "unavailable" else "text")]
     for key, _title, cells in columns:
         text = _cell(rung, key)
         if key == "published":
-            row.append(("  " + _cut(text, cells - 2), "dim"))
+            row.append(("  " + fit_text(text, cells - 2), "dim"))
         else:
             strong = key == "step" and rung.step_ns is not None and not out
             row.append((text.rjust(cells), "strong" if strong else "dim" if text == glyphs.NONE else "text"))
-    role, sign = _ROLES.get(rung.word, ("dim", glyphs.NONE))
+    role, sign = _ROLES.get(rung.verdict, ("dim", glyphs.NONE))
     trial = view.trial
     if trial is not None and trial.variant == rung.name:
         row.append((f"  {glyphs.RUNNING} {trial.kind}", "good"))
-    elif rung.word:
-        row.append((f"  {sign} {rung.word}", role))
+    elif rung.verdict:
+        row.append((f"  {sign} {rung.verdict}", role))
     else:
         row.append(("  not timed yet", "dim"))
     room = width - row_width(row)
     scale = scale_of(_ratios(view))
-    if rung.word == "unavailable" and room >= 16:
+    if rung.verdict == "unavailable" and room >= 16:
         row.append((f"  {sanitize(rung.why)}", "dim"))
     elif forest and scale is not None and room >= forest:
-        ratio = None if out else (1.0, 1.0, 1.0) if rung.word == "baseline" else rung.ratio
+        ratio = None if out else (1.0, 1.0, 1.0) if rung.verdict == "baseline" else rung.ratio
         row.append((" " * (room - forest), "text"))
-        row += forest_row(scale, ratio, "text" if rung.word == "baseline" else role, forest)
+        row += forest_row(scale, ratio, "text" if rung.verdict == "baseline" else role, forest)
     return fit(row, width)
 
 
 def _cell(rung: RungRow, key: str) -> str:
-    """Return a figure of a rung as text; a dash if there is none."""
-    if rung.word in _OUT and key != "published":
+    """Return the text of one cell of the table; a dash if there is no value."""
+    if rung.verdict in _OUT and key != "published":
         return glyphs.NONE
     text = {
         "step": format_ns(rung.step_ns) if rung.step_ns is not None else "",
@@ -408,12 +397,8 @@ def _cell(rung: RungRow, key: str) -> str:
     return text or glyphs.NONE
 
 
-def _cut(text: str, width: int) -> str:
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
-
-
 def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
-    """Return what a rung changes, what its trace shows, and what it lacks."""
+    """Return details of a rung: what it changes, its results, why they differ, what is missing."""
     if rung is None:
         return []
     rows: list[Row] = []
@@ -437,8 +422,8 @@ def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
         say("parts", rung.parts)
     if rung.changes:
         say("why", f"against {rung.against}: {rung.changes}")
-    if rung.why and (rung.step_ns is not None or rung.word in ("wrong", "failed", "unavailable")):
-        say(rung.word if rung.word in ("wrong", "failed", "unavailable") else "note", rung.why, "warn")
+    if rung.why and (rung.step_ns is not None or rung.verdict in ("wrong", "failed", "unavailable")):
+        say(rung.verdict if rung.verdict in ("wrong", "failed", "unavailable") else "note", rung.why, "warn")
     if rung.remedy:
         say("remedy", rung.remedy, "dim")
     return rows

@@ -186,13 +186,13 @@ class Library:
             TuiprofError: The variant cannot be started.
         """
         from tuiprof.ladder import scenarios
-        from tuiprof.session.run.launch import LaunchSpec, in_time, parse_capture, start
+        from tuiprof.session.run.launch import LaunchSpec, fit_capture, parse_capture, start
         from tuiprof.session.store.meta import Scenario
 
         found = scenarios.find(f"{ladder}:{variant}", self._extra)
         request = parse_capture(capture, stack=stack) if capture else None
         if request is not None and "@" not in capture:
-            request = in_time(request, scenarios.least_steps(found, preset, steps))
+            request = fit_capture(request, scenarios.least_steps(found, preset, steps))
         return start(
             LaunchSpec(
                 scenarios.command(found, preset=preset, steps=steps),

@@ -22,8 +22,8 @@ from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, Tick, form_keys, optional, whole
 from tuiprof.tui.library.view import LadderItem, PastCommand, VariantItem, python_line
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.lines import Painted

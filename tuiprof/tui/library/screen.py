@@ -21,8 +21,8 @@ from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.tui.library import view
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, cannot_run, session_name
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.lines import Heading, Painted

@@ -192,7 +192,7 @@ class DevicePanel(Lines):
         before = self.height_for(0), len(self._notes)
         self._devices, self._notes = devices, notes
         if before != (self.height_for(0), len(self._notes)):
-            self.lay_out_anew()
+            self.request_layout()
         self.redraw()
 
     def height_for(self, width: int) -> int:

@@ -25,7 +25,7 @@ from tuiprof.session.live.sharing import of_others
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session, Summary, list_sessions, session_dirs, summary_of
 from tuiprof.session.store.meta import store_viewing
-from tuiprof.session.store.output import trouble
+from tuiprof.session.store.output import recording_problem
 from tuiprof.system import process
 from tuiprof.tui.live.view import (
     WINDOWS_S,
@@ -299,7 +299,7 @@ class Figures:
         if moment.status.over and moment.replay is None:
             self.alerts = []
         else:
-            unrecorded = trouble(session) if moment.running else ""
+            unrecorded = recording_problem(session) if moment.running else ""
             self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded, moment.hosts)
 
     def slow_ns(self) -> float | None:

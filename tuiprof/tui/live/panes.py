@@ -332,7 +332,7 @@ class PhaseBar(Lines):
         self._phases = live_view.phases_of(means)
         self._why_empty = why_empty
         if len(self._phases) != before:
-            self.lay_out_anew()
+            self.request_layout()
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:

@@ -32,15 +32,14 @@ from tuiprof.tui.live.captures import RunCaptures, Verdict
 from tuiprof.tui.live.moment import Figures, Moment, OtherRuns, Overhead, baseline_of, read_stacks
 from tuiprof.tui.live.panes import OutputBox, RunPanes
 from tuiprof.tui.live.view import alert_paragraphs
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
     from tuiprof.session.store.folders import Summary
-    from tuiprof.tui.opening.captures import Captures
-    from tuiprof.tui.opening.captures import Figures as TraceFigures
+    from tuiprof.tui.opening.captures import Captures, TraceSummary
 
 _run = partial(key, group="Run")
 _view = partial(key, group="View")
@@ -185,7 +184,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             read_headline=self._read_headline,
             last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
         )
-        self._trace_figures: dict[Path, TraceFigures | None] = {}  # cache for the dialog of captures
+        self._trace_figures: dict[Path, TraceSummary | None] = {}  # cache for the dialog of captures
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()

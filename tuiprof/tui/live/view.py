@@ -366,7 +366,7 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
         part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
         if host.lost:
             part.append((f"{'' if host.left else 'lost: '}{sanitize(host.lost)} ", "warn"))
-        elif host.clock is not None and host.clock.worth_saying:
+        elif host.clock is not None and host.clock.is_significant:
             part.append((f"clock {host.clock} ", "warn"))
         elif (
             host.lead is not None

@@ -1,4 +1,4 @@
-"""Other ranks of the run of a trace, and its other captures; the dialog that shows what each holds and opens one."""
+"""The other ranks and captures of a trace's run, and the dialog that summarises them and opens one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tuiprof.model.units import format_bytes, format_count, format_ns, format_sh
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.lines import Painted, Row, fit
@@ -30,9 +30,9 @@ from tuiprof.tui.widgets.lines import Painted, Row, fit
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
-#: Most bytes of files that are read to describe them.
-_MOST_BYTES: Final = 1 << 30
-_MOST_LINES: Final = 16
+#: Maximum size of all files that are read for their summaries, bytes.
+_MAX_BYTES: Final = 1 << 30
+_MAX_LINES: Final = 16
 _HEADS: Final = ("rank", "events", "device busy", "step")
 _CELLS: Final = (5, 9, 13, 9)
 _READING, _UNREAD = "…", glyphs.NONE
@@ -40,10 +40,10 @@ _READING, _UNREAD = "…", glyphs.NONE
 
 @dataclass(frozen=True, slots=True)
 class Captures:
-    """Position of a trace among those it belongs with."""
+    """All captures of a run, and the trace that is open."""
 
-    sets: tuple[TraceSet, ...]  # the captures, oldest first; each holds its ranks
-    path: Path  # the trace that is shown
+    sets: tuple[TraceSet, ...]  # one per capture, oldest first; each has the files of its ranks
+    path: Path  # of the open trace
 
     def __len__(self) -> int:
         """Return the number of traces."""
@@ -51,21 +51,21 @@ class Captures:
 
     @property
     def shown(self) -> TraceSet | None:
-        """The capture that the shown trace is of; None = it was not found among them."""
+        """The capture of the open trace; None = not found."""
         return next((one for one in self.sets if any(file.path == self.path for file in one.files)), None)
 
     @property
     def files(self) -> tuple[RankFile, ...]:
-        """All traces, those of the shown capture first."""
+        """All traces, those of the open capture first."""
         shown = self.shown
         sets = sorted(self.sets, key=lambda one: one is not shown)
         return tuple(file for one in sets for file in one.files)
 
     def label(self, world_size: int | None = None) -> str:
-        """Return which of them is shown, such as ``rank 0 of 8, capture 2 of 3``; empty = there is only this one.
+        """Return rank and capture of the open trace, as ``rank 0 of 8, capture 2 of 3``; empty = it is the only one.
 
         Args:
-            world_size: Ranks of the job as recorded in the trace; None = not recorded.
+            world_size: Number of ranks of the job as recorded in the trace; None = not recorded.
         """
         shown, parts = self.shown, []
         if shown is None or len(self) < 2:
@@ -80,22 +80,21 @@ class Captures:
 
 
 def session_folder(path: Path) -> Path | None:
-    """Return the folder of the session that captured a trace; None = it is not in one."""
+    """Return the folder of the session that a trace is in; None = not in a session."""
     return next((folder for folder in path.parents if (folder / "session.json").is_file()), None)
 
 
 def trace_title(path: Path) -> str:
-    """Return what a trace is called on the screen: as its session, else as its file; untrusted.
+    """Return the name of a trace's session without its date, or of the file if it is in no session; untrusted.
 
-    The files of a session are named after ranks and moments, ``rank0.1795465808049.pt.trace.json.gz``, which
-    does not identify the run.
+    Files in a session have names such as ``rank0.1795465808049.pt.trace.json.gz``, which do not identify the run.
     """
     session = session_folder(path.absolute())
     return path.name if session is None else re.sub(r"^\d{8}T\d{6}Z-", "", session.name)
 
 
 def captures_of(path: Path, directory: Path | None = None) -> Captures:
-    """Find the traces that a trace belongs with; none of them is read. Takes a worker: folders are walked."""
+    """Find the other traces of a trace's run without reading them; call it in a worker, because it walks folders."""
     from tuiprof.formats import open_trace
     from tuiprof.formats.directory import sets_in, siblings
 
@@ -104,42 +103,42 @@ def captures_of(path: Path, directory: Path | None = None) -> Captures:
     if directory is not None:
         try:
             found = Captures(sets_in(directory, open_trace), path)
-        except TuiprofError:  # the folder was deleted: the trace itself may still be readable
+        except TuiprofError:  # the folder is gone, but the trace may be readable
             found = Captures((), path)
         if found.shown is not None:
             return found
-    together = siblings(path, open_trace)
-    return Captures((together,) if together is not None else (), path)
+    ranks = siblings(path, open_trace)
+    return Captures((ranks,) if ranks is not None else (), path)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What a list of traces says of one of them."""
+class TraceSummary:
+    """TraceSummary of a trace."""
 
-    events: int  # number of events
-    #: Busy time of its devices between first and last work; None = no device activity.
+    events: int
+    #: Share of the time between first and last device work in which a device is busy; None = no device activity.
     busy_share: float | None
-    step_ns: float | None  # median step; None = it marks no steps
+    step_ns: float | None  # median; None = the trace marks no steps
 
 
-def figures(trace: Trace) -> Figures:
-    """Compute the figures of a trace."""
+def summarise(trace: Trace) -> TraceSummary:
+    """Compute the summary of a trace."""
     from tuiprof.analyses import run
     from tuiprof.analyses.shared.changes import figure_of
 
     idle = figure_of(run("device_idle", trace), "idle_share")
     step_ns = figure_of(run("steps", trace), "step_period_ns")
-    return Figures(len(trace), None if idle is None else 1 - idle, step_ns)
+    return TraceSummary(len(trace), None if idle is None else 1 - idle, step_ns)
 
 
 class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
-    """Dialog that returns the path of the trace to show, or None.
+    """Lists traces, and returns the path of the one to open; None = cancelled.
 
     Args:
-        captures: The traces; the one shown is marked.
-        known: What is known of them already, by path; what is read meanwhile is added.
-        straggler: Rank that holds up the others in the capture shown; None = none is known to.
-        descriptions: Description of the capture behind each trace, by path: when it was made, of which steps.
+        captures: The traces.
+        summaries: Known summaries by path, to which others are added; None = the trace cannot be read.
+        straggler: Rank that delays the others in the open capture; None = unknown.
+        descriptions: Time and steps of each trace's capture, by path.
     """
 
     DEFAULT_CSS = """
@@ -162,41 +161,46 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @dataclass(eq=False)
     class Read(Message):
-        """The figures of a trace are known; None = it cannot be read."""
+        """A trace was read; None = it cannot be read."""
 
         path: Path
-        found: Figures | None
+        summary: TraceSummary | None
 
     def __init__(
         self,
         captures: Captures,
-        known: dict[Path, Figures | None],
+        summaries: dict[Path, TraceSummary | None],
         straggler: int | None,
         descriptions: Mapping[Path, str] | None = None,
     ) -> None:
         super().__init__()
         self._descriptions = descriptions or {}
         self._captures = captures
-        self._known = known
+        self._summaries = summaries
         self._straggler = straggler
         self._files = captures.files
-        self._alone = all(len(one) == 1 for one in captures.sets)
-        self._wanted = _affordable(self._files, known)
+        self._single_rank = all(len(one) == 1 for one in captures.sets)
+        self._to_read: list[RankFile] = []
+        size = 0
+        for file in self._files:
+            if file.path not in summaries and size + file.size_bytes <= _MAX_BYTES:
+                self._to_read.append(file)
+                size += file.size_bytes
 
     def compose(self) -> ComposeResult:
-        """One box with the list."""
+        """The list of traces."""
         several = "ranks" if len(self._captures.sets) == 1 else "captures and their ranks"
-        with dialog("captures" if self._alone else several):
+        with dialog("captures" if self._single_rank else several):
             yield Painted(id="captures-head")
             choices = Choices(id="captures")
             headings = len(self._captures.sets) if len(self._captures.sets) > 1 else 0
-            choices.styles.height = min(len(self._files) + headings, _MOST_LINES)
+            choices.styles.height = min(len(self._files) + headings, _MAX_LINES)
             yield choices
             yield Painted(id="captures-note")
             yield KeyBar({"list.open": "show it"})
 
     def on_mount(self) -> None:
-        """Fill the list, and read unknown traces."""
+        """Fill the list, and read traces for their summaries."""
         self.query_one("#captures-head", Painted).paint(
             lambda width, _height: [
                 fit([("  ", "text"), *_line(_HEADS, "file", "", "dim", width - 2)], width)
@@ -212,9 +216,9 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         lines: list[Choice] = []
         for one in self._captures.sets:
             if len(self._captures.sets) > 1:
-                many = "" if self._alone else "1 rank" if len(one) == 1 else f"{len(one)} ranks"
+                ranks = "" if self._single_rank else "1 rank" if len(one) == 1 else f"{len(one)} ranks"
                 name = self._descriptions.get(one.files[0].path) or one.run or "capture"
-                lines.append(Choice("", [(sanitize(name), "title"), (f"  {many}", "dim")], 0))
+                lines.append(Choice("", [(sanitize(name), "title"), (f"  {ranks}", "dim")], 0))
             straggler = self._straggler if one is self._captures.shown else None
             lines += [
                 Choice(str(file.path), partial(self._file_line, file, file.rank == straggler))
@@ -226,45 +230,45 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         )
 
     def _note(self) -> str:
-        left = [file for file in self._files if file.path not in self._known]
-        waiting = [file for file in left if file in self._wanted]
-        if waiting:
-            return f"reading {len(waiting)} of them for this list …"
-        if left:
-            size = format_bytes(sum(file.size_bytes for file in left))
-            many = "1 trace" if len(left) == 1 else f"{len(left)} traces"
-            return f"not read for this list: {many}, {size}"
-        if self._alone:
+        unread = [file for file in self._files if file.path not in self._summaries]
+        reading = [file for file in unread if file in self._to_read]
+        if reading:
+            return f"reading {len(reading)} of them for this list …"
+        if unread:
+            size = format_bytes(sum(file.size_bytes for file in unread))
+            count = "1 trace" if len(unread) == 1 else f"{len(unread)} traces"
+            return f"not read for this list: {count}, {size}"
+        if self._single_rank:
             return ""
         if self._straggler is None:
-            return "the tab Ranks tells which rank holds up the others, where all of them mark steps"
-        return f"rank {self._straggler} holds up the others: the tab Ranks tells by how much"
+            return "the Ranks tab shows which rank delays the others, if all mark steps"
+        return f"rank {self._straggler} delays the others: the Ranks tab shows by how much"
 
-    def _file_line(self, file: RankFile, straggles: bool, width: int) -> Row:
-        here = file.path == self._captures.path
-        if file.path in self._known:
-            found = self._known[file.path]
+    def _file_line(self, file: RankFile, is_straggler: bool, width: int) -> Row:
+        is_open = file.path == self._captures.path
+        if file.path in self._summaries:
+            found = self._summaries[file.path]
             cells = (
                 ("unreadable", "", "")
                 if found is None
                 else (format_count(found.events), format_share(found.busy_share), format_ns(found.step_ns))
             )
         else:
-            cells = (_READING,) * 3 if file in self._wanted else (_UNREAD,) * 3
+            cells = (_READING,) * 3 if file in self._to_read else (_UNREAD,) * 3
         name = sanitize(file.path.name)
-        mark = "straggler" if straggles else ""
-        return _line((str(file.rank), *cells), name, mark, "strong" if here else "text", width)
+        mark = "straggler" if is_straggler else ""
+        return _line((str(file.rank), *cells), name, mark, "strong" if is_open else "text", width)
 
-    # -- what they hold ------------------------------------------------------------------------------------
+    # -- summaries -----------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """In a thread: read one after the other."""
+        """In a thread: read and summarise the traces one by one."""
         from tuiprof import formats
 
         worker = get_current_worker()
-        for file in self._wanted:
+        for file in self._to_read:
             try:
-                found = figures(formats.open_trace(file.path, cancelled=lambda: worker.is_cancelled))
+                found = summarise(formats.open_trace(file.path, cancelled=lambda: worker.is_cancelled))
             except TuiprofError:
                 found = None
             if worker.is_cancelled:
@@ -272,27 +276,27 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.post_message(self.Read(file.path, found))
 
     def on_captures_screen_read(self, message: Read) -> None:
-        """Show the current knowledge."""
-        self._known[message.path] = message.found
+        """Show the summary."""
+        self._summaries[message.path] = message.summary
         self._draw()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report the error of a worker."""
-        tell_worker_error(self, event)
+        """Show an error in the worker."""
+        notify_worker_error(self, event)
 
-    # -- the answer ----------------------------------------------------------------------------------------
+    # -- result --------------------------------------------------------------------------------------------
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Return the choice."""
+        """Close with the choice."""
         self.dismiss(Path(event.key))
 
     def action_cancel(self) -> None:
-        """Return None."""
+        """Close without a choice."""
         self.dismiss(None)
 
 
 def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -> Row:
-    """One line of the list: figures flush right below their headings, then the name, cut in its middle."""
+    """Return one line of the list: right-aligned cells, then the name."""
     row: Row = [(" ".join(cell.rjust(room) for cell, room in zip(cells, _CELLS, strict=True)), role)]
     row.append(("  ", role))
     room = max(width - sum(_CELLS) - len(_CELLS) - 1 - (len(mark) + 4 if mark else 0), 8)
@@ -303,18 +307,8 @@ def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -
 
 
 def _middle_cut(name: str, room: int) -> str:
-    """Return a name that fits; its ends, in which ranks differ, are kept."""
+    """Cut a name in the middle: ranks differ at the start or the end."""
     if len(name) <= room:
         return name
     head = (room - 1) * 2 // 3
     return f"{name[:head]}{glyphs.ELLIPSIS}{name[len(name) - (room - 1 - head) :]}"
-
-
-def _affordable(files: tuple[RankFile, ...], known: dict[Path, Figures | None]) -> list[RankFile]:
-    """Return which traces are read: those that are not known, in their order, as many as can be afforded."""
-    chosen, size = [], 0
-    for file in files:
-        if file.path not in known and size + file.size_bytes <= _MOST_BYTES:
-            chosen.append(file)
-            size += file.size_bytes
-    return chosen

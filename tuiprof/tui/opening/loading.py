@@ -1,4 +1,4 @@
-"""Opening a trace in a worker, with progress and cancellation, and the panel that shows it or why it failed."""
+"""Opening a trace in a worker, with progress and cancellation, and the panel that shows progress and errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tuiprof.tui.widgets.spans import wrap
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
-#: From this size on disk on, parts of a file are shown while the rest is read, bytes.
-_WORTH_PARTS = 4 << 20
+#: Minimum size of a file to show parts of it while the rest is read, bytes.
+_MIN_PARTIAL_BYTES = 4 << 20
 _BAR = 40
 
 
@@ -30,29 +30,28 @@ _BAR = 40
 class Progress:
     """Progress of opening."""
 
-    done: int  # bytes of the file read
-    total: int  # bytes of the file; 0 = not known
+    done: int  # bytes read
+    total: int  # bytes of the file; 0 = unknown
 
     @property
     def share(self) -> float:
-        """From 0 to 1; 0 while the size is not known."""
+        """From 0 to 1; 0 while the size is unknown."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
 class Opening:
-    """One attempt to open a trace; runs in a worker thread, is cancelled from the screen's.
+    """Opens a trace; :meth:`run` is called in a worker thread, :meth:`cancel` in the screen's.
 
     Args:
         path: The file.
-        report: Called with progress from the worker's thread.
-        partial: Called from there with what has been read so far, and how far that is; None = only the whole
-            trace is wanted.
+        report: Called in the worker thread with progress.
+        partial: Called in the worker thread with the part of the trace read so far; None = not needed.
     """
 
     def __init__(
         self,
         path: Path,
-        report: Callable[[Progress], None],
+        report: Callable[[Progress], object],
         partial: Callable[[Trace, Progress], None] | None = None,
     ) -> None:
         self.path = path
@@ -62,7 +61,7 @@ class Opening:
         self._stop = threading.Event()
 
     def cancel(self) -> None:
-        """Stop soon."""
+        """Make :meth:`run` stop as soon as possible."""
         self._stop.set()
 
     @property
@@ -74,10 +73,10 @@ class Opening:
         """Open the trace.
 
         Raises:
-            TuiprofError: It cannot be opened.
+            TuiprofError: The trace cannot be opened.
             tuiprof.formats.Cancelled: :meth:`cancel` was called.
         """
-        # Decoders bring polars and numpy: imported here, so that the loading screen is shown before.
+        # The decoders import Polars and NumPy: import them after the loading screen is shown.
         from tuiprof import formats
 
         try:
@@ -85,7 +84,7 @@ class Opening:
                 self.path,
                 progress=self._advance,
                 cancelled=self._stop.is_set,
-                partial=self._hand_out if self._partial is not None else None,
+                partial=self._show_part if self._partial is not None else None,
             )
         except OSError as error:
             raise TraceError(
@@ -100,29 +99,28 @@ class Opening:
         self._reached = Progress(done, total)
         self._report(self._reached)
 
-    def _hand_out(self, trace: Trace) -> None:
-        # A small file is complete before a partial view would be useful.
-        if self._partial is not None and len(trace) and self._reached.total >= _WORTH_PARTS:
+    def _show_part(self, trace: Trace) -> None:
+        if self._partial is not None and len(trace) and self._reached.total >= _MIN_PARTIAL_BYTES:
             self._partial(trace, self._reached)
 
 
 class LoadingPanel(Lines, can_focus=True):
-    """A bar while opening; the error and its remedy where that failed.
+    """A progress bar, or the error with its remedy.
 
     Args:
-        name: Name of the file; safe for a terminal.
+        name: Name of the file; sanitized.
     """
 
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 
     @dataclass(eq=False)
     class Moved(Message):
-        """Progress of opening, posted by a worker to the screen."""
+        """Progress, posted by a worker to the screen."""
 
         progress: Progress
 
         def can_replace(self, message: Message) -> bool:
-            """Only the latest counts."""
+            """Replace older messages."""
             return isinstance(message, LoadingPanel.Moved)
 
     def __init__(self, name: str) -> None:
@@ -130,25 +128,25 @@ class LoadingPanel(Lines, can_focus=True):
         self._file = name
         self._progress = Progress(0, 0)
         self._began = time.monotonic()
-        self.error: TuiprofError | None = None  # why it cannot be opened; None = nothing is known to be wrong
+        self.error: TuiprofError | None = None
 
     def on_mount(self) -> None:
-        """Count the seconds."""
+        """Start updating the seconds."""
         self.focus()
         self.set_interval(0.5, self.redraw)
 
     def advance(self, progress: Progress) -> None:
-        """Show how far it is."""
+        """Show progress."""
         self._progress = progress
         self.redraw()
 
     def fail(self, error: TuiprofError) -> None:
-        """Show why it cannot be opened, and what to do."""
+        """Show an error and its remedy."""
         self.error = error
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the bar, or the error."""
+        """Draw the progress or the error."""
         rows: list[Row] = [[(self._file, "title")], []]
         if self.error is not None:
             rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self.error.message), width)]
@@ -163,7 +161,7 @@ class LoadingPanel(Lines, can_focus=True):
         rows.append([(glyphs.bar(share, size), "line"), (f" {share * 100:3.0f} %", "strong")])
         if self._progress.total > 1:
             done = f"{format_bytes(self._progress.done)} of {format_bytes(self._progress.total)}"
-            # The file is read; lanes and the first analysis take as long again.
+            # After reading, building lanes and the first analysis take about as long again.
             doing = "analysing" if share >= 1 else "reading"
             rows.append([(f"{doing} · {done} · {seconds:.0f} s", "dim")])
         else:

@@ -1,7 +1,4 @@
-"""Every special character that the screens draw with, in one place.
-
-Braille cells hold 2 × 4 dots each. A terminal or font without them could be served from here alone.
-"""
+"""All special characters that the screens draw, so that a terminal or font without one needs a change only here."""
 
 from __future__ import annotations
 
@@ -36,14 +33,14 @@ BAR: Final = "━"
 HALF_BAR: Final = "╸"
 
 BRAILLE_BASE: Final = 0x2800
-#: Bit of the dot in row r (0 = top), column c of a braille cell.
+#: Bit of the dot in row r (0 = top) and column c of a braille cell, which has 4 × 2 dots.
 BRAILLE_BITS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def sparkline(shares: list[float | None], width: int) -> str:
-    """Return the last values as one line of bars, right-aligned; a blank edge stays between two lines.
+    """Return the last values, from 0 to 1, as bars in one line, one per cell, right-aligned; None = unknown.
 
-    Values are shares from 0 to 1, oldest first, one a cell; None = not known then.
+    Bars are at most seven eighths high, so that two lines do not touch.
     """
     bars = [
         " " if share is None else EIGHTHS_UP[max(1, min(7, round(share * 7)))] for share in shares[-width:]
@@ -52,10 +49,10 @@ def sparkline(shares: list[float | None], width: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``share`` of the width, in halves of a cell, padded to the width."""
+    """Return a horizontal bar that fills a share of the width, rounded to half a cell, padded with blanks."""
     halves = round(max(0.0, min(1.0, share)) * width * 2)
     return (BAR * (halves // 2) + HALF_BAR * (halves % 2)).ljust(width)
 
 
-#: Signs of verdicts, so that their weight needs no colour.
+#: Characters of verdict levels, which must be readable without colour.
 MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}

@@ -8,8 +8,8 @@
     "live.capture" = "c"            # one key
     "output.end" = "end,G"          # or several
 
-The file lies in the platform's user configuration directory (``TUIPROF_CONFIG`` names another). Ids are in
-the help (``?``).
+The file is in the platform's user configuration directory, unless ``TUIPROF_CONFIG`` names another. The help (``?``)
+lists the ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def key(
     priority: bool = False,
     display: str | None = None,
 ) -> Binding:
-    """Return a binding with all that help, palette and configuration need."""
+    """Return a binding with everything that help, palette and configuration need."""
     return Binding(
         keys,
         action,
@@ -50,15 +50,15 @@ def key(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user configured."""
+    """The user's configuration."""
 
-    keys: dict[str, str] = field(default_factory=dict)  # keys by id of binding
-    theme: str = ""  # name of a theme; empty = the default
-    problems: tuple[str, ...] = ()  # what could not be used, each a sentence
+    keys: dict[str, str] = field(default_factory=dict)  # keys by binding id
+    theme: str = ""  # empty = the default
+    problems: tuple[str, ...] = ()  # error messages
 
 
 def load_settings() -> Settings:
-    """Read the user's configuration; errors in it are reported, never fatal."""
+    """Read the user's configuration; errors in it are returned as problems."""
     path = config.config_path()
     try:
         content = config.read(path)

@@ -1,4 +1,4 @@
-"""The themes of tuiprof, calm by default, and which one suits a terminal; any other theme of Textual works as well."""
+"""tuiprof's themes, and which of them suits a terminal. Any other Textual theme works as well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _phases(*colours: str) -> dict[str, str]:
 
 
 def _heat(*colours: str) -> dict[str, str]:
-    """Return the backgrounds of the three levels of heat."""
+    """Return the backgrounds of the heat levels of tables."""
     return {f"heat-{level}": colour for level, colour in enumerate(colours, 1)}
 
 
@@ -107,15 +107,15 @@ CONTRAST: Final = Theme(
     },
 )
 
-#: Text and background are the terminal's own.
-_OWN: Final[Mapping[str, Any]] = {
+#: The terminal's default foreground and background.
+_TERMINAL_DEFAULT: Final[Mapping[str, Any]] = {
     "ansi": True,
     "dark": True,
     **dict.fromkeys(("foreground", "background", "surface", "panel", "boost"), "ansi_default"),
 }
 
-#: The 16 colours of the terminal itself, on its own background, most often black. Dark red, blue, magenta and brown
-#: (what many show for yellow) are too faint on it for text.
+#: The 16 ANSI colours on the terminal's background, which is black most often: dark red, blue, magenta and yellow
+#: (which many terminals show as brown) are too faint for text on it.
 SIXTEEN: Final = Theme(
     name="tuiprof-16",
     primary="ansi_bright_cyan",
@@ -124,7 +124,7 @@ SIXTEEN: Final = Theme(
     success="ansi_green",
     warning="ansi_bright_yellow",
     error="ansi_bright_red",
-    **_OWN,
+    **_TERMINAL_DEFAULT,
     variables={
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_blue",
@@ -152,11 +152,11 @@ SIXTEEN: Final = Theme(
 )
 
 _NO_COLOUR: Final[Mapping[str, Any]] = {
-    **_OWN,
+    **_TERMINAL_DEFAULT,
     **dict.fromkeys(("primary", "secondary", "accent", "success", "warning", "error"), "ansi_default"),
 }
 
-#: No colors: only bold, dim and reverse, and the sign of every meaning.
+#: No colours: only bold, dim and reverse. Every meaning of a colour also has a character.
 MONO: Final = Theme(
     name="tuiprof-mono",
     **_NO_COLOUR,
@@ -182,16 +182,16 @@ _FOR: Final[dict[Colours, str]] = {"many": DARK.name, "16": SIXTEEN.name, "none"
 
 
 def suited(terminal: Terminal) -> str:
-    """Return the name of the theme that a terminal can show."""
+    """Return the name of the theme for a terminal's capabilities."""
     return _FOR[terminal.colours]
 
 
 def whole_name(name: str) -> str:
-    """Return the name of a theme where only the end of one of ours was given, ``light`` for example."""
+    """Return the name of a theme; those of tuiprof may be given without their prefix, for example ``light``."""
     return next((theme.name for theme in OURS if theme.name == f"tuiprof-{name}"), name)
 
 
-#: What the style sheets use and other themes do not define.
+#: Variables used in the style sheets that Textual's themes do not define.
 DEFAULTS: Final = {
     key: value
     for key, value in DARK.variables.items()
@@ -200,9 +200,9 @@ DEFAULTS: Final = {
 
 
 def begin_with(app: App[Any], theme: str) -> None:
-    """Give an app its first theme; to change to it later would mean to parse every style sheet twice."""
+    """Set the initial theme without parsing every style sheet twice, as setting it later would."""
     first = app.available_themes[theme]
-    if not first.dark or first.ansi:  # more than variables has to change
+    if not first.dark or first.ansi:  # these change more than variables
         app.theme = theme
         return
     app.set_reactive(App.theme, theme)

@@ -1,4 +1,4 @@
-"""Draws the state of a timeline: lanes, and over them cursor, selection, window, links, search hits and bookmarks."""
+"""Draws a timeline: lanes, and on top of them cursor, selection, window, links, search hits and bookmarks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Overlay(IntFlag):
-    """Overlays of a cell; each has its own style."""
+    """What is drawn on top of a cell; each flag has a style."""
 
     OUTSIDE = 1
     SELECTION = 2
@@ -41,18 +41,18 @@ class Overlay(IntFlag):
     CURSOR = 32
 
 
-_OVER = {flag: f"timeline--{flag.name.lower()}" for flag in Overlay if flag.name}
-#: Names of all styles that are drawn with.
-STYLES = {*_COMPONENTS.values(), *_OVER.values(), _LABEL, _LABEL_CHOSEN, _AXIS, _READOUT}
+_OVERLAYS = {flag: f"timeline--{flag.name.lower()}" for flag in Overlay if flag.name}
+#: Names of all component styles.
+STYLES = {*_COMPONENTS.values(), *_OVERLAYS.values(), _LABEL, _LABEL_CHOSEN, _AXIS, _READOUT}
 
 
 def label_cells(width: int) -> int:
-    """Return how many cells are in front of the lanes of a timeline so wide."""
+    """Return the number of cells for labels, given the width of the timeline."""
     return 11 if width < 110 else 13 if width < 140 else 18
 
 
 class Canvas:
-    """Draws a timeline line by line; keeps the cells of lanes, map and links until what they depend on changes."""
+    """Draws a timeline line by line. Cells of lanes, map and links are cached until their inputs change."""
 
     def __init__(self, state: TimelineState, component_style: Callable[..., Style]) -> None:
         self._state = state
@@ -67,9 +67,9 @@ class Canvas:
         self._signs: list[dict[int, str]] = []
 
     def line(self, y: int, width: int, background: Style, *, focused: bool) -> Strip:
-        """Draw the map, a lane, the axis, or the last line; blank below them, and before there is a trace.
+        """Draw one line: the map, a lane, the axis, or the last one; blank below that and without a trace.
 
-        The last line is the readout while the timeline is focused or something in it is selected, else the legend.
+        The last line is the readout while the timeline has the focus or a selection, else the legend.
         """
         state = self._state
         if state.lanes is None:
@@ -92,7 +92,7 @@ class Canvas:
     # -- styles --------------------------------------------------------------------------------------------
 
     def forget_styles(self) -> None:
-        """Look the styles up again: the theme changed."""
+        """Invalidate cached styles after a change of the theme."""
         self._styles.clear()
 
     def style(self, kind: int, over: int) -> Style:
@@ -100,7 +100,7 @@ class Canvas:
         key = (kind, over)
         if key not in self._styles:
             style = self._component_style(_COMPONENTS[Kind(kind)])
-            for flag, name in _OVER.items():
+            for flag, name in _OVERLAYS.items():
                 if over & flag:
                     style += self._component_style(name, partial=True)
             self._styles[key] = style
@@ -119,7 +119,7 @@ class Canvas:
         self._painted = key
 
     def _painted_lane(self, lanes: Lanes, lane: Lane, *, first: bool) -> Cells:
-        """Draw a lane; the first one, and each with its own steps, shows step boundaries."""
+        """Draw a lane; the first one, and every lane with its own steps, shows step boundaries."""
         view = self._state.view
         marked = lane.style == "ranges" and (first or lane.steps is not None)
         marks = self._step_marks(lane.steps or lanes.trace.steps) if marked else []
@@ -133,12 +133,12 @@ class Canvas:
         return cells
 
     def _step_marks(self, steps: Steps) -> list[tuple[int, str]]:
-        """Return the labels of steps in a lane: column, and ``▏2`` for step 2."""
+        """Return column and label (``▏2`` for step 2) of the step boundaries."""
         view = self._state.view
         low, high = np.searchsorted(steps.starts, [view.low, view.high]).tolist()
         marks: list[tuple[int, str]] = []
         free_from = 0
-        # More marks than columns cannot show: at most one step a column is considered.
+        # Look at no more than one step per column.
         for index in range(low, high, max(1, (high - low) // view.columns)):
             column = view.column_of(int(steps.starts[index]))
             label = f"▏{steps.numbers[index]} "
@@ -148,7 +148,7 @@ class Canvas:
         return marks
 
     def _lay_over(self, lanes: Lanes) -> None:
-        """Compute the overlays of the lanes, except cursor and ranges: links, the event, search matches."""
+        """Compute the overlays that do not depend on cursor and ranges: links, the event, search hits."""
         self._paint_lanes(lanes)
         state = self._state
         key = (*self._painted, state.event, state.links, state.search)
@@ -177,7 +177,7 @@ class Canvas:
             for (y, x), (sign, over) in link_cells((above, left), (below, at), columns).items():
                 if self._flags[y][x] & Overlay.EVENT:
                     continue
-                # What is drawn there stays as it is: in the colour of the link it would seem part of it.
+                # Keep existing content: in the colour of the link it would look like a part of it.
                 if over or self._cells[y].kinds[x] == Kind.BLANK:
                     self._flags[y][x] |= Overlay.LINK
                     self._signs[y][x] = sign
@@ -185,7 +185,7 @@ class Canvas:
     # -- lines ---------------------------------------------------------------------------------------------
 
     def _map_line(self, lanes: Lanes, label: int, background: Style) -> Strip:
-        """Draw the whole trace, brackets around the part in view, and the bookmarks."""
+        """Draw the overview of the whole trace, with brackets around the view, and bookmarks."""
         view, columns = self._state.view, self._state.view.columns
         whole = Viewport.over(view.first, view.last, columns)
         if self._mapped != (lanes, whole):
@@ -230,7 +230,7 @@ class Canvas:
         return self._strip(head, chars, cells.kinds, over)
 
     def _label(self, text: str, style: str, cells: int, background: Style) -> list[Segment]:
-        if len(text) > cells:  # its number identifies it
+        if len(text) > cells:  # keep the number
             text = text.replace("stream ", "str ")
         return [Segment(" " + fit_text(text, cells), self._component_style(style)), Segment(" ", background)]
 
@@ -241,7 +241,7 @@ class Canvas:
         kinds: np.ndarray[tuple[int], np.dtype[np.uint8]],
         over: Flags,
     ) -> Strip:
-        """Put a label and cells together; neighbours that look alike become one segment."""
+        """Join label and cells; adjacent cells of the same style become one segment."""
         styled = over * _KINDS + kinds
         cuts = [0, *(np.flatnonzero(np.diff(styled)) + 1).tolist(), len(chars)]
         segments = list(head)
@@ -251,7 +251,7 @@ class Canvas:
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
 
     def _legend_line(self, lanes: Lanes, width: int) -> Strip:
-        """Explain the signs of the visible lanes, as far as there is room."""
+        """Draw as much of the legend as fits."""
         state = self._state
         self._paint_lanes(lanes)
         cells = np.concatenate([cells.kinds for cells in (self._map, *self._cells)])
@@ -274,14 +274,14 @@ class Canvas:
         return Strip(segments).adjust_cell_length(width, self._component_style(_AXIS))
 
     def _axis_line(self, label: int) -> Strip:
-        """Draw round instants, bookmarks, the begin of a measurement, and the cursor."""
+        """Draw ticks, bookmarks, the start of a measurement, and the cursor with its time."""
         state, view = self._state, self._state.view
         columns, cursor = view.columns, view.column_of(state.cursor)
         text, begin = "", columns
         if 0 <= cursor < columns:
             text = f"▲ {offset_text(state.cursor - view.first, view.span // columns)}"[:columns]
             begin = cursor
-            if cursor + len(text) > columns:  # no room on the right: the text goes before the mark
+            if cursor + len(text) > columns:  # no room on the right of the mark
                 text = f"{text[2:]} ▲"
                 begin = max(0, cursor - len(text) + 1)
         chars = [" "] * columns
@@ -306,7 +306,7 @@ class Canvas:
 
 
 def _outside_steps(trace: Trace, edges: Ints) -> npt.NDArray[np.bool_]:
-    """Return which columns are before the first step or after the last, where idle time costs no step."""
+    """Return which columns are before the first or after the last step, where idle time does not matter."""
     steps = trace.steps
     outside = np.zeros(len(edges) - 1, dtype=np.bool_)
     if len(steps):

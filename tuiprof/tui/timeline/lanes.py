@@ -1,7 +1,7 @@
-"""The lanes of a timeline as sorted arrays, so that any zoom of any trace is drawn by a few binary searches.
+"""The lanes of a timeline as sorted arrays, so that drawing any zoom of any trace takes a few binary searches.
 
-:func:`build` sorts a whole trace into lanes, :func:`sketch` a sample of a very large one, and :func:`build_replayed`
-draws a step as it is replayed without the profiler, and with a change.
+:func:`build` sorts a whole trace into lanes, :func:`sketch` a sample of a very large one. :func:`build_replayed`
+returns the lanes of the step simulated without the profiler, as it is and with a fix.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tuiprof.whatif.replay import Calibrated, Instants, Losses, instants
 Floats = npt.NDArray[np.float64]
 LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]
 
-#: From this many events on the exact lanes take long enough for a sketch to pay.
+#: From this many events on, building the exact lanes takes so long that a sketch is shown first.
 SKETCH_FROM: Final = 1_000_000
 _SKETCHED_EVENTS = 50_000
 _NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _STEP_NAME = r"^ProfilerStep#\d+$"
-#: How many levels of Python calls get a lane.
-_LEVELS = 6
-#: A function that takes this many steps, or without steps this share of the trace, such as ``main``, does
-#: not help to locate anything in time.
-_MANY_STEPS, _WHOLE = 1.5, 0.9
-_MOST_COUNTERS = 4
-#: Priority of replayed lanes if there is no room: device before host before ranges.
+#: Maximum number of lanes for levels of Python calls.
+_PYTHON_LEVELS = 6
+#: Python functions are left out if they take longer than this many steps or, in a trace without steps, this share of
+#: the trace: functions such as ``main`` are everywhere.
+_LONG_STEPS, _LONG_SHARE = 1.5, 0.9
+_MAX_COUNTERS = 4
+#: Priorities of replayed lanes.
 _DEVICE, _CALLS, _RANGES = 0, 2, 4
 
 
@@ -46,16 +46,16 @@ class Bars:
     """Events of one lane, in order of start."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
-        self._take(rows, trace.starts[rows], trace.ends[rows])
+        self._set(rows, trace.starts[rows], trace.ends[rows])
 
-    def _take(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+    def _set(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         self.rows, self.starts, self.ends = rows, starts, ends
-        # For each event the one so far that reaches furthest: it may still run when a later one has ended. Where
-        # they end in the order in which they start, that is the event itself.
-        self._furthest: Ints | None = None
+        # For each event, the one up to it that ends last, which may still run when later ones have ended. None = the
+        # events end in order of start, so this is the event itself.
+        self._ends_last: Ints | None = None
         if (self.ends[1:] < self.ends[:-1]).any():
-            fresh = np.where(self.ends == np.maximum.accumulate(self.ends), np.arange(len(rows)), 0)
-            self._furthest = np.maximum.accumulate(fresh)
+            latest = np.where(self.ends == np.maximum.accumulate(self.ends), np.arange(len(rows)), 0)
+            self._ends_last = np.maximum.accumulate(latest)
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -67,29 +67,29 @@ class Bars:
         return Coverage(*union(self.starts, self.ends))
 
     def at(self, instants: Ints) -> Ints:
-        """Return which event runs at each of ``n`` instants, ns: index into :attr:`rows`, -1 = none."""
+        """Return the event that runs at each instant (ns), as an index into :attr:`rows`; -1 = none."""
         if not len(self.rows):
             return np.full(len(instants), -1, dtype=np.int64)
         latest = np.searchsorted(self.starts, instants, side="right") - 1
         safe = np.maximum(latest, 0)
-        further = self._reaching(safe)
+        longest = self._last_ending(safe)
         found = np.where(
-            self.ends[safe] > instants, safe, np.where(self.ends[further] > instants, further, -1)
+            self.ends[safe] > instants, safe, np.where(self.ends[longest] > instants, longest, -1)
         )
         return np.where(latest >= 0, found, -1).astype(np.int64)
 
-    def _reaching(self, places: Ints) -> Ints:
-        """Return which event up to each index ends last."""
-        return places if self._furthest is None else self._furthest[places]
+    def _last_ending(self, indices: Ints) -> Ints:
+        """Return for each index the event up to it that ends last."""
+        return indices if self._ends_last is None else self._ends_last[indices]
 
     def within(self, edges: Ints) -> Ints:
-        """Return for each column an event that shows in it: the one at its middle, else the last to start in it.
+        """Return one event for each column: the one that runs at its middle, else the last one that starts in it.
 
         Args:
             edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
 
         Returns:
-            Index into :attr:`rows` for each column, -1 = none.
+            Index into :attr:`rows` for each column; -1 = none.
         """
         picked = self.at((edges[:-1] + edges[1:]) // 2)
         if not len(self.rows):
@@ -97,39 +97,39 @@ class Bars:
         last = np.searchsorted(self.starts, edges[1:], side="left") - 1
         safe = np.maximum(last, 0)
         shows = (last >= 0) & ((self.ends[safe] > edges[:-1]) | (self.starts[safe] >= edges[:-1]))
-        further = self._reaching(safe)
-        reaches = (last >= 0) & (self.ends[further] > edges[:-1])
-        fallback = np.where(shows, safe, np.where(reaches, further, -1))
+        longest = self._last_ending(safe)
+        reaches = (last >= 0) & (self.ends[longest] > edges[:-1])
+        fallback = np.where(shows, safe, np.where(reaches, longest, -1))
         return np.where(picked >= 0, picked, fallback).astype(np.int64)
 
     def shares(self, edges: Ints) -> Floats:
-        """Return the covered share of each column, 0 to 1."""
+        """Return the share of each column that events cover, 0 to 1."""
         return np.diff(self.covered.up_to(edges)) / np.maximum(np.diff(edges), 1)
 
     def next_start(self, instant: int, forward: bool) -> int | None:
-        """Return the first event that starts after an instant, or the last before it: index into :attr:`rows`."""
+        """Return the index of the first event that starts after an instant, or of the last before; None = none does."""
         side: Literal["left", "right"] = "right" if forward else "left"
         index = int(np.searchsorted(self.starts, instant, side=side)) - (not forward)
         return index if 0 <= index < len(self.rows) else None
 
 
 class MovedBars(Bars):
-    """Events at other instants than they were captured at."""
+    """Events at other times than in the capture."""
 
     def __init__(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         order = np.argsort(starts, kind="stable")
-        self._take(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
+        self._set(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
 
 
 class SampledBars(Bars):
-    """A sample of every n-th event of a lane; the covered part of a column is estimated."""
+    """A sample of the events of a lane, one in ``stride``."""
 
     def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
         super().__init__(trace, rows)
         self._stride = stride
 
     def shares(self, edges: Ints) -> Floats:
-        """Return the estimated share of each column that is covered, 0 to 1."""
+        """Return the estimated share of each column that events cover, 0 to 1."""
         middle = (self.starts + self.ends) // 2
         column = np.searchsorted(edges, middle, side="right") - 1
         inside = (column >= 0) & (column < len(edges) - 1)
@@ -140,10 +140,10 @@ class SampledBars(Bars):
 
 @dataclass(frozen=True, eq=False)
 class Lost:
-    """Cost of a finding over time."""
+    """The time that a finding costs, over time."""
 
-    losses: Losses | str  # where the time goes that the change saves; a text = why that is unknown
-    bad: bool  # whether the finding is bad rather than a warning
+    losses: Losses | str  # the time that the fix saves; a text = why it is unknown
+    bad: bool  # whether the finding's level is ``bad`` rather than ``warn``
 
     @cached_property
     def _knots(self) -> tuple[Ints, Floats]:
@@ -154,30 +154,30 @@ class Lost:
         return at, np.stack((up_to - self.losses.ns, up_to), axis=1).ravel()
 
     def up_to(self, instants: Ints) -> Floats:
-        """Return what is lost up to each instant, ns."""
+        """Return the ns lost up to each instant."""
         return np.interp(instants, *self._knots)
 
     def between(self, low: int, high: int) -> float:
-        """Return what is lost between two instants, ns."""
+        """Return the ns lost between two instants."""
         before, after = self.up_to(np.array([low, high])).tolist()
         return float(after - before)
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Values over time, each valid until the next."""
+    """A counter over time; each value is valid until the next."""
 
-    at: Ints  # instants in ns, ascending
-    values: Floats  # what was measured then, same shape
-    is_bytes: bool  # whether they are sizes
+    at: Ints  # times in ns, ascending
+    values: Floats  # same shape
+    is_bytes: bool
 
     @property
     def peak(self) -> float:
-        """The largest of all; 0 without any."""
+        """The maximum; 0 without samples."""
         return float(self.values.max(initial=0.0))
 
     def highest(self, edges: Ints) -> Floats:
-        """Return the largest value between each two of the ascending column edges, ns; before the first sample 0."""
+        """Return the maximum in each column, given ascending column edges in ns; 0 before the first sample."""
         begin = np.searchsorted(self.at, edges[:-1], side="right") - 1  # still valid when the column begins
         end = np.searchsorted(self.at, edges[1:], side="left")
         padded = np.append(self.values, 0.0)
@@ -189,12 +189,12 @@ class Samples:
         return out
 
     def at_instant(self, instant: int) -> float | None:
-        """Return the value at an instant; None before the first sample."""
+        """Return the value at an instant; None = before the first sample."""
         index = int(np.searchsorted(self.at, instant, side="right")) - 1
         return float(self.values[index]) if index >= 0 else None
 
     def format(self, value: float) -> str:
-        """Return a value as people read it."""
+        """Return a value as text."""
         return format_bytes(value) if self.is_bytes else format_count(value)
 
 
@@ -202,24 +202,24 @@ class Samples:
 class Lane:
     """One line of the timeline."""
 
-    label: str  # written in front of it
-    style: LaneStyle  # how it is drawn
-    bars: Bars  # its events; for an idle lane, the work whose gaps it shows
-    priority: int  # which lanes to keep when there is no room; lower = more important
-    syncs: Bars | None = None  # of a lane of calls: those that wait for the device (``S``)
-    launches: Bars | None = None  # of a lane of calls: those that launch work (``L``)
-    samples: Samples | None = None  # of a lane of a counter: its values
-    nested: bool = False  # whether it spells out what another lane encloses: drawn on request only
-    lost: Lost | None = None  # of the lane of what is lost: what the finding costs, and where
-    steps: Steps | None = None  # when its steps begin, where that is not when they did in the capture
+    label: str
+    style: LaneStyle
+    bars: Bars  # its events; in an idle lane, the work between the gaps
+    priority: int  # lanes with lower values are kept if not all fit
+    syncs: Bars | None = None  # in a lane of calls, those that wait for the device (``S``)
+    launches: Bars | None = None  # in a lane of calls, those that launch work (``L``)
+    samples: Samples | None = None  # in a counter lane
+    nested: bool = False  # whether its events are inside those of another lane, and shown on request
+    lost: Lost | None = None  # in a ``lost`` lane
+    steps: Steps | None = None  # its own steps, if they differ from the capture's
 
     @property
     def has_events(self) -> bool:
-        """Whether its cells are events that can be opened."""
+        """Whether it shows captured events, which can be opened."""
         return self.style not in ("idle", "counter", "lost") and not isinstance(self.bars, MovedBars)
 
     def holds(self, row: int) -> bool:
-        """Return whether an event is drawn in it."""
+        """Return whether it shows an event, given as a row of the trace."""
         if not self.has_events:
             return False
         index = int(np.searchsorted(self.bars.rows, row))
@@ -228,19 +228,19 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """Everything a timeline draws of one trace."""
+    """The lanes of a trace."""
 
     trace: Trace
-    lanes: tuple[Lane, ...]  # lanes in order of display
+    lanes: tuple[Lane, ...]  # in order of display
     syncs: Bars  # host waits, in order of start
-    stride: int = 1  # how many events each of these represents; 1 = all events are there
-    sketch_of: Trace | None = None  # of a sketch, the whole trace, of which ``trace`` is a sample
-    #: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
+    stride: int = 1  # each event represents this many; 1 = the lanes are not a sketch
+    sketch_of: Trace | None = None  # the whole trace, if ``trace`` is a sample of it
+    #: Start and end in ns, if the lanes show a simulated step; None = they show the capture.
     replayed: tuple[int, int] | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether every event is drawn, and when it was captured."""
+        """Whether the lanes show all events at the captured times."""
         return self.stride == 1 and self.replayed is None
 
     @property
@@ -251,16 +251,16 @@ class Lanes:
 
     @property
     def source(self) -> Trace:
-        """The whole trace."""
+        """The whole trace, also of a sketch."""
         return self.trace if self.sketch_of is None else self.sketch_of
 
     @property
     def lost(self) -> Lost | None:
-        """What a finding costs, where that is drawn."""
+        """The time that a finding costs, if a lane shows it."""
         return next((lane.lost for lane in self.lanes if lane.lost is not None), None)
 
     def shown(self, *, nested: bool) -> list[Lane]:
-        """Return the lanes in order of display; ``nested``: also those nested in what others draw."""
+        """Return the lanes in order of display, with or without the nested ones."""
         return [lane for lane in self.lanes if nested or not lane.nested]
 
     def choose(self, count: int, *, nested: bool = True) -> list[Lane]:
@@ -270,7 +270,7 @@ class Lanes:
         return [shown[i] for i in sorted(keep)]
 
     def with_lost(self, lost: Lost | None) -> Lanes:
-        """Return these lanes with one of what a finding costs, below the first stream; None = without."""
+        """Return the lanes with a ``lost`` lane below the first device's streams; None = without such a lane."""
         lanes = [lane for lane in self.lanes if lane.style != "lost"]
         if lost is not None:
             styles = [lane.style for lane in lanes]
@@ -282,20 +282,19 @@ class Lanes:
 
 
 def build(trace: Trace) -> Lanes:
-    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness."""
+    """Sort a trace into lanes: host ranges, device calls, streams, idle time, counters."""
     tracks = trace.track_codes
-    # The profiler's own tracks are of no use, unless the format has no others.
+    # Tracks of kind "other" are the profiler's own, except in formats that have no other kind.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
         track for track in trace.tracks if track.kind == "other"
     ]
     lanes: list[Lane] = []
     syncs = Bars(trace, sync_calls(trace))
     steps = trace.named(_STEP_NAME)
-    # Every host lane has the events of one track; one pass groups the rows of all of them.
-    interesting = np.flatnonzero(
+    ranges = np.flatnonzero(
         trace.is_category("annotation", "cpu_op", "dataloader", "compile", "other") & ~steps
     ).astype(np.int64)
-    by_track = _group(interesting, tracks[interesting])
+    by_track = _group(ranges, tracks[ranges])
     main = _main_track(trace, host, by_track, steps)
     if main is not None:
         lanes += _host_lanes(trace, by_track.get(main.index, _NO_ROWS))
@@ -306,9 +305,8 @@ def build(trace: Trace) -> Lanes:
     calls = trace.host_calls
     if len(calls):
         bars = Bars(trace, calls)
-        # Where every call launches something, one set of bars serves for both.
-        every = len(trace.links.launches) == len(calls)
-        launches = bars if every else Bars(trace, trace.links.launches)
+        all_launch = len(trace.links.launches) == len(calls)
+        launches = bars if all_launch else Bars(trace, trace.links.launches)
         lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _NO_ROWS))]
     for number, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
@@ -317,7 +315,7 @@ def build(trace: Trace) -> Lanes:
     lanes += _device_lanes(trace)
     for number, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
         lanes.append(Lane(label, "counter", Bars(trace, _NO_ROWS), 8 + 10 * number, samples=samples))
-    # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
+    # Fill the caches here, in the caller's worker thread, so that the first frame is drawn as fast as later ones.
     for lane in lanes:
         _ = lane.bars.covered
     _ = trace.name_codes, trace.category_codes, trace.steps
@@ -325,13 +323,13 @@ def build(trace: Trace) -> Lanes:
 
 
 def sync_calls(trace: Trace) -> Ints:
-    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own."""
+    """Return the rows of host calls that wait for the device, in order of start, except those by the profiler."""
     waits = _waits.find(trace, Window())
     return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
 
 
 def _group(rows: Ints, keys: Ints) -> dict[int, Ints]:
-    """Split rows by key, each group in its first order."""
+    """Group rows by key, keeping their order within each group."""
     if not len(rows):
         return {}
     order = np.argsort(keys, kind="stable")
@@ -340,7 +338,7 @@ def _group(rows: Ints, keys: Ints) -> dict[int, Ints]:
 
 
 def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], steps: Mask) -> Track | None:
-    """Return the thread that trains: where the step markers are, else where most happens."""
+    """Return the thread with the most step markers or, without markers, the most events."""
     if not host:
         return None
     tracks = trace.track_codes
@@ -350,7 +348,7 @@ def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], 
 
 
 def _host_lanes(trace: Trace, rows: Ints) -> list[Lane]:
-    """Return the lanes of the main thread: named ranges, ranges within them, operators and what they call."""
+    """Return the lanes of the main thread: outermost ranges, nested ranges, levels of operators."""
     codes = trace.is_category("annotation", "dataloader", "compile")[rows]
     ranges, ops = rows[codes], rows[~codes]
     outer, inner = outermost(trace, ranges)
@@ -366,9 +364,9 @@ def _host_lanes(trace: Trace, rows: Ints) -> list[Lane]:
 def _nested(
     trace: Trace, rows: Ints, label: str, priorities: Sequence[int], *, outer: bool = False
 ) -> list[Lane]:
-    """Return a lane for each level of events that enclose one another, outermost first, as far as there are priorities.
+    """Return a lane for each level of nested events, outermost first, up to the number of priorities.
 
-    ``outer``: the first level is not enclosed by what another lane draws.
+    ``outer`` means that the first level is not itself nested in the events of another lane.
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
@@ -381,7 +379,7 @@ def _nested(
 
 
 def _device_lanes(trace: Trace) -> list[Lane]:
-    """Return a lane for each stream that works, the busiest first in importance, and one of idleness a device."""
+    """Return a lane for each stream with work (the busiest has priority), and an idle lane for each device."""
     work = trace.device_work
     device, tracks = trace.ints("device", work), trace.track_codes[work]
     several = len(trace.device_indices) > 1
@@ -390,22 +388,21 @@ def _device_lanes(trace: Trace) -> list[Lane]:
     busy = {track: int((trace.ends[rows] - trace.starts[rows]).sum()) for track, rows in groups.items()}
     rank = {track: order for order, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
     for index in trace.device_indices:
-        here = np.unique(tracks[device == index])
-        for track in here.tolist():
+        streams = np.unique(tracks[device == index])
+        for track in streams.tolist():
             label = trace.tracks[track].name
             label = f"{index}:{label}" if several else label
             order = rank[track]
             bars = Bars(trace, groups[track])
             lanes.append(Lane(label, "device", bars, 2 if order == 0 else 9 + order))
-        # Of a device with one stream the idleness is that of the stream.
-        whole = bars if len(here) == 1 else Bars(trace, work[device == index])
+        whole = bars if len(streams) == 1 else Bars(trace, work[device == index])
         first = index == trace.device_indices[0]
         lanes.append(Lane(f"{index}:idle" if several else "idle", "idle", whole, 3 if first else 6))
     return lanes
 
 
 def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
-    """Return begin and end of the gap without work around an instant, ns; None = the device works then."""
+    """Return start and end (ns) of the idle gap around an instant between ``low`` and ``high``; None = no gap there."""
     starts, ends = bars.covered.starts, bars.covered.ends
     index = int(np.searchsorted(starts, instant, side="right")) - 1
     if not low <= instant < high or (index >= 0 and ends[index] > instant):
@@ -415,31 +412,30 @@ def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] |
 
 
 def python_levels(trace: Trace, track: Track) -> list[Ints]:
-    """Return the calls of Python functions on a thread, one array of rows a level, outermost first.
+    """Return the rows of a thread's calls of Python functions by nesting level, outermost first.
 
-    Frames of the framework and of the interpreter are omitted if there are others, and so are functions that fill the
-    whole trace.
+    Functions of frameworks and of the interpreter are left out unless there are no others, and so are functions that
+    span several steps.
     """
-    here = trace.is_category("python_function") & (trace.track_codes == track.index)
-    rows: Ints = np.flatnonzero(here)
+    rows: Ints = np.flatnonzero(trace.is_category("python_function") & (trace.track_codes == track.index))
     if not len(rows):
         return []
-    user = np.fromiter((is_user(name) for name in trace.names), dtype=bool, count=len(trace.names))
-    mine = rows[user[trace.name_codes[rows]]]
-    rows = mine if len(mine) else rows
+    is_user_name = np.fromiter((is_user(name) for name in trace.names), dtype=bool, count=len(trace.names))
+    user = rows[is_user_name[trace.name_codes[rows]]]
+    rows = user if len(user) else rows
     low, high = trace.span
     steps = trace.steps
-    longest = _MANY_STEPS * int((steps.ends - steps.starts).max()) if len(steps) else _WHOLE * (high - low)
-    rows = rows[trace.ends[rows] - trace.starts[rows] < longest]
+    limit = _LONG_STEPS * int((steps.ends - steps.starts).max()) if len(steps) else _LONG_SHARE * (high - low)
+    rows = rows[trace.ends[rows] - trace.starts[rows] < limit]
     levels: list[Ints] = []
-    while len(rows) and len(levels) < _LEVELS:
+    while len(rows) and len(levels) < _PYTHON_LEVELS:
         outer, rows = outermost(trace, rows)
         levels.append(outer)
     return levels
 
 
 def outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Split rows of one track into those that no earlier one covers, and the rest."""
+    """Split the rows of a track into those that are not inside an earlier one, and the rest."""
     if not len(rows):
         return rows, rows
     starts, ends = trace.starts[rows], trace.ends[rows]
@@ -450,7 +446,7 @@ def outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
-    """Return what each allocator held over time: label and samples, devices before the host."""
+    """Return label and samples of each allocator's memory, devices before the host."""
     instants = trace.instants
     if instants is None or "total_allocated" not in instants.columns:
         return []
@@ -469,7 +465,7 @@ def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
 
 
 def counter_samples(trace: Trace) -> list[tuple[str, Samples]]:
-    """Return the counters of a trace, those with the most samples first."""
+    """Return label and samples of the counters with the most samples."""
     if trace.counters is None or trace.counters.is_empty():
         return []
     found = []
@@ -478,7 +474,7 @@ def counter_samples(trace: Trace) -> list[tuple[str, Samples]]:
         label = str(name) if str(series) in ("", "value", str(name)) else f"{name} {series}"
         is_bytes = "bytes" in label.lower() or "memory" in label.lower()
         found.append((label, _samples(ordered["ts"], ordered["value"], is_bytes=is_bytes)))
-    return sorted(found, key=lambda item: -len(item[1].at))[:_MOST_COUNTERS]
+    return sorted(found, key=lambda item: -len(item[1].at))[:_MAX_COUNTERS]
 
 
 def _samples(at: pl.Series, values: pl.Series, *, is_bytes: bool) -> Samples:
@@ -486,11 +482,11 @@ def _samples(at: pl.Series, values: pl.Series, *, is_bytes: bool) -> Samples:
 
 
 def sketch(trace: Trace) -> Lanes:
-    """Return lanes of a sample of the events; ``stride`` is how many events each of them represents."""
+    """Return the lanes of a sample of the events."""
     stride = max(1, len(trace) // _SKETCHED_EVENTS)
-    # One out of each stretch, and not always the same one: launches and kernels often take turns.
-    stretches = np.arange(0, len(trace) - stride + 1, stride)
-    rows = stretches + np.random.default_rng(0).integers(0, stride, len(stretches))
+    # A random event of each block: at a fixed position, alternating launches and kernels would be sampled unevenly.
+    blocks = np.arange(0, len(trace) - stride + 1, stride)
+    rows = blocks + np.random.default_rng(0).integers(0, stride, len(blocks))
     sample = Trace(trace.events[rows], trace.tracks, trace.info)
     lanes = build(sample)
     drawn = tuple(replace(lane, bars=SampledBars(sample, lane.bars.rows, stride)) for lane in lanes.lanes)
@@ -498,7 +494,7 @@ def sketch(trace: Trace) -> Lanes:
 
 
 def build_replayed(trace: Trace, step: Calibrated, edit: Edit) -> Lanes:
-    """Return the lanes of the captured stretch, replayed from rest as it is and with a change, on one axis."""
+    """Return the lanes of the captured steps, simulated as they are (``now``) and with a fix, on one time axis."""
     now, fixed = instants(step), instants(step, edit)
     captured = build(trace)
     lanes = [
@@ -512,7 +508,7 @@ def build_replayed(trace: Trace, step: Calibrated, edit: Edit) -> Lanes:
 def _replayed_lanes(
     trace: Trace, captured: Lanes, step: Calibrated, at: Instants, label: str, second: int, edit: Edit
 ) -> list[Lane]:
-    """Return what the main thread does, what it calls, and what the busiest stream works."""
+    """Return the lanes of one simulation: ranges and calls of the main thread, and the busiest stream."""
     graph = step.graph
     found = []
     steps = trace.steps
@@ -537,13 +533,13 @@ def _replayed_lanes(
     if len(at.work):
         tracks = trace.track_codes[at.work]
         busiest = np.bincount(tracks, weights=(at.ends - at.starts).astype(np.float64)).argmax()
-        mine = tracks == busiest
-        bars = MovedBars(at.work[mine], at.starts[mine], at.ends[mine])
+        kept = tracks == busiest
+        bars = MovedBars(at.work[kept], at.starts[kept], at.ends[kept])
         found.append(Lane(f"{label} GPU", "device", bars, _DEVICE + second))
     return found
 
 
 def _of_host(trace: Trace, rows: Ints, at: Instants) -> MovedBars:
-    """Return events of the main thread that are replayed, when they happen."""
+    """Return the simulated events of the main thread among these rows, at their simulated times."""
     rows = rows[(trace.starts[rows] >= at.captured[0]) & (trace.starts[rows] < at.captured[-1])]
     return MovedBars(rows, at.of_host(trace.starts[rows]), at.of_host(trace.ends[rows]))

@@ -1,8 +1,7 @@
-"""The keys of a trace on the screen, and the moves of its timeline: to steps, waits, links, hits and bookmarks."""
+"""The keys of a trace, and the moves of its timeline: to steps, waits, links, search hits and bookmarks."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,7 +28,7 @@ def _key(
     group: str = "Trace",
     display: str | None = None,
 ) -> Binding:
-    """A key that the line of keys shows only when its group is ``Trace``; ``Trace-`` is that group, not shown."""
+    """Return a binding, shown in the key bar if its group is ``Trace``; ``Trace-`` is the same group, not shown."""
     return key(
         keys,
         action,
@@ -51,12 +50,12 @@ def _move(
     group: str = "Timeline",
     display: str | None = None,
 ) -> Binding:
-    """A key that calls a method of :class:`Navigation`, such as ``zoom, 2.0``."""
+    """Return a binding that calls a method of :class:`Navigation`, for example ``zoom, 2.0``."""
     method, comma, arguments = move.partition(", ")
     return _key(name, keys, f"timeline({method!r}{comma}{arguments})", label, tooltip, group, display)
 
 
-#: The keys of a trace on the screen. Of the three keys that zoom the line of keys shows one entry, which zooms in.
+#: The keys of a trace. The key bar shows one entry for the three zoom keys.
 KEYS: Final[tuple[Binding, ...]] = (
     _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom", "Zoom in, zoom out, show everything", "Trace", "+ - 0"),
     _key("filter", "slash", "filter", "filter", "Filter rows by text or expression", display="/"),
@@ -103,14 +102,14 @@ KEYS: Final[tuple[Binding, ...]] = (
 
 
 class Navigation:
-    """Timeline actions of the trace and comparison screens; each method without ``_`` belongs to a key."""
+    """Timeline actions of the trace and compare screens; keys call the public methods."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._state = timeline.state
 
     def zoom(self, factor: float) -> None:
-        """Zoom around the cursor; above 1 shows less time."""
+        """Zoom in (factor above 1) or out, around the cursor."""
         self._state.zoom(factor)
 
     def fit(self) -> None:
@@ -133,7 +132,7 @@ class Navigation:
             state.fit(*chosen)
 
     def nested(self) -> None:
-        """Draw the lanes of operators and Python functions, or leave them out."""
+        """Show or hide the lanes of operators and Python functions."""
         state = self._state
         if state.has_nested:
             state.show_nested(not state.nested)
@@ -153,7 +152,7 @@ class Navigation:
             self._timeline.notify("this trace marks no steps", timeout=3)
 
     def step_at_cursor(self) -> int | None:
-        """Return which step of the trace the cursor is in; None = none."""
+        """Return the index of the step under the cursor; None = the cursor is in no step."""
         if self._state.lanes is None:
             return None
         steps, cursor = self._state.lanes.steps, self._state.cursor
@@ -163,19 +162,20 @@ class Navigation:
     # -- events and their links ----------------------------------------------------------------------------
 
     def sync(self, forward: bool) -> None:
-        """Go to the next or the previous hit of the search; without one, host wait."""
+        """Go to the next or the previous search hit; without a search, to a host wait."""
         lanes, search = self._state.lanes, self._state.search
         if lanes is None:
             return
         if search is not None:
             self._go_to_hit(search, self._state.event, forward)
         elif not self._timeline.show_next_event(lanes.syncs, forward):
-            where = "after" if forward else "before"
-            none = f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace"
-            self._timeline.notify(none, timeout=3)
+            text = "no host waits in this trace"
+            if len(lanes.syncs):
+                text = f"no host wait {'after' if forward else 'before'} the cursor"
+            self._timeline.notify(text, timeout=3)
 
     def follow(self, position: int = 0) -> None:
-        """Follow one of the links of the event: 0 = the first, to launch or work or awaited work; -1 = the last."""
+        """Go to a linked event: 0 = the launch, the launched work or the awaited work; -1 = the last link."""
         timeline, state = self._timeline, self._state
         if state.event is None:
             timeline.choose_event(state.event_under_cursor())
@@ -191,16 +191,15 @@ class Navigation:
     # -- search --------------------------------------------------------------------------------------------
 
     def search(self, needle: str, *, go: bool = True) -> None:
-        """Search the names of all events, in a worker: of ten million events it takes a moment."""
-        if self._state.lanes is not None:
-            work = partial(self._look_up, self._state.lanes, needle, go)
+        """Search the names of all events, in a worker because ten million events take a while."""
+        if (lanes := self._state.lanes) is not None:
+
+            def work() -> None:
+                self._timeline.call_later(self._show_hits, lanes, Search.of(lanes, needle), go)
+
             self._timeline.run_worker(work, thread=True, exclusive=True, group="search", exit_on_error=False)
 
-    def _look_up(self, lanes: Lanes, needle: str, go: bool) -> None:
-        """In a thread."""
-        self._timeline.call_later(self._found, lanes, Search.of(lanes, needle), go)
-
-    def _found(self, lanes: Lanes, search: Search, go: bool) -> None:
+    def _show_hits(self, lanes: Lanes, search: Search, go: bool) -> None:
         if lanes is not self._state.lanes:  # more of the file was read in the meantime
             self.search(search.needle, go=go)
         elif go and not len(search.hits):
@@ -216,7 +215,7 @@ class Navigation:
             self._timeline.show_event(int(search.hits.rows[position]))
 
     def end_search(self) -> bool:
-        """Forget the search; return whether there was one."""
+        """Clear the search; return whether there was one."""
         if self._state.search is None:
             return False
         self._state.set_search(None)
@@ -225,11 +224,11 @@ class Navigation:
     # -- bookmarks and measuring ---------------------------------------------------------------------------
 
     def bookmark(self) -> None:
-        """Set a bookmark at the cursor, or remove the one that is there."""
+        """Set or remove a bookmark at the cursor."""
         self._state.toggle_bookmark()
 
     def next_bookmark(self) -> None:
-        """Go to the next bookmark, around the end of the trace."""
+        """Go to the next bookmark, wrapping around."""
         marks = self._state.bookmarks
         if marks:
             self._state.go_to(next((at for at in marks if at > self._state.cursor), marks[0]))
@@ -237,7 +236,7 @@ class Navigation:
             self._timeline.notify(_NO_BOOKMARKS, timeout=3)
 
     def bookmarks(self) -> None:
-        """Choose a bookmark out of a list."""
+        """Show a list of the bookmarks to choose from."""
         state, lanes = self._state, self._state.lanes
         if not state.bookmarks or lanes is None:
             self._timeline.notify(_NO_BOOKMARKS, timeout=3)
@@ -256,7 +255,7 @@ class Navigation:
         self._timeline.app.push_screen(PickScreen("bookmarks", names), go)
 
     def measure(self) -> None:
-        """Measure from the cursor on, or stop measuring; what was measured stays marked."""
+        """Start measuring at the cursor, or stop; the measured range stays marked."""
         self._state.toggle_mark()
         if self._state.mark is not None:
             self._timeline.notify(

@@ -1,4 +1,4 @@
-"""The timeline: a trace over time, with the keys and the mouse that move in it."""
+"""The timeline widget, operated by keys and mouse."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 from textual.worker import Worker
 
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.canvas import STYLES, Canvas, label_cells
 from tuiprof.tui.timeline.lanes import Bars
 from tuiprof.tui.timeline.navigation import Navigation
@@ -26,11 +26,9 @@ _WHEEL_ZOOM = 1.3
 
 @dataclass(slots=True)
 class _Drag:
-    """A mouse drag: its action, start position, initial view, and whether the mouse has moved."""
-
-    what: Literal["pan", "select", "map"]
-    x: int
-    view: Viewport
+    action: Literal["pan", "select", "map"]
+    x: int  # where it started
+    view: Viewport  # at the start
     moved: bool = False
 
 
@@ -101,45 +99,46 @@ class Timeline(Widget, can_focus=True):
 
     @dataclass(eq=False)
     class Moved(Message):
-        """Range or cursor of a timeline changed."""
+        """The view or the cursor changed."""
 
         timeline: Timeline
 
         def can_replace(self, message: Message) -> bool:
-            """Only the latest of one timeline counts."""
+            """Replace older messages of the same timeline."""
             return isinstance(message, Timeline.Moved) and message.timeline is self.timeline
 
     @dataclass(eq=False)
     class Chose(Message):
-        """An event, a row of the event table, was chosen; None = deselected."""
+        """An event was selected, given as a row of the trace; None = the selection was cleared."""
 
         timeline: Timeline
         row: int | None
 
     @dataclass(eq=False)
     class Opened(Message):
-        """An event, a row of the event table, was opened."""
+        """An event was opened, given as a row of the trace."""
 
         row: int
 
     @dataclass(eq=False)
     class Followed(Message):
-        """The timeline went to the other end of a link, a row of the event table."""
+        """The user followed a link to an event, given as a row of the trace."""
 
         row: int
 
     @dataclass(eq=False)
     class SearchWanted(Message):
-        """A text to search for is to be asked for."""
+        """The user wants to search."""
 
         timeline: Timeline
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        #: What it shows. Whoever changes it does so there: the widget draws, and posts :class:`Moved`.
-        self.state = TimelineState(self._state_changed)
-        self.canvas = Canvas(self.state, self.get_component_rich_style)  # what draws it
-        self.navigation = Navigation(self)  # moves it by steps, waits, links, hits and bookmarks
+        self.state = TimelineState(
+            self._state_changed
+        )  # changes to it redraw the widget and post :class:`Moved`
+        self.canvas = Canvas(self.state, self.get_component_rich_style)
+        self.navigation = Navigation(self)
         self._posted = self.state.view, self.state.cursor
         self._drag: _Drag | None = None
 
@@ -154,19 +153,19 @@ class Timeline(Widget, can_focus=True):
 
     @property
     def label_cells(self) -> int:
-        """Cells in front of the lanes."""
+        """Cells for the labels of the lanes."""
         return label_cells(self.size.width)
 
     def on_resize(self) -> None:
-        """Keep the range over the new width, and as many lanes as there are lines for."""
+        """Adapt the state to the new size."""
         self.state.resize(max(self.size.width - self.label_cells, 1), self.size.height)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return as many lines as there are lanes, and three for map, axis and readout."""
+        """Return one line for each lane, and three for map, axis and readout."""
         return self.state.lane_count + 3 if self.state.lanes else 3
 
     def notify_style_update(self) -> None:
-        """Forget the old colours."""
+        """Invalidate cached styles."""
         super().notify_style_update()
         self.canvas.forget_styles()
 
@@ -177,12 +176,12 @@ class Timeline(Widget, can_focus=True):
     # -- events of the trace -------------------------------------------------------------------------------
 
     def choose_event(self, row: int | None) -> None:
-        """Choose an event, a row of the event table, and post that it was chosen; None = no event."""
+        """Select an event, given as a row of the trace, and post :class:`Chose`; None = clear the selection."""
         self.state.mark_event(row)
         self.post_message(self.Chose(self, row))
 
     def show_event(self, row: int) -> None:
-        """Choose an event and bring it into view."""
+        """Select an event and scroll to it; not while lanes show a simulation."""
         if self.state.lanes is not None and self.state.lanes.replayed is None:
             trace = self.state.lanes.trace
             start, end = int(trace.starts[row]), int(trace.ends[row])
@@ -190,7 +189,7 @@ class Timeline(Widget, can_focus=True):
             self.choose_event(row)
 
     def show_next_event(self, bars: Bars, forward: bool) -> bool:
-        """Choose the next or the previous event to start; return whether there is one."""
+        """Select the first of the events that starts after the cursor, or the last before; False = there is none."""
         index = bars.next_start(self.state.cursor, forward)
         if index is not None:
             self.show_event(int(bars.rows[index]))
@@ -199,7 +198,7 @@ class Timeline(Widget, can_focus=True):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def action_step(self, by: int) -> None:
-        """Move the cursor by columns; the selection ends."""
+        """Move the cursor by columns, and clear the selection."""
         self.state.select(None)
         self.state.go_to(self.state.instant_beside(by))
 
@@ -208,19 +207,19 @@ class Timeline(Widget, can_focus=True):
         self.state.select_to(self.state.instant_beside(by))
 
     def action_pan(self, share: float) -> None:
-        """Move the view by a share of itself."""
+        """Move the view by a share of its length."""
         self.state.set_view(self.state.view.panned(share))
 
     def action_lane(self, by: int) -> None:
-        """Choose another lane."""
+        """Select another lane."""
         self.state.choose_lane(self.state.chosen + by)
 
     def action_edge(self, last: bool) -> None:
-        """Go to the begin or the end of the trace."""
+        """Go to the start or the end of the trace."""
         self.state.go_to(self.state.view.last - 1 if last else self.state.view.first)
 
     def action_event(self, forward: bool) -> None:
-        """Go to the next or the previous event of the chosen lane."""
+        """Go to the next or the previous event of the selected lane."""
         if self.state.lane is not None:
             self.show_next_event(self.state.lane.bars, forward)
 
@@ -234,12 +233,12 @@ class Timeline(Widget, can_focus=True):
             self.post_message(self.Opened(row))
 
     def action_search(self) -> None:
-        """Request a text to search for."""
+        """Ask the screen for a text to search for."""
         self.post_message(self.SearchWanted(self))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report the error of a search."""
-        tell_worker_error(self, event)
+        """Show the error of a search."""
+        notify_worker_error(self, event)
 
     # -- mouse ---------------------------------------------------------------------------------------------
 
@@ -247,7 +246,7 @@ class Timeline(Widget, can_focus=True):
         return view.instant_of(max(0, min(x - self.label_cells, view.columns - 1)))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Start a drag: move the view; on the axis or with a modifier, select; on the map, set the view."""
+        """Start to drag: in the lanes, pan; on the axis or with shift or ctrl, select; on the map, center the view."""
         state, lane = self.state, self.state.lane_at(event.y)
         if state.map_lines and event.y == 0:
             self._drag = _Drag("map", event.x, state.view)
@@ -262,44 +261,44 @@ class Timeline(Widget, can_focus=True):
         self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Move the view, or select, while a button is held."""
+        """Continue to drag."""
         drag = self._drag
         if drag is None:
             return
-        if drag.what == "map":
+        if drag.action == "map":
             self._center(event.x)
-        elif drag.what == "select":
+        elif drag.action == "select":
             self.state.select_to(self._instant_at(event.x, self.state.view))
         elif event.x != drag.x or drag.moved:
             drag.moved = True
             self.state.set_view(drag.view.panned((drag.x - event.x) / drag.view.columns))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """End moving or selecting; where nothing was moved, choose the event under the pointer."""
+        """End dragging; if the mouse was not moved, select the event under the pointer."""
         drag, self._drag, self.state.anchor = self._drag, None, None
         self.release_mouse()
-        if drag is not None and drag.what == "pan" and not drag.moved:
+        if drag is not None and drag.action == "pan" and not drag.moved:
             self.state.select(None)
             self.state.go_to(self._instant_at(event.x, self.state.view))
             self.choose_event(self.state.event_under_cursor())
 
     def _center(self, x: int) -> None:
-        """Put the middle of the view where the map was pointed at."""
+        """Center the view at a position of the map."""
         view = self.state.view
         at = self._instant_at(x, Viewport.over(view.first, view.last, view.columns))
         self.state.set_view(view.over_range(at - view.span // 2, at - view.span // 2 + view.span))
 
     def on_click(self, event: events.Click) -> None:
-        """Open the event under a double click."""
+        """Open a double-clicked event."""
         if event.chain == 2:
             self.action_open()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Zoom in at the mouse; with shift, pan back."""
+        """Zoom in at the pointer; with shift, pan back."""
         self._wheel(event, _WHEEL_ZOOM, -0.1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Zoom out at the mouse; with shift, pan on."""
+        """Zoom out at the pointer; with shift, pan forward."""
         self._wheel(event, 1 / _WHEEL_ZOOM, 0.1)
 
     def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
@@ -308,7 +307,7 @@ class Timeline(Widget, can_focus=True):
         self.action_pan(-0.1)
 
     def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        """Pan on."""
+        """Pan forward."""
         event.stop()
         self.action_pan(0.1)
 
@@ -322,7 +321,7 @@ class Timeline(Widget, can_focus=True):
 
 
 class SearchLine(Input):
-    """A line for a text, hidden until it is opened; the timeline that asked for it then searches."""
+    """The input of a search in a timeline; hidden until it is opened."""
 
     DEFAULT_CSS = """
     SearchLine { height: 1; border: none; background: $surface; display: none; }
@@ -339,26 +338,26 @@ class SearchLine(Input):
         self._timeline: Timeline | None = None
 
     def ask(self, timeline: Timeline) -> None:
-        """Open, with what the timeline was searched for last."""
+        """Open the input for a timeline, with its current search."""
         self._timeline = timeline
         self.value = timeline.state.search.needle if timeline.state.search is not None else ""
         self.add_class("-open")
         self.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search; without a text, end the search."""
+        """Search; without text, clear the search."""
         event.stop()
-        self._done(event.value)
+        self._close(event.value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Keep what is being typed from the filters around."""
+        """Stop the message, which the screen's filter would handle."""
         event.stop()
 
     def action_give_up(self) -> None:
-        """End the search."""
-        self._done("")
+        """Clear the search."""
+        self._close("")
 
-    def _done(self, text: str) -> None:
+    def _close(self, text: str) -> None:
         self.remove_class("-open")
         if self._timeline is None:
             return

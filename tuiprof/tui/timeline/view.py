@@ -1,7 +1,7 @@
-"""What a timeline shows, without colours or widgets.
+"""Content of a timeline, without colours and widgets.
 
-Lanes, the map of the whole trace and links become characters and kinds of cells; the readout describes an instant, an
-event with its links, or a range.
+Lanes, the map and links are turned into characters with a :class:`Kind`; the readout describes a time, an event with
+its links, or a range.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_ga
 from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
 from tuiprof.tui.widgets.rows import fit_text
 
-_FEWEST_FOR_LABEL = 3
-#: Minimum width of a truncated label, cells.
-_FEWEST_OF_CUT = 6
-#: From this share of a column on, waits are marked in the overview.
-_LEAST_WAIT = 0.05
-#: Minimum lost share of a column to show, and minimum width of a step to label its loss.
-_LEAST_LOST = 0.004
-_FEWEST_FOR_COST = 12
+#: Minimum widths in cells: of an event to have a label, of a label that is cut, of a step to label its lost time.
+_MIN_LABELLED, _MIN_CUT_LABEL, _MIN_COST_LABELLED = 3, 6, 12
+#: Minimum shares of a column: of waits to be marked in the map, of lost time to be drawn.
+_MIN_WAIT, _MIN_LOST = 0.05, 0.004
 _NOT_REPLAYED = "later steps are not simulated"
 
 
 class Kind(IntEnum):
-    """Content of a cell; each has a style, and its own letter or fill, so that color is never needed."""
+    """Content of a cell, which selects its style; characters differ too, so that no meaning depends on colour."""
 
     BLANK = 0
     KERNEL = 1
@@ -81,14 +77,14 @@ _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E,
 
 @dataclass(slots=True)
 class Cells:
-    """The cells of one lane."""
+    """The cells of one line."""
 
-    chars: list[str]  # one character a column, each one cell wide
-    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]  # what each shows, :class:`Kind` as uint8, same length
+    chars: list[str]  # one character per column, each one cell wide
+    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]  # a :class:`Kind` per column
 
 
 def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
-    """Draw one lane."""
+    """Draw a lane; labels are not written into columns that are ``taken``."""
     if lane.style == "idle":
         return _idle(trace, lane.bars, edges)
     if lane.lost is not None:
@@ -103,7 +99,7 @@ def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> C
 
 
 def _ranges(trace: Trace, bars: Bars, edges: Ints, taken: Mask | None) -> Cells:
-    """Named ranges: label, then fill; neighbours of different names differ in shade."""
+    """Draw named ranges: label and fill, in a colour chosen by the name."""
     picked, shares = bars.within(edges), bars.shares(edges)
     chars = np.where(picked < 0, " ", np.where(shares < 0.5, "░", "▒")).tolist()
     codes = trace.name_codes[bars.rows[np.maximum(picked, 0)]] if len(bars) else np.zeros_like(picked)
@@ -113,9 +109,9 @@ def _ranges(trace: Trace, bars: Bars, edges: Ints, taken: Mask | None) -> Cells:
 
 
 def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
-    """Work of one stream: the height of a cell is the busy share of its column."""
+    """Draw the work of a stream: the height of a cell is the busy share of its column."""
     picked, shares = bars.within(edges), bars.shares(edges)
-    # A sliver of work still shows; only a full column is drawn full.
+    # The least work is visible, and only full columns look full.
     height = np.where(picked >= 0, np.clip(np.floor(shares * 8.08), 1, 8), 0).astype(np.int64)
     chars = [glyphs.EIGHTHS_UP[level] for level in height.tolist()]
     if not len(bars):
@@ -130,23 +126,23 @@ def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
 
 
 def _calls(trace: Trace, lane: Lane, edges: Ints) -> Cells:
-    """Calls of the device's API: S where the host waits, L where it launches, a dot for the rest."""
+    """Draw calls of the device API: S for host waits, L for launches, a dot for others."""
     picked = lane.bars.within(edges)
     chars = np.where(picked >= 0, "·", " ").tolist()
     kinds = np.where(picked >= 0, Kind.CALL, Kind.BLANK).astype(np.uint8)
     for marked, kind, letter in ((lane.launches, Kind.LAUNCH, "L"), (lane.syncs, Kind.SYNC, "S")):
         if marked is None or not len(marked):
             continue
-        here = marked.within(edges)
-        for column in np.flatnonzero(here >= 0).tolist():
+        found = marked.within(edges)
+        for column in np.flatnonzero(found >= 0).tolist():
             chars[column] = letter
-        kinds[here >= 0] = kind
-        _label_runs(trace, marked, here, chars, shortest=8, lead=f"{letter} ")
+        kinds[found >= 0] = kind
+        _label_runs(trace, marked, found, chars, shortest=8, lead=f"{letter} ")
     return Cells(chars, kinds)
 
 
 def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
-    """Absence of work over all streams of a device, by its share of the column."""
+    """Draw the idle share of each column, over all streams of a device."""
     low, high = trace.span
     inside = (edges[1:] > low) & (edges[:-1] < high)
     idle = np.where(inside, 1 - bars.shares(edges), 0.0)
@@ -156,14 +152,14 @@ def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
 
 
 def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
-    """Cost of a finding: the height of a cell is the lost share of its column; each step shows its sum."""
+    """Draw the time that a finding costs: a cell's height is the lost share of its column; steps show their sum."""
     columns = len(edges) - 1
     if isinstance(lost.losses, str):
         text = fit_text(f"unknown: {sanitize(lost.losses)}", columns)
         return Cells(list(text), np.full(columns, Kind.NOTE, dtype=np.uint8))
     ns = np.diff(lost.up_to(edges))
     share = ns / np.maximum(np.diff(edges), 1)
-    level = np.where(share > _LEAST_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
+    level = np.where(share > _MIN_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
     chars = [glyphs.EIGHTHS_UP[height] for height in level.tolist()]
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
     for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
@@ -172,7 +168,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
         if column is not None:
             chars[begin + column : begin + column + len(label)] = label
             kinds[begin + column : begin + column + len(label)] = Kind.NOTE
-    # Only the first steps of a long trace are replayed: blank cells after them do not mean no loss.
+    # Only the first steps of a long trace are simulated: blank cells after them do not mean that no time is lost.
     later = trace.steps.ends > lost.losses.high
     begin = int(np.searchsorted(edges, lost.losses.high)) + 1
     if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
@@ -182,10 +178,10 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
 
 
 def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int, float]]:
-    """Return from which column to which each step is in view whole, and what it loses, ns."""
+    """Return first column, end column and lost ns of each step that is completely visible."""
     steps = trace.steps
     first, last = np.searchsorted(edges, steps.starts), np.searchsorted(edges, steps.ends)
-    whole = (steps.starts >= edges[0]) & (steps.ends <= edges[-1]) & (last - first >= _FEWEST_FOR_COST)
+    whole = (steps.starts >= edges[0]) & (steps.ends <= edges[-1]) & (last - first >= _MIN_COST_LABELLED)
     return [
         (
             int(first[i]),
@@ -197,7 +193,7 @@ def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int
 
 
 def _blank(level: Ints, cells: int) -> int | None:
-    """Return the position of a text of a given width in the longest stretch without loss; None = it does not fit."""
+    """Return the position to center text in the longest run of blank cells; None = it fits in none."""
     found, begin = None, 0
     for index, height in enumerate([*level.tolist(), 1]):
         if height:
@@ -208,7 +204,7 @@ def _blank(level: Ints, cells: int) -> int | None:
 
 
 def _counter(samples: Samples, edges: Ints) -> Cells:
-    """A value over time: the height of a cell is the column's largest as a share of the peak."""
+    """Draw a counter: the height of a cell is the column's maximum relative to the peak."""
     values = samples.highest(edges)
     level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
     return Cells(
@@ -222,21 +218,21 @@ def _label_runs(
     bars: Bars,
     picked: Ints,
     chars: list[str],
-    shortest: int = _FEWEST_FOR_LABEL,
+    shortest: int = _MIN_LABELLED,
     lead: str = "",
 ) -> None:
-    """Write the name of an event over its columns, if there is room for a part of it."""
+    """Write the names of events into their columns, if there is room."""
     cuts = np.flatnonzero(np.diff(picked)) + 1
     begins = np.concatenate(([0], cuts)).tolist()
     ends = np.concatenate((cuts, [len(picked)])).tolist()
     for begin, end in zip(begins, ends, strict=True):
         index = int(picked[begin])
-        room = end - begin - 1  # one fill stays, so that neighbours do not run together
+        room = end - begin - 1  # one cell separates adjacent events
         if index < 0 or room < shortest - 1:
             continue
         label = lead + short_name(trace.name(int(bars.rows[index])))
-        if room < min(len(label), _FEWEST_OF_CUT):
-            continue  # the rest would be meaningless
+        if room < min(len(label), _MIN_CUT_LABEL):
+            continue
         label = label if len(label) <= room else label[: room - 1] + "…"
         chars[begin : begin + len(label)] = label
         if len(label) < room:
@@ -246,14 +242,14 @@ def _label_runs(
 def legend(
     lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return the signs that visible lanes are drawn with: sign, style, meaning.
+    """Return symbol, style and meaning of each entry of the legend.
 
     Args:
         lanes: The visible lanes.
-        drawn: Each :class:`Kind` that is on the screen now.
-        replayed: Whether they show a replayed step.
-        nested: Whether the nested lanes are drawn.
-        has_nested: Whether there are such lanes.
+        drawn: The kinds of cells on the screen.
+        replayed: Whether the lanes show a simulated step.
+        nested: Whether nested lanes are shown.
+        has_nested: Whether there are nested lanes.
     """
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
@@ -272,7 +268,7 @@ def legend(
 
 
 def overview(lanes: Lanes, whole: Viewport) -> Cells:
-    """Draw a whole trace in one line: ``S`` where the host waits for longer than the devices idle, else idle shades."""
+    """Draw a whole trace in one line: ``S`` where host waits outweigh idle time, else shades for idle time."""
     edges, columns = whole.edges, whole.columns
     low, high = lanes.trace.span
     inside = (edges[1:] > low) & (edges[:-1] < high)
@@ -283,7 +279,7 @@ def overview(lanes: Lanes, whole: Viewport) -> Cells:
         else np.zeros(columns)
     )
     waits = lanes.syncs.shares(edges) if len(lanes.syncs) else np.zeros(columns)
-    waiting = (waits >= _LEAST_WAIT) & (waits > idle)
+    waiting = (waits >= _MIN_WAIT) & (waits > idle)
     shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
     chars = [
         "S" if wait else " ·░▒▓"[level] for wait, level in zip(waiting.tolist(), shade.tolist(), strict=True)
@@ -295,9 +291,7 @@ def overview(lanes: Lanes, whole: Viewport) -> Cells:
 def link_cells(
     source: tuple[int, int], target: tuple[int, int], columns: int
 ) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Draw the connection from a call to work; return by line and column the sign, and whether it may replace what is
-    there.
-    """
+    """Draw the link from a call to its work; by (line, column): a character, and whether it may cover other content."""
     (y1, x1), (y2, x2) = source, target
     down = 1 if y2 > y1 else -1
     cells: dict[tuple[int, int], tuple[str, bool]] = {}
@@ -334,7 +328,7 @@ def short_name(name: str) -> str:
 
 
 def offset_text(offset_ns: int, precision_ns: int) -> str:
-    """Return an instant counted from the begin of the trace, with the digits that ``precision_ns``, a column, needs."""
+    """Return a time since the start of the trace, with enough digits for a precision of one column."""
     scale, unit = next(
         ((s, u) for s, u in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")) if abs(offset_ns) >= s),
         (1, "ns"),
@@ -344,10 +338,11 @@ def offset_text(offset_ns: int, precision_ns: int) -> str:
 
 
 def readout(state: TimelineState, lanes: Lanes) -> str:
-    """Return the line below the axis: the measurement, else the selected event, else the item under the cursor."""
+    """Return the line below the axis: about the range, else the selected event, else the cursor's position."""
     if lanes.stride > 1:
-        every = format_count(lanes.stride)
-        return f" a sketch from one of {every} events: the exact picture is being worked out"
+        return (
+            f" preview from 1 in {format_count(lanes.stride)} events, while all of them are being processed"
+        )
     trace, found = lanes.trace, ""
     if state.search is not None:
         position = state.search.position(state.event)
@@ -361,7 +356,7 @@ def readout(state: TimelineState, lanes: Lanes) -> str:
 
 
 def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
-    """Return which step and which events are at an instant; one line, safe for a terminal."""
+    """Return the step and the events at an instant, as one sanitized line."""
     trace = lanes.trace
     parts = []
     steps = lanes.steps
@@ -393,7 +388,7 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
 
 
 def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
-    """Return what an event is, and what it is linked with; one line, safe for a terminal."""
+    """Return name, duration and links of an event, as one sanitized line."""
     parts = [f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"]
     for position, link in enumerate(links):
         key = "f: " if not position else "F: " if link is links[-1] else ""
@@ -402,25 +397,24 @@ def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
 
 
 def link_words(trace: Trace, row: int, link: Link) -> str:
-    """Return what an event is linked with, and how much time is between; safe for a terminal."""
+    """Return a link and the time between both events as sanitized text."""
     call, work = link.call_and_work(row)
     other = _short(trace, link.row, 24)
-    if link.way in ("launches", "launched by"):
+    if link.relation in ("launches", "launched by"):
         several = ""
-        if link.way == "launches":
+        if link.relation == "launches":
             count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
             several = f" and {format_count(count - 1)} more" if count > 1 else ""
         latency = format_ns(int(trace.starts[work] - trace.ends[call]))
-        return f"{link.way} {other}{several}, {latency} between"
-    if link.way in ("waited for", "waited for by"):
-        return (
-            f"{link.way} {other}, done {format_ns(int(trace.ends[call] - trace.ends[work]))} before its end"
-        )
-    return f"{link.way} {other}, {format_ns(int(trace.starts[work] - trace.ends[call]))} after it"
+        return f"{link.relation} {other}{several}, {latency} between"
+    if link.relation in ("waited for", "waited for by"):
+        early = format_ns(int(trace.ends[call] - trace.ends[work]))
+        return f"{link.relation} {other}, done {early} before its end"
+    return f"{link.relation} {other}, {format_ns(int(trace.starts[work] - trace.ends[call]))} after it"
 
 
 def range_words(lanes: Lanes, low: int, high: int) -> str:
-    """Return how long a range is and what lies in it; one line, safe for a terminal."""
+    """Return length and content of a range, as one sanitized line."""
     length = high - low
     parts = [f" Δ {format_ns(length)}"]
     for lane in lanes.lanes:

@@ -1,4 +1,4 @@
-"""The head of a trace: what it is, how much of it was read, how far it can be trusted, and what to change first."""
+"""The top of the trace screen: facts about the trace, progress of reading, trust line, and the main finding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuiprof.tui.widgets.spans import wrap
 
 
 class TraceHead(Lines):
-    """File, device, steps, events, time a step; at the right the trust line, which a click expands."""
+    """One line: file, device, steps, events, step time; on the right other captures and the trust line, clickable."""
 
     DEFAULT_CSS = "TraceHead { height: 1; }"
 
@@ -45,29 +45,29 @@ class TraceHead(Lines):
         self._trust_from = self._label_to = 0
 
     def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
-        """Describe a trace."""
+        """Show a trace; ``trust`` is None while it is unknown, ``part`` is the part that was read, None = all."""
         self._trace, self._trust, self._part = trace, trust, part
         self._update()
 
     def show_steps(self, uncaptured_ns: float | None, captured_ns: float | None) -> None:
-        """Show what a step takes without the profiler and while it is captured, once that is known."""
+        """Show the step time without the profiler and while capturing; None = unknown."""
         if (uncaptured_ns, captured_ns) != self._step_ns:
             self._step_ns = uncaptured_ns, captured_ns
             self._update()
 
     def list_captures(self, captures: Captures) -> None:
-        """Show which of the traces that belong together this one is."""
+        """Show rank and capture of the trace."""
         self._captures = captures
         self._update()
 
     def advance(self, progress: Progress) -> None:
-        """Show how much of the rest is read."""
+        """Show the progress of reading the rest."""
         if self._part is not None:
             self._reached = progress
             self._update()
 
     def fail(self, error: TuiprofError) -> None:
-        """Show that the rest cannot be read; what was read stays."""
+        """Show that the rest cannot be read."""
         self._failed = True
         self._update()
         self.notify(str(error), title="the rest cannot be read", severity="error", timeout=15)
@@ -87,7 +87,7 @@ class TraceHead(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the one line; the trust line gives way before the name does, and never wholly."""
+        """Draw the line. If it is too long, the trust line is cut first, but not completely, then the facts."""
         left = self._left(self._facts)
         shorter: list[str] = []
         if self._part is not None:
@@ -96,13 +96,13 @@ class TraceHead(Lines):
             text = reading_text(self._part.share, reached.share, failed=self._failed)
             least = 38
         elif self._trust is not None:
-            # The slowdown by the profiler is shown at the left, beside the time without it.
+            # The facts on the left already show the slowdown by the profiler.
             trust = Trust(self._trust.events, tuple(r for r in self._trust.remarks if r.code != "slowed"))
             level = trust.level
             mark = "" if level == "good" else f"{MARKS[level]} "
             shorter = [mark + sanitize(line) for line in _shorter_lines(trust.line)]
             text = shorter[0]
-            # What is known of the trace gives way to a whole clause, or to the number of remarks where that is long.
+            # A long clause is replaced by the number of remarks.
             if cell_len(shorter[-1]) >= width // 3:
                 remarks = len(trust.remarks)
                 shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
@@ -138,7 +138,7 @@ class TraceHead(Lines):
         return [*name, ("   ", "text"), (" · ".join(facts), "dim")] if facts else name
 
     def on_click(self, event: events.Click) -> None:
-        """Expand the trust line, or list the traces that this one belongs with."""
+        """Show the other captures, or all remarks of the trust line."""
         if self._trust_from <= event.x < self._label_to:
             self.post_message(self.OthersWanted())
         elif self._trust is not None and event.x >= self._trust_from:
@@ -146,7 +146,7 @@ class TraceHead(Lines):
 
 
 def _shorter(facts: list[str]) -> list[str]:
-    """Return facts without the number of events, else without the brackets of the last one, or without the last one."""
+    """Drop the number of events, else the last fact's brackets, else the last fact."""
     others = [fact for fact in facts if not fact.endswith(" events")]
     if 0 < len(others) < len(facts):
         return others
@@ -155,17 +155,17 @@ def _shorter(facts: list[str]) -> list[str]:
 
 
 def _shorter_lines(line: str) -> list[str]:
-    """Return a trust line, without what follows from its remark, and without the number of others."""
+    """Return a trust line, the line without its remark's consequence, and that without the number of other remarks."""
     text, bracket, more = line.partition(" (+")
     head, colon, remark = text.partition(": ")
     first = remark.partition(": ")[0]
-    # A profiler's own message follows its colon.
+    # After these words, the colon introduces a message of the profiler itself.
     clause = head + colon + (remark if first.endswith(("says", "reports", "warns")) else first)
     return [line, clause + bracket + more, clause]
 
 
 class FindingHead(Flowing):
-    """The main finding in full; until it is known, the most important verdict."""
+    """The main finding in full; until it is known, the most urgent verdict."""
 
     DEFAULT_CSS = "FindingHead { height: auto; max-height: 6; }"
 
@@ -181,7 +181,7 @@ class FindingHead(Flowing):
         self._fit_height()
 
     def show_finding(self, found: Finding, number: int, count: int) -> None:
-        """Show a finding, and which of how many it is."""
+        """Show finding ``number`` of ``count``."""
         self._finding = (found, number, count)
         self._fit_height()
 
@@ -189,11 +189,11 @@ class FindingHead(Flowing):
         """Set the maximum height."""
         if lines != self._lines:
             self._lines = lines
-            self._taken = -1  # the present height was computed for another number of lines
+            self._height = -1  # the current height was computed for another number of lines
             self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the finding, or the sentence."""
+        """Draw the finding or the verdict."""
         if self._finding is not None:
             return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
         head = self._headline

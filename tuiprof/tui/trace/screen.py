@@ -1,7 +1,4 @@
-"""The trace screen: opens a trace in a worker and shows it, its first part while the rest is read.
-
-If it cannot be read, the screen shows why, and a remedy.
-"""
+"""The trace screen: opens a trace in a worker, shows its first part while the rest is read, or shows the error."""
 
 from __future__ import annotations
 
@@ -21,42 +18,42 @@ from textual.screen import Screen
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
-from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
     from tuiprof.model.traceset import TraceSet
-    from tuiprof.tui.opening.captures import Captures, Figures
+    from tuiprof.tui.opening.captures import Captures, TraceSummary
     from tuiprof.tui.trace.widget import TraceView
     from tuiprof.tui.trace.work import Survey
 
-#: Number of files and of sessions that are offered for a comparison.
-_MOST_FILES, _MOST_SESSIONS = 12, 12
+#: Maximum number of files and of sessions offered for a comparison.
+_MAX_FILES, _MAX_SESSIONS = 12, 12
 
 
 class TraceScreen(Screen[None]):
-    """Shows one trace. Nothing heavy is imported before the screen is shown.
+    """Shows one trace. Heavy modules are imported by workers, after the screen is shown.
 
     Args:
         path: The file to open.
-        trace: A trace that is open already; then there is nothing to load.
+        trace: An open trace, instead of a file.
         step: Number of the step to analyse; None = the whole trace.
-        directory: The directory that the file was chosen from; None = it was named itself.
+        directory: The directory of traces that the file was chosen from; None = the file itself was named.
     """
 
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
-        "The head shows what to change first or, when there is nothing to change, the verdict that matters most.\n"
-        "Below are the timeline and one tab for each analysis; the tab with the evidence opens first. While a large\n"
-        "file is being read, the head says how much of it the figures cover.\n\n"
+        "At the top is what to change first or, if there is nothing to change, the most urgent verdict. Below are the\n"
+        "timeline and one tab for each analysis; the tab with the evidence opens first. While a large file is being\n"
+        "read, the first line shows how much of it the results cover.\n\n"
         "Tables: enter opens the details of a row: times, launch, operators, Python stack, source, raw event. If\n"
         "there is room, the selected row is shown in full below the table, followed by the next tables; t switches\n"
         "to the next one.\n\n"
         "Timeline: the lost lane shows where a step loses the time that the finding would save, without the\n"
-        "profiler. p simulates the step without the fix (now) and with it (fix). U switches all figures between\n"
+        "profiler. p simulates the step without the fix (now) and with it (fix). U switches all results between\n"
         "steps without the profiler and steps as captured. d shows operators and Python functions. M lists the\n"
         "analyses that are unavailable, and why.\n\n"
         "Symbols: L is a launch, S a wait for the device, · another call. On a stream the height of a cell is the\n"
@@ -87,13 +84,13 @@ class TraceScreen(Screen[None]):
 
     @dataclass(eq=False)
     class Opened(Message):
-        """A trace can be shown, and the modules that show it are imported."""
+        """A trace, or a part of it, was read, and the widget's module is imported."""
 
-        path: Path | None  # the file
-        trace: Trace  # what was read
-        view: type[TraceView]  # the widget that shows it
-        found: Survey | None  # content of its first frame, if already computed
-        part: Progress | None = None  # how far in the file that is; None = it is the whole trace
+        path: Path | None
+        trace: Trace
+        view: type[TraceView]
+        found: Survey | None  # content of the first frame; None = not computed yet
+        part: Progress | None = None  # the part of the file that was read; None = the whole file
 
     @dataclass(eq=False)
     class Failed(Message):
@@ -103,8 +100,8 @@ class TraceScreen(Screen[None]):
         error: TuiprofError
 
     @dataclass(eq=False)
-    class Gathered(Message):
-        """It is known which traces belong together."""
+    class CapturesFound(Message):
+        """The other ranks and captures of the run are known."""
 
         captures: Captures
 
@@ -126,11 +123,11 @@ class TraceScreen(Screen[None]):
         self._step = step
         self._directory = directory
         self._captures: Captures | None = None
-        self._known: dict[Path, Figures | None] = {}
+        self._summaries: dict[Path, TraceSummary | None] = {}
         self._tab = ""
 
     def compose(self) -> ComposeResult:
-        """The loading panel; the trace replaces it."""
+        """The loading panel, which the trace will replace."""
         yield self._panel()
         yield KeyBar()
 
@@ -138,23 +135,23 @@ class TraceScreen(Screen[None]):
         return LoadingPanel(sanitize(self.path.name if self.path else ""))
 
     def on_mount(self) -> None:
-        """Begin to open."""
-        self._begin()
+        """Start opening the trace."""
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self.path is not None:
-            self._opening = Opening(self.path, self._moved, partial(self._part_read, self.path))
-            # What shows the trace is imported while its first stretches are read.
-            self.run_worker(_import_view, thread=True, group="import", exit_on_error=False)
+            self._opening = Opening(
+                self.path,
+                lambda progress: self.post_message(LoadingPanel.Moved(progress)),
+                partial(self._show_part, self.path),
+            )
+            # Import the analyses while the first part of the file is read.
+            self.run_worker(_import_analyses, thread=True, group="import", exit_on_error=False)
         work = partial(self._open, self.path, self._opening)
         self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
 
-    def _moved(self, progress: Progress) -> None:
-        """In the worker's thread: report progress to the screen."""
-        self.post_message(LoadingPanel.Moved(progress))
-
-    def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
-        """In the worker's thread: let the screen show what was read so far."""
+    def _show_part(self, path: Path, trace: Trace, part: Progress) -> None:
+        """In the worker's thread: let the screen show the part read so far."""
         from tuiprof.tui.trace.widget import TraceView
         from tuiprof.tui.trace.work import survey_if_small
 
@@ -162,62 +159,62 @@ class TraceScreen(Screen[None]):
         self.post_message(self.Opened(path, trace, TraceView, found, part))
 
     def on_unmount(self) -> None:
-        """Cancel an opening that is no longer needed."""
+        """Cancel opening."""
         if self._opening is not None:
             self._opening.cancel()
 
     def _open(self, path: Path | None, opening: Opening | None) -> None:
-        """In a thread: read the file, and import what shows it."""
+        """In a thread: find other captures, read the file, and import the widget."""
         try:
-            together = self._gather(path) if path is not None else None
+            ranks = self._find_captures(path) if path is not None else None
             trace = opening.run() if opening is not None else self._given
             assert trace is not None
             from tuiprof.tui.trace.widget import TraceView
             from tuiprof.tui.trace.work import survey_if_small
 
-            trace.siblings = trace.siblings or together
+            trace.siblings = trace.siblings or ranks
             found = None if self._shown else survey_if_small(trace)
         except TuiprofError as error:
             if opening is None or not opening.cancelled:
                 self.post_message(self.Failed(path, error))
         except Exception as error:  # noqa: BLE001 - a decoder's bug is shown on the screen and does not end the dashboard
             text = f"{path} could not be read: {type(error).__name__}: {error}"
-            remedy = "this is a bug of tuiprof; please report it with the file"
+            remedy = "this is a bug in tuiprof; please report it with the file"
             self.post_message(self.Failed(path, TuiprofError(text, remedy)))
         else:
             self.post_message(self.Opened(path, trace, TraceView, found))
 
-    def _gather(self, path: Path) -> TraceSet | None:
-        """In a thread: find the traces that belong with this one; return the ranks of its capture."""
+    def _find_captures(self, path: Path) -> TraceSet | None:
+        """In a thread: find the other ranks and captures; return the ranks of this capture."""
         from tuiprof.tui.opening.captures import captures_of
 
         captures = captures_of(path, self._directory)
-        self.post_message(self.Gathered(captures))
+        self.post_message(self.CapturesFound(captures))
         return captures.shown
 
     @property
     def _view(self) -> TraceView | None:
-        """The view of the trace, once there is something to show."""
+        """The view of the trace; None = nothing was read yet."""
         from tuiprof.tui.trace.widget import TraceView
 
         return next(iter(self.query(TraceView)), None)
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show how far the opening is."""
+        """Show progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
         if self._shown and (view := self._view) is not None:
             view.head.advance(message.progress)
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
-        """Show the trace, or more of it instead of its first part."""
-        if message.path != self.path:  # another was selected in the meantime
+        """Show the trace, or a larger part of it."""
+        if message.path != self.path:  # the user has switched to another trace
             return
         if message.part is None:
             self._opening = None
         if self._shown:
             if (view := self._view) is not None:
-                view.take(message.trace, message.part)
+                view.replace_trace(message.trace, message.part)
         else:
             self._shown = True
             with self.app.batch_update():
@@ -225,12 +222,12 @@ class TraceScreen(Screen[None]):
                 view = message.view(message.trace, message.part, self._step, message.found)
                 await self.mount(view, before=0)
                 view.open_tab(self._tab)
-                if self._captures is not None and view.is_mounted:  # not where the application ends meanwhile
+                if self._captures is not None and view.is_mounted:  # not mounted = the application is exiting
                     view.head.list_captures(self._captures)
         self.refresh_bindings()
 
     def on_trace_screen_failed(self, message: Failed) -> None:
-        """Show the error and a remedy."""
+        """Show the error and its remedy."""
         if message.path != self.path:
             return
         self._opening = None
@@ -241,7 +238,7 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show ``cancel`` only while nothing else is visible, the list only if there are others."""
+        """Enable ``cancel`` until the trace is shown, and the list of captures if there are several."""
         if action == "give_up":
             return self._opening is not None and not self._shown
         if action == "captures":
@@ -255,7 +252,7 @@ class TraceScreen(Screen[None]):
         self.action_leave()
 
     def on_trace_view_compare_wanted(self) -> None:
-        """Ask what to compare the trace with."""
+        """Ask for the baseline of a comparison."""
         from tuiprof.tui.dialogs.dialog import PickScreen
         from tuiprof.tui.dialogs.form import TextForm
 
@@ -283,8 +280,8 @@ class TraceScreen(Screen[None]):
 
         self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
-    def on_trace_screen_gathered(self, message: Gathered) -> None:
-        """Show which other traces there are."""
+    def on_trace_screen_captures_found(self, message: CapturesFound) -> None:
+        """Show rank and capture of this trace."""
         if message.captures.path == self.path:
             self._captures = message.captures
             if self._shown and (view := self._view) is not None:
@@ -292,20 +289,20 @@ class TraceScreen(Screen[None]):
             self.refresh_bindings()
 
     def on_trace_head_others_wanted(self) -> None:
-        """List the traces that belong with this one."""
+        """List the other ranks and captures."""
         self.action_captures()
 
     def action_captures(self) -> None:
-        """List the traces that belong with this one, and show another instead."""
+        """List the other ranks and captures, and switch to the chosen one."""
         from tuiprof.tui.opening.captures import CapturesScreen
 
         if self._captures is not None:
             view = self._view
             straggler = view.work.results.straggler(view.window) if view is not None else None
-            self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
+            self.app.push_screen(CapturesScreen(self._captures, self._summaries, straggler), self._switch)
 
     async def _switch(self, path: Path | None) -> None:
-        """Show another trace instead of this one, on the same tab."""
+        """Switch to another trace, on the same tab."""
         if path is None or path == self.path:
             return
         if self._opening is not None:
@@ -316,11 +313,11 @@ class TraceScreen(Screen[None]):
         with self.app.batch_update():
             await self.query("TraceView, LoadingPanel").remove()
             await self.mount(self._panel(), before=0)
-        self._begin()
+        self._start()
         self.refresh_bindings()
 
     def on_trace_view_left(self) -> None:
-        """Leave."""
+        """Close the trace."""
         self.action_leave()
 
     def action_leave(self) -> None:
@@ -328,18 +325,14 @@ class TraceScreen(Screen[None]):
         self.app.go.back()
 
 
-def _import_view() -> None:
-    """In a thread: load the widgets and the analyses."""
+def _import_analyses() -> None:
     from tuiprof import analyses
 
     analyses.available()
 
 
 def beside(path: Path) -> list[Path]:
-    """Return the trace files in the folder of a trace, without itself.
-
-    Those whose names begin with the same word come first, in each case the newest first.
-    """
+    """Return other traces in the same folder, newest first; those whose names start with the same word come first."""
     from tuiprof.formats.directory import is_trace_name
 
     try:
@@ -350,9 +343,9 @@ def beside(path: Path) -> list[Path]:
         ]
         word = _first_word(path.name)
         entries.sort(key=lambda entry: (_first_word(entry.name) != word, -entry.stat().st_mtime))
-    except OSError:  # the folder is gone or may not be read: nothing to offer
+    except OSError:
         return []
-    return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+    return [Path(entry.path) for entry in entries[:_MAX_FILES]]
 
 
 def _first_word(name: str) -> str:
@@ -360,7 +353,7 @@ def _first_word(name: str) -> str:
 
 
 def _sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
-    """Return name and directory of the newest sessions that have a trace; ``root`` None = the default folder."""
+    """Return title and directory of the newest sessions that have traces."""
     from tuiprof.session.store.folders import Session, session_dirs, sessions_root
 
     found: list[tuple[str, Path]] = []
@@ -369,8 +362,8 @@ def _sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
             session = Session(path)
             if session.traces():
                 found.append((f"{session.title}  {path.name}", path))
-        except TuiprofError:  # one that cannot be read cannot be compared
+        except TuiprofError:  # not readable
             continue
-        if len(found) == _MOST_SESSIONS:
+        if len(found) == _MAX_SESSIONS:
             break
     return found

@@ -1,4 +1,4 @@
-"""Content of the trace view: the trace, its findings and its analyses. Pure: results in, texts, rows and tabs out."""
+"""Content of the trace view: facts, findings, tabs and texts as pure functions of results."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from tuiprof.tui.widgets.bars import Tab
 from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
 from tuiprof.tui.widgets.spans import wrap
 
-#: From this share of a step on a finding is bad.
+#: Findings that save at least this share of a step have level ``bad``.
 _BAD_SHARE: Final = 0.05
-#: Fact of an analysis: which share of a step is saved by all that it finds, together.
+#: Key of the fact with the share of a step that all findings of an analysis save together.
 _SAVES_SHARE = "saves_share"
-#: From this share of a step on a tab shows what can be saved there.
+#: Tabs show savings of at least this share of a step.
 LEAST_SHARE = 0.005
 _BAR_CELLS: Final = 28
-#: Below this width there is no bar.
+#: Minimum width for the bar.
 _WITH_BAR: Final = 100
-#: Where advice can end early and still be a whole sentence.
+#: Where advice can be cut and still be a complete sentence.
 _CLAUSE_END: Final = re.compile(r"; |, (?=(?:which|or|if|where|since|because|so) )")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding as the head shows it; texts are untrusted."""
+    """A finding of the advice; all text is untrusted."""
 
-    rule: str  # name of its rule
-    what: str  # what was seen
-    where: str  # the location; empty = the whole step
-    fix: str  # what to write instead
-    prove: str  # a command that shows it before and after; empty = none
-    saves_ns: float | None  # time it saves per step; None = unknown
-    low_ns: float | None  # at least
-    high_ns: float | None  # at most
-    share: float | None  # ``saves_ns`` as a share of the step
-    step_ns: float | None  # a step without the profiler; None = unknown
-    event: int | None  # row of the typical event; None = none
+    rule: str
+    what: str
+    where: str  # location; empty = the whole step
+    fix: str
+    prove: str  # command that measures the fix; empty = none
+    saves_ns: float | None  # per step; None = unknown
+    low_ns: float | None  # lower bound of the saving
+    high_ns: float | None  # upper bound
+    share: float | None  # saving as a share of the step
+    step_ns: float | None  # step time without the profiler; None = unknown
+    event: int | None  # row in the trace of the event that represents it; None = none
 
 
 def step_times_of(advice: object) -> tuple[float | None, float | None]:
-    """Return what a step takes without the profiler and while it is captured, ns, as the advice reckons with it."""
+    """Return the step times without the profiler and while capturing, in ns, that the advice is based on."""
     if not isinstance(advice, Report):
         return None, None
     facts = {fact.key: fact.value for fact in advice.facts}
@@ -65,12 +65,12 @@ def step_times_of(advice: object) -> tuple[float | None, float | None]:
 
 
 def is_bad(found: Finding) -> bool:
-    """Return whether a finding is bad rather than a warning."""
+    """Return whether the level of a finding is ``bad`` rather than ``warn``."""
     return found.saves_ns is None or (found.share or 0.0) >= _BAD_SHARE
 
 
 def findings_of(advice: object) -> list[Finding]:
-    """Return the findings, largest saving first; nothing until they are computed."""
+    """Return the findings of the advice, largest saving first; empty until they are computed."""
     if not isinstance(advice, Report):
         return []
     table = next((table for table in advice.tables if table.key == "findings"), None)
@@ -96,7 +96,7 @@ def findings_of(advice: object) -> list[Finding]:
 
 
 def finding_rows(found: Finding, number: int, count: int, width: int, height: int) -> list[Row]:
-    """Return the lines of a finding."""
+    """Return the rows of finding ``number`` of ``count``, in at most ``height`` lines."""
     level: Level = "bad" if is_bad(found) else "warn"
     others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
     first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
@@ -115,10 +115,10 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     show: Row = [("o", "key"), (" show ", "dim")] if found.event is not None else []
     copy: Row = [("C", "key"), (" copy ", "dim")]
     prove: Row = [("P", "key"), (" prove ", "dim")] if found.prove else []
-    if height < 4:  # no room for labels: what, and what to write
+    if height < 4:  # no room for labels
         texts = (found.what, f"fix: {found.fix}")[: height - 1]
         return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
-    # What was found gets the spare line before the fix does.
+    # The description may use the spare line before the fix does.
     spare = height - (4 if found.where else 3)
     line(found.what, "", [], 2 if spare > 0 else 1)
     spare -= len(lines) - 2
@@ -129,7 +129,7 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
 
 
 def _wrapped(text: str, width: int, taken: int, most: int) -> list[str]:
-    """Break a text whose first line is shorter; the last clauses are left out rather than cut."""
+    """Wrap a text whose first line is ``taken`` cells shorter; leave out trailing clauses rather than cut."""
 
     def broken(text: str, most: int = 0) -> list[str]:
         first = wrap(text, width - taken)[0]
@@ -164,32 +164,32 @@ def _saves(found: Finding, level: str, width: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The sentence above everything."""
+    """The sentence in the head while there are no findings."""
 
-    sentence: str  # the sentence; untrusted
-    level: Level | None = None  # its weight; None = not a verdict yet
-    pointer: str = ""  # key of the tab that has the evidence, such as ``3``; empty = the open one
-    of_current: bool = False  # whether it is the verdict of the tab that is open
+    sentence: str  # untrusted
+    level: Level | None = None  # None = not a verdict
+    pointer: str = ""  # key of the tab with the evidence, such as ``3``; empty = the open tab
+    of_current: bool = False  # whether it is the verdict of the open tab
 
 
 def headline(results: Results, window: Window, current: str, read: float | None) -> Headline:
-    """Return the verdict that matters most of those there are."""
+    """Return the most urgent verdict so far; ``read`` is the share of the file that was read, None = all."""
     top = most_important(results.reports(window))
     if top is None:
-        return Headline("analysing …" if results.pending(window) else "no analysis can answer on this trace")
+        return Headline("analysing …" if results.pending(window) else "no analysis applies to this trace")
     so_far = "" if read is None else f"so far, {read:.0%} read: "
     elsewhere = top.analysis in results.names and top.analysis != current
     pointer = str(results.names.index(top.analysis) + 1) if elsewhere else ""
     answer, advised = results.get(current, window), results.get("advice", window)
     same = isinstance(answer, Report) and answer.verdict == top.verdict
-    # A verdict that is not good asks what to do about it; that nothing was found is the answer.
+    # A bad verdict without findings would leave the question what to do about it.
     none = isinstance(advised, Report) and not findings_of(advised) and top.verdict.level in ("bad", "warn")
     found = "nothing found to change; " if none else ""
     return Headline(so_far + found + top.verdict.sentence, top.verdict.level, pointer, same)
 
 
 def tab_of_rule(rule: str) -> str:
-    """Return the analysis that has the evidence of an advice rule."""
+    """Return the name of the analysis with the evidence of an advice rule."""
     known = advice.available().get(rule)
     if known is None:
         return "advice"
@@ -197,10 +197,7 @@ def tab_of_rule(rule: str) -> str:
 
 
 def tab_to_open(results: Results, window: Window) -> str:
-    """Return the initial tab of a trace: the evidence of its first finding, else of its worst verdict.
-
-    Empty while that is not known, and where all is well.
-    """
+    """Return the tab with the evidence of the first finding, else of the worst verdict; empty = unknown or all good."""
     if found := findings_of(results.get("advice", window)):
         return tab_of_rule(found[0].rule)
     top = most_important(results.reports(window))
@@ -210,33 +207,32 @@ def tab_to_open(results: Results, window: Window) -> str:
 
 
 def question_of(name: str) -> str:
-    """Return the question that a tab answers; empty for the table of events."""
+    """Return the question of a tab's analysis; empty for the table of events."""
     return analyses.available()[name].question if name != EVENTS else ""
 
 
 def together_share(report: Report) -> float:
-    """Return which share of a step all that an analysis found saves together; 0 = unknown."""
+    """Return the share of a step that all findings of an analysis save together; 0 = unknown."""
     share = next((fact.value for fact in report.facts if fact.key == _SAVES_SHARE), None)
     return share if isinstance(share, float) else 0.0
 
 
 def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], list[str]]:
-    """Return the tabs with the figure that ranks each, and the names of those that are listed apart.
+    """Return the tabs, and the names of tabs that are not available.
 
-    The figure is that of the largest finding of which a tab has the evidence; without one, what the analysis itself
-    says can be saved; of the advice, how many findings there are. Listed apart is what is not available.
+    A tab's number is the saving of its largest finding, else the saving that the analysis reports; for the advice, the
+    number of findings.
     """
     saving: dict[str, float] = {}
-    advised = results.get("advice", window)
-    found = findings_of(advised)
+    found = findings_of(results.get("advice", window))
     for finding in found:
         tab = tab_of_rule(finding.rule)
         saving[tab] = max(saving.get(tab, 0.0), finding.share or 0.0)
-    tabs, apart = [], []
+    tabs, unavailable = [], []
     for position, name in enumerate(results.names, 1):
         answer = results.get(name, window)
         if name != current and isinstance(answer, Unavailable):
-            apart.append(name)
+            unavailable.append(name)
             continue
         mark, role = "…", "dim"
         if isinstance(answer, Unavailable):
@@ -244,7 +240,6 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-            # The finding in the head has precedence over what all rows of the tab save together.
             saving.setdefault(name, together_share(answer))
         number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
@@ -260,7 +255,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
                 name == "advice",
             )
         )
-    return tabs, apart
+    return tabs, unavailable
 
 
 def title_of(name: str) -> str:
@@ -269,7 +264,7 @@ def title_of(name: str) -> str:
 
 
 def window_text(trace: Trace, window: Window) -> str:
-    """Return how the line of tabs describes the window; empty = it is the whole trace."""
+    """Return the description of the window in the tab bar; empty = the whole trace."""
     if window.whole:
         return ""
     label = sanitize(window.label)
@@ -281,10 +276,10 @@ def window_text(trace: Trace, window: Window) -> str:
 
 
 def reading_text(part: float, reached: float, *, failed: bool) -> str:
-    """Return the head's text on a file of which only a part was read."""
+    """Return the progress of reading a file: ``part`` is analysed, ``reached`` is read."""
     if failed:
-        return f"{MARKS['bad']} figures of the first {part:.0%}: the rest cannot be read"
-    return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
+        return f"{MARKS['bad']} results cover the first {part:.0%}: the rest cannot be read"
+    return f"{glyphs.INTERRUPTED} {reached:.0%} read · results cover the first {part:.0%}"
 
 
 def trace_facts(
@@ -295,18 +290,18 @@ def trace_facts(
     surveyed: bool,
     rank: bool,
 ) -> list[str]:
-    """Return the head's facts on a trace.
+    """Return the facts about a trace for the head.
 
     Args:
         trace: The trace.
-        uncaptured_ns: A step without the profiler; None = not known, or figures are as captured.
-        captured_ns: Captured step time from the same computation; None = the trace's step times.
-        surveyed: Whether it is known which steps there are.
-        rank: Whether to name the rank.
+        uncaptured_ns: Step time without the profiler; None = unknown, or results are for steps as captured.
+        captured_ns: Captured step time from the same computation; None = use the trace's step times.
+        surveyed: Whether the steps are known.
+        rank: Whether to include the rank.
     """
     facts = []
     count = len(trace.info.devices)
-    # Names that differ only in a number are one kind.
+    # Several devices whose names differ only in a number are listed once.
     number = re.compile(r" \d+$" if count > 1 else r"$^")
     names = dict.fromkeys(number.sub("", device.name) for device in trace.info.devices)
     if names:
@@ -328,7 +323,6 @@ def trace_facts(
 
 
 def timeline_lines(height: int, lanes: int) -> int:
-    """Return how many lines the timeline gets of a view so high: five lanes at 24 lines, and never more than exist."""
+    """Return the height of the timeline in a view: at most one line for each lane, an axis, a readout, maybe a map."""
     room = 2 if height < 20 else 5 + max(0, height - 23) // 3
-    # The map of the whole has a line of its own where there is one to spare.
     return max(1, min(room, lanes)) + 2 + (height >= 30)

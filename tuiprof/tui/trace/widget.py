@@ -1,4 +1,4 @@
-"""A trace on the screen: head, verdict, timeline, and the analyses below."""
+"""The view of a trace: facts and main finding at the top, then the timeline, then a tab for each analysis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tuiprof.tui.dialogs.dialog import (
 )
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.terminal.guest import tell_worker_error
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
@@ -55,25 +55,25 @@ from tuiprof.tui.widgets.bars import TabBar
 
 
 class TraceView(Vertical):
-    """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
+    """Shows one trace. Analyses run in a worker, and their results are cached for each window.
 
-    While the file is still being read, it shows the part read so far: only the analysis that is open runs
-    then, and everything on the screen is replaced together once more was read.
+    While the file is being read, the view shows the part read so far. Only the analysis in the open tab runs then, and
+    the whole view is updated at once when more was read.
 
     Args:
         trace: The trace.
-        part: How far in its file the trace reaches; None = it is whole.
+        part: The part of the file that the trace covers; None = the whole file.
         step: Number of the step to analyse first; None = the whole trace.
-        found: Content of the first frame; None = computed once the view is mounted.
+        found: Content of the first frame; None = computed after mounting.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
     class Left(Message):
-        """The user wants to leave the trace."""
+        """The user closes the trace."""
 
     class CompareWanted(Message):
-        """The trace is to be compared with another."""
+        """The user wants to compare the trace with another one."""
 
     head = query_one(TraceHead)
     timeline = query_one(Timeline)
@@ -88,21 +88,21 @@ class TraceView(Vertical):
         found: Survey | None = None,
     ) -> None:
         super().__init__()
-        self.work = TraceWork(self, trace, part, found)  # the results, and the workers that fill them
-        self.window = Window()  # the part that is analysed
-        self.tabs = self.work.results.names  # names of the analyses in tab order, and of the table of events
+        self.work = TraceWork(self, trace, part, found)
+        self.window = Window()  # the analysed range
+        self.tabs = self.work.results.names  # the analyses in tab order, then the table of events
         self._found = found
-        self._step = step
-        self._finding = 0  # which of the findings the head shows
-        # The finding for which the lost time is located, or being located.
+        self._step = step  # to go to once it is known
+        self._finding = 0  # index of the finding in the head
+        # Trace, window and finding for which the lost time was requested.
         self._located: tuple[object, ...] = ()
-        self._listed, self._apart = list(self.tabs), list[str]()  # in the line of tabs, and behind "more"
-        # The lanes that were captured and what was seen of them, while a replayed step shows.
+        self._listed, self._unavailable = list(self.tabs), list[str]()  # tabs in the bar; tabs behind "more"
+        # Captured lanes and their view, while a simulated step is shown.
         self._captured_lanes: tuple[Lanes, Viewport] | None = None
-        self._tab_chosen = False  # the user works in the open tab, or chose it: it stays open
+        self._tab_chosen = False  # whether the user opened or used the current tab: it then stays open
 
     def compose(self) -> ComposeResult:
-        """Head, verdict, timeline, tabs, answer and detail side by side."""
+        """Head, finding, timeline, tabs, result with details."""
         yield TraceHead(id="trace-head")
         yield FindingHead(id="trace-verdict")
         yield Timeline(id="timeline")
@@ -111,15 +111,15 @@ class TraceView(Vertical):
         yield Evidence(self.trace, id="evidence")
 
     def on_mount(self) -> None:
-        """Show what there is, and start working everything else out."""
+        """Show what is known, and start computing the rest."""
         if self._found is not None:
             self.timeline.state.show(self._found.lanes)
         self.head.show(self.trace, self.work.trust, self.work.part)
-        self._leave_unavailable()
+        self._open_available()
         self._show_answer()
         self.pane.take_focus()
         self.work.start(self.window)
-        self._look_at_step()
+        self._go_to_requested_step()
 
     @property
     def trace(self) -> Trace:
@@ -128,17 +128,17 @@ class TraceView(Vertical):
 
     @property
     def current(self) -> str:
-        """Name of the tab that is open."""
+        """Name of the open tab."""
         return self.work.current
 
     def on_key(self) -> None:
-        """Keep the tab in which the user works."""
+        """Keep the current tab open once the user works in it."""
         self._tab_chosen |= self.pane.has_focus_within
 
     on_mouse_down = on_key
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give the timeline the lanes that fit, and omit parts that are not worth their lines."""
+        """Size the timeline, and hide less important parts on a small screen."""
         width, height = event.size
         self.set_class(width < 120, "-narrow")
         self.set_class(height < 15, "-tiny")
@@ -153,34 +153,34 @@ class TraceView(Vertical):
             height, state.lane_count if state.lanes is not None else 4
         )
 
-    # -- what was read and worked out ----------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------
 
-    def take(self, trace: Trace, part: Progress | None) -> None:
-        """Show more of the file, or all of it, once the screen's content is computed for it."""
+    def replace_trace(self, trace: Trace, part: Progress | None) -> None:
+        """Switch to a larger part of the file once its content is computed."""
         search = self.timeline.state.search
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report the error of a worker."""
-        tell_worker_error(self, event)
+        """Show an error in a worker."""
+        notify_worker_error(self, event)
 
     def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
-        """Show a first picture, unless the exact one exists."""
+        """Show the sketch, unless the exact timeline is ready."""
         if self.timeline.state.lanes is None:
             self.timeline.state.show(message.lanes)
             self._size_timeline(self.size.height)
 
     def on_trace_work_surveyed(self, message: TraceWork.Surveyed) -> None:
-        """Show the timeline and the trust line; of more of the file, everything."""
+        """Show timeline and trust line or, for a larger part of the file, everything."""
         found = message.survey
         more = found.results is not self.work.results
         by = later_by(self.trace, found.results.trace) if more else 0
         with self.app.batch_update():
-            self.work.take(found, message.part)
+            self.work.use(found, message.part)
             self._captured_lanes = None
             if more:
                 self.window = moved(self.window, by)
-                self.evidence.take(self.trace)
+                self.evidence.replace_trace(self.trace)
             self._show_lanes(found.lanes, by, message.search)
             self.timeline.state.set_window(self.window)
             self.head.show(self.trace, self.work.trust, self.work.part)
@@ -188,10 +188,10 @@ class TraceView(Vertical):
                 self._show_answer()
         if more:
             self.work.start(self.window)
-        self._look_at_step()
+        self._go_to_requested_step()
 
     def _show_lanes(self, lanes: Lanes, by: int, search: Search | None) -> None:
-        """Show the timeline of more of the trace; what was searched for stays searched for."""
+        """Show the lanes, which are later by ``by`` than the previous ones, and search again."""
         timeline = self.timeline
         before = timeline.state.search
         timeline.state.replace(lanes, by)
@@ -203,27 +203,27 @@ class TraceView(Vertical):
         self._size_timeline(self.size.height)
 
     def on_trace_work_trusted(self, message: TraceWork.Trusted) -> None:
-        """Complete the trust line."""
+        """Show the complete trust line."""
         self.work.trust = message.trust
         self.head.show(self.trace, self.work.trust, self.work.part)
 
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
-        """Show a report if its tab is open; the verdict on top may change with any report."""
+        """Show new results in the open tab and in the head."""
         if message.window == self.window:
             self._open_evidence()
-            self._leave_unavailable()
+            self._open_available()
             self._show_answer()
 
     def _open_evidence(self) -> None:
-        """Open the tab with the evidence of the head's finding, once, unless the user has opened one."""
+        """Open the tab with the evidence of the main finding, once, unless the user has chosen a tab."""
         if self._tab_chosen or self.evidence.detail_open or self.work.part is not None:
             return
         if (tab := tab_to_open(self.work.results, self.window)) in self.tabs:
             self._tab_chosen = True
             self._open(tab)
 
-    def _leave_unavailable(self) -> None:
-        """Open the first tab that may have content, unless the user has opened one."""
+    def _open_available(self) -> None:
+        """Open the first available tab if the current one is not, unless the user has chosen it."""
         results, window = self.work.results, self.window
         if not self._tab_chosen and isinstance(results.get(self.current, window), Unavailable):
             self._open(
@@ -238,12 +238,12 @@ class TraceView(Vertical):
             current,
             results.get(current, window),
             question=question_of(current),
-            verdict=not self._is_spelled_out(current) if shown else not top.of_current,
+            verdict=not self._is_in_head(current) if shown else not top.of_current,
             advice=results.get("advice", window),
         )
-        tabs, self._apart = tabs_of(results, window, current)
+        tabs, self._unavailable = tabs_of(results, window, current)
         self._listed = [tab.name for tab in tabs]
-        more = ("M", len(self._apart)) if self._apart else None
+        more = ("M", len(self._unavailable)) if self._unavailable else None
         remarks = ["as captured"] if self.work.as_captured else []
         remarks += [text] if (text := window_text(self.trace, window)) else []
         self.query_one(TabBar).show(tabs, current, " · ".join(remarks), more)
@@ -251,17 +251,17 @@ class TraceView(Vertical):
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings of the advice in this window, as far as computed."""
+        """Findings of the advice in this window; empty until they are computed."""
         return findings_of(self.work.results.get("advice", self.window))
 
     @property
     def finding(self) -> Finding | None:
-        """The finding that the head shows; None = it shows a verdict."""
+        """The finding in the head; None = there are no findings."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None
 
     def _show_head(self, top: Headline) -> bool:
-        """Show the finding, else the verdict that matters most; return whether it is a finding."""
+        """Show the current finding, else the most urgent verdict; return whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
         step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
         self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)
@@ -272,25 +272,21 @@ class TraceView(Vertical):
             return False
         self._finding = min(self._finding, len(found) - 1)
         head.show_finding(found[self._finding], self._finding + 1, len(found))
-        self._locate()
+        lanes, located = self.timeline.state.lanes, (self.trace, self.window, self._finding)
+        if lanes is not None and lanes.exact and self._located != located:
+            self._located = located
+            self.work.locate(self.window, self._finding)
         return True
 
-    def _locate(self) -> None:
-        """Request where the finding in the head loses time; the timeline draws it."""
-        lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
-        if lanes is not None and lanes.exact and self._located != asked:
-            self._located = asked
-            self.work.locate(self.window, self._finding)
-
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
-        """Draw where the finding loses time."""
+        """Show the time that the finding costs."""
         found = self.finding
         if found is not None and (message.window, message.finding) == (self.window, self._finding):
             self._show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
 
     def _show_lost(self, lost: Lost | None) -> None:
-        """Draw the time lost to a finding below the lanes of the capture."""
+        """Show the lane of lost time among the captured lanes; None = hide it."""
         if self._captured_lanes is not None:
             lanes, view = self._captured_lanes
             self._captured_lanes = lanes.with_lost(lost), view
@@ -300,7 +296,7 @@ class TraceView(Vertical):
     # -- without the profiler, with the fix ----------------------------------------------------------------
 
     def action_as_captured(self) -> None:
-        """Switch all figures between steps without the profiler and steps as captured."""
+        """Switch all results between steps without the profiler and steps as captured."""
         self.evidence.close_detail()
         self.work.switch()
         self._located = ()
@@ -308,37 +304,37 @@ class TraceView(Vertical):
         self.work.start(self.window)
         self._replay_again()
         captured = self.work.as_captured
-        said = "as captured, with what the profiler added" if captured else "for steps without the profiler"
-        self.notify(f"figures are {said}", timeout=4)
+        steps = "as captured, including the profiler's overhead" if captured else "without the profiler"
+        self.notify(f"results are for steps {steps}", timeout=4)
 
     def action_replay(self) -> None:
-        """Show the step as it would be with the fix of the finding, below the one that is; again: the capture."""
+        """Show the simulated step without and with the finding's fix, or the capture again."""
         if not self._show_capture():
             self.work.replay(self.window, self._finding)
 
     def _replay_again(self) -> None:
-        """Show the step with the fix of the finding that the head shows now, where a replayed step shows."""
+        """Update a simulated step to the current finding."""
         if self._captured_lanes is not None and self.finding is not None:
             self.work.replay(self.window, self._finding)
 
     def _show_capture(self) -> bool:
-        """Show what was captured again; return whether something else was shown."""
-        kept, self._captured_lanes = self._captured_lanes, None
-        if kept is None:
+        """Show the captured lanes instead of a simulated step; return whether one was shown."""
+        captured, self._captured_lanes = self._captured_lanes, None
+        if captured is None:
             return False
-        self.timeline.state.show(kept[0])
-        self.timeline.state.set_view(kept[1].resized(self.timeline.state.view.columns))
+        self.timeline.state.show(captured[0])
+        self.timeline.state.set_view(captured[1].resized(self.timeline.state.view.columns))
         self._size_timeline(self.size.height)
         return True
 
     def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
-        """Draw the replayed step, or show why there is none."""
+        """Show the simulated step, or why there is none."""
         if (message.window, message.finding) != (self.window, self._finding):
             return
         if isinstance(message.lanes, str):
             self._show_capture()
             self.notify(
-                f"the step cannot be shown with this fix: {message.lanes}", severity="warning", timeout=8
+                f"the step cannot be simulated with this fix: {message.lanes}", severity="warning", timeout=8
             )
             return
         state = self.timeline.state
@@ -348,50 +344,44 @@ class TraceView(Vertical):
         state.show(message.lanes, message.lanes.replayed)
         self._size_timeline(self.size.height)
 
-    def _is_spelled_out(self, tab: str) -> bool:
-        """Return whether the head says already what a tab has found: it shows the finding that the tab is about.
+    def _is_in_head(self, tab: str) -> bool:
+        """Return whether the head shows the same as the verdict of a tab.
 
-        What several findings of the tab save together is said by the tab alone.
+        It does not if several findings of the tab save more together than the one in the head.
         """
         found, answer = self.finding, self.work.results.get(tab, self.window)
         if found is None or self.work.part is not None:
             return False
-        if tab == "advice":  # its verdict is its first finding
+        if tab == "advice":  # its verdict is the first finding
             return True
         more = isinstance(answer, Report) and together_share(answer) > (found.share or 0.0) + LEAST_SHARE
         return tab == tab_of_rule(found.rule) and not more
 
-    def _open_tab_of_finding(self) -> None:
-        """Open the tab that has the evidence of the finding."""
-        found = self.finding
-        tab = tab_of_rule(found.rule) if found is not None else ""
-        if tab in self.tabs:
-            self._open(tab)
-
     def action_finding(self, by: int) -> None:
-        """Show the next finding, or the one before, and the tab of its evidence."""
-        count = len(self.findings)
-        if count:
-            self._finding = (self._finding + by) % count
-            self._open_tab_of_finding()
+        """Show the next (1) or previous (-1) finding, and the tab with its evidence."""
+        if found := self.findings:
+            self._finding = (self._finding + by) % len(found)
+            tab = tab_of_rule(found[self._finding].rule)
+            if tab in self.tabs:
+                self._open(tab)
             self._show_answer()
             self._replay_again()
 
     def action_show_finding(self) -> None:
-        """Go to the finding's typical event on the timeline."""
+        """Go to the event on the timeline that represents the finding."""
         found = self.finding
         if found is not None and found.event is not None:
             self._show_capture()
             self.timeline.show_event(found.event)
 
     def action_copy_fix(self) -> None:
-        """Copy what to write instead."""
+        """Copy the fix."""
         if (found := self.finding) is not None:
             self.app.copy_to_clipboard(found.fix)
             self.notify(f"copied: {found.fix}", timeout=5)
 
     def action_prove(self) -> None:
-        """Copy the command that shows the finding before and after."""
+        """Copy the command that measures the finding's effect."""
         if (found := self.finding) is not None and found.prove:
             self.app.copy_to_clipboard(found.prove)
             self.notify(f"copied the command that measures it: {found.prove}", timeout=8)
@@ -399,7 +389,7 @@ class TraceView(Vertical):
     # -- window --------------------------------------------------------------------------------------------
 
     def set_window(self, window: Window) -> None:
-        """Analyse a part of the trace."""
+        """Analyse a range of the trace."""
         self.window = window
         self.timeline.state.set_window(window)
         self.evidence.close_detail()
@@ -407,7 +397,7 @@ class TraceView(Vertical):
         self.work.start(window)
 
     def action_window(self) -> None:
-        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
+        """Analyse only the selection; without one, the whole trace or, if that is analysed, the step at the cursor."""
         state = self.timeline.state
         if (chosen := state.chosen_range) is not None:
             state.clear_range()
@@ -422,8 +412,8 @@ class TraceView(Vertical):
                 timeout=4,
             )
 
-    def _look_at_step(self) -> None:
-        """Go to the requested step, once it is known."""
+    def _go_to_requested_step(self) -> None:
+        """Analyse and show the step requested at the start, once it is known."""
         if self._step is None or self.timeline.state.lanes is None:
             return
         numbers = self.trace.steps.numbers.tolist()
@@ -436,13 +426,13 @@ class TraceView(Vertical):
         elif self.work.part is None:
             self.notify(f"this trace has no step {self._step}", severity="warning", timeout=6)
         else:
-            return  # it may be in what is still to be read
+            return  # it may be in the rest of the file
         self._step = None
 
     # -- tabs and tables -----------------------------------------------------------------------------------
 
     def open_tab(self, name: str) -> None:
-        """Open the tab of an analysis, or of the table of events."""
+        """Open a tab, on the user's request."""
         if name in self.tabs:
             self._tab_chosen = True
             self._open(name)
@@ -462,7 +452,7 @@ class TraceView(Vertical):
         self.open_tab(message.name)
 
     def action_next_tab(self, by: int) -> None:
-        """Open the next tab, or the one before, around the ends; those listed apart are left out."""
+        """Open the next (1) or previous (-1) available tab, wrapping around."""
         self.open_tab(self._listed[(self._listed.index(self.current) + by) % len(self._listed)])
 
     def on_tab_bar_more_wanted(self) -> None:
@@ -470,19 +460,19 @@ class TraceView(Vertical):
         self.action_more_tabs()
 
     def action_more_tabs(self) -> None:
-        """List the tabs that are not available here, with the reason of each."""
-        names = list(self._apart)
+        """List the tabs that are not available, with reasons."""
+        names = list(self._unavailable)
         answers = [self.work.results.get(name, self.window) for name in names]
         texts = [
             f"{title_of(name)}: {answer.reason if isinstance(answer, Unavailable) else ''}"
             for name, answer in zip(names, answers, strict=True)
         ]
 
-        def take(chosen: int | None) -> None:
-            if chosen is not None:
-                self.open_tab(names[chosen])
+        def picked(index: int | None) -> None:
+            if index is not None:
+                self.open_tab(names[index])
 
-        self.app.push_screen(PickScreen("not available in this trace: enter says what to do", texts), take)
+        self.app.push_screen(PickScreen("not available in this trace; enter shows the remedy", texts), picked)
 
     def action_open(self, tab: str | int) -> None:
         """Open a tab by its name or its digit."""
@@ -493,16 +483,16 @@ class TraceView(Vertical):
         self.pane.next_table()
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the filter line."""
         self.pane.open_filter()
 
     def action_columns(self) -> None:
-        """Choose which columns show."""
+        """Choose the columns to show."""
         table = self.pane.current_table
         if table is None:
             return
 
-        def take(keys: list[str] | None) -> None:
+        def chosen(keys: list[str] | None) -> None:
             if keys is None or table is not self.pane.current_table:
                 return
             try:
@@ -511,10 +501,10 @@ class TraceView(Vertical):
                 self.notify(f"the choice cannot be saved: {error.strerror or error}", severity="error")
 
         columns = [column for column in table.columns if column.key != "event"]
-        self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
+        self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), chosen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return which keys work now; the others are not shown."""
+        """Disable keys that have nothing to act on."""
         if not self.is_mounted:
             return True
         if action == "open":
@@ -522,7 +512,7 @@ class TraceView(Vertical):
         if action == "finding":
             return len(self.findings) > 1
         if action == "more_tabs":
-            return bool(self._apart)
+            return bool(self._unavailable)
         if action == "as_captured":
             return self.work.part is None and bool(self.trace.device_indices)
         if action == "replay":
@@ -542,40 +532,40 @@ class TraceView(Vertical):
     # -- timeline and details ------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:
-        """Move the timeline: call a method of its navigation."""
+        """Call a method of the timeline's navigation."""
         getattr(self.timeline.navigation, name)(*arguments)
-        self._size_timeline(self.size.height)  # it may have more lanes to show now, or fewer
+        self._size_timeline(self.size.height)  # the number of lanes may have changed
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
-        """Ask what to search for."""
+        """Open the search line."""
         self.query_one(SearchLine).ask(message.timeline)
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
         """Show an event of the timeline in the detail pane."""
         lanes = self.timeline.state.lanes
-        if lanes is not None and lanes.stride > 1:  # its rows are those of the sample
+        if lanes is not None and lanes.stride > 1:  # the row is one of the sample
             self.notify("the exact timeline is not ready yet", timeout=3)
         else:
             self.evidence.open_event(message.row)
 
     def on_timeline_followed(self, message: Timeline.Followed) -> None:
-        """Show the details of that event, if details are open."""
+        """Show the event in an open detail pane."""
         if self.evidence.detail_open:
             self.evidence.open_event(message.row, focus=False)
 
-    def on_evidence_elsewhere_wanted(self, message: Evidence.ElsewhereWanted) -> None:
-        """Open the tab that explains a row of this one."""
+    def on_evidence_analysis_wanted(self, message: Evidence.AnalysisWanted) -> None:
+        """Open the tab of an analysis by its title."""
         for name in self.tabs:
             if title_of(name) == message.title:
                 self.open_tab(name)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
-        """Show that event on the timeline."""
+        """Show the event on the timeline."""
         state = self.timeline.state
         if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)
 
-    # -- texts, files, leaving -----------------------------------------------------------------------------
+    # -- rules, export, closing ----------------------------------------------------------------------------
 
     def action_rules(self) -> None:
         """Show definitions, rules and thresholds of this analysis."""
@@ -583,19 +573,19 @@ class TraceView(Vertical):
         self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
 
     def action_trust(self) -> None:
-        """Show all remarks."""
+        """Show all remarks of the trust line."""
         if self.work.trust is not None:
             paragraphs = trust_paragraphs(self.work.trust)
-            self.app.push_screen(ReadingScreen("what is missing from this trace", paragraphs))
+            self.app.push_screen(ReadingScreen("limitations of this trace", paragraphs))
 
     def on_trace_head_trust_wanted(self) -> None:
-        """Show all remarks."""
+        """Show all remarks of the trust line."""
         self.action_trust()
 
     def action_export(self) -> None:
         """Write reports to a file."""
         answers = self.work.results.answers(self.window)
-        # Of the events only what shows can be written: whole they are the trace itself.
+        # The table of events is exported only as shown: all events are the trace itself.
         current = self.work.results.get(self.current, self.window) if self.current != EVENTS else None
         if answers:
             self.app.push_screen(ExportScreen(self.trace, current, answers, self.pane.as_shown()))
@@ -603,11 +593,11 @@ class TraceView(Vertical):
             self.notify("no results yet", timeout=3)
 
     def action_compare(self) -> None:
-        """Choose what to compare this trace with."""
+        """Compare this trace with another one."""
         self.post_message(self.CompareWanted())
 
     def action_escape(self) -> None:
-        """Close the innermost thing that is open; when nothing is, go back to the screen before."""
+        """Leave the simulation, details, filter, search, selection or window; without any, close the trace."""
         timeline = self.timeline
         if (
             self._show_capture()

@@ -1,4 +1,4 @@
-"""Computes the content of a trace view in threads, visible parts first, and keeps it for each window."""
+"""Computes the content of a trace view in threads, visible parts first, and caches it for each window."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.state import Search, later_by, moved
 from tuiprof.whatif.replay import Losses
 
-#: Up to this many events everything for the first frame is computed before it; for larger traces, part by part.
-_AT_ONCE = 300_000
+#: Up to this many events, the content of the first frame is computed before it is shown; else, it appears in parts.
+_MAX_EVENTS_AT_ONCE = 300_000
 _EVENT_COLUMNS: Final = (
     Column("start_ns", "start", "ns", "Time since the start of the trace"),
     Column("dur_ns", "duration", "ns", "Length of the event"),
     Column("category", "category"),
     Column("name", "name"),
-    Column("step", "step", "count", "Step of the host call that made it"),
+    Column("step", "step", "count", "Step of the event or, for device work, of its launch"),
     Column("track", "track"),
     Column("bytes", "bytes", "bytes", "Bytes moved or filled"),
-    Column("event", "event", "count", "Row in the table of events", hidden=True),
+    Column("event", "event", "count", "Row of the trace", hidden=True),
 )
 
 
 class Results:
-    """Reports of all analyses of one trace, kept for every requested window.
+    """Results of all analyses of a trace, by window.
 
-    Written by one worker thread and read by the screen: a report is either complete or absent.
+    One worker thread writes them, the screen reads them.
 
     Args:
         trace: The trace.
-        names: The analyses in tab order, by default all; the table of events comes after them.
+        names: The analyses in tab order, before the table of events; None = all.
     """
 
     def __init__(self, trace: Trace, names: Sequence[str] | None = None) -> None:
@@ -57,38 +57,38 @@ class Results:
         self._answers: dict[tuple[str, Window], Answer] = {}
 
     def get(self, name: str, window: Window) -> Answer | None:
-        """Return a report; None while it is not computed."""
+        """Return the result of an analysis; None = not computed yet."""
         return self._answers.get((name, window))
 
     def reports(self, window: Window) -> list[Report]:
-        """Return the reports there are, in tab order."""
+        """Return the reports computed so far, in tab order."""
         return [answer for answer in self.answers(window) if isinstance(answer, Report)]
 
     def answers(self, window: Window) -> list[Answer]:
-        """Return every answer there is, in tab order; the table of events is none."""
+        """Return the results computed so far, in tab order, without the table of events."""
         found = (self.get(name, window) for name in self.names if name != EVENTS)
         return [answer for answer in found if answer is not None]
 
     def pending(self, window: Window) -> bool:
-        """Return whether an analysis has still to answer; the table of events is none."""
+        """Return whether the result of an analysis is missing."""
         return len(self.answers(window)) < len(self.names) - 1
 
     def straggler(self, window: Window) -> int | None:
-        """Return the rank that delays the others; None = none, or not computed yet."""
+        """Return the rank that delays the others; None = no such rank, or not computed yet."""
         answer = self.get("ranks", window) or self.get("ranks", Window())
         rank = answer.fact("straggler") if isinstance(answer, Report) else None
         return rank if isinstance(rank, int) else None
 
     def next_wanted(self, first: str, window: Window) -> str | None:
-        """Return which analysis to run next: the open one, the advice, then in order; None = all done."""
+        """Return the analysis to run next: ``first``, the advice, then in tab order; None = all are done."""
         missing = [name for name in self.names if (name, window) not in self._answers]
         return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 
     def compute(self, name: str, window: Window) -> Answer:
-        """Run an analysis, keep its answer and return it."""
+        """Run an analysis, store its result and return it."""
         answer: Answer
         if name == EVENTS:
-            # As large as the trace itself: kept for one window only.
+            # It is as large as the trace itself, so keep it for one window only.
             self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
             answer = analyses.attempt(name, lambda: events_report(self.trace, window))
         else:
@@ -98,7 +98,7 @@ class Results:
 
 
 def events_report(trace: Trace, window: Window) -> Report:
-    """Return all events of a window as a table like any other: what every figure rests on."""
+    """Return all events of a window as a table."""
     rows = np.flatnonzero(trace.in_window(window))
     whole = len(rows) == len(trace)
     events = trace.events if whole else trace.events[rows]
@@ -132,7 +132,7 @@ def events_report(trace: Trace, window: Window) -> Report:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What the screen needs before it can show a trace: its reports, the first ones computed, lanes, trust line."""
+    """Content of the first frame of a trace."""
 
     results: Results
     lanes: Lanes
@@ -140,16 +140,16 @@ class Survey:
 
 
 def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
-    """Compute what the first frame of a trace shows; to be called in a worker.
+    """Compute the content of the first frame; call it in a worker.
 
     Args:
         trace: The trace.
-        first: Name of the tab that is open; None = the first that is available.
-        window: The part that is analysed; None = all of it.
+        first: Name of the open tab; None = the first that is available.
+        window: The analysed range; None = the whole trace.
     """
     results = Results(trace)
     lanes = lane_builder.build(trace)
-    step_period_ns(trace)  # remembered, for the head
+    step_period_ns(trace)  # fills the cache, for the head
     window = window or Window()
     for name in [first] if first else results.names:
         if not isinstance(results.compute(name, window), Unavailable):
@@ -158,85 +158,92 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
 
 
 def survey_if_small(trace: Trace) -> Survey | None:
-    """Compute the first frame of a small trace; None = it is large, or that fails."""
-    if len(trace) > min(_AT_ONCE, lane_builder.SKETCH_FROM - 1):
+    """Compute the content of the first frame of a small trace; None = the trace is large, or an error."""
+    if len(trace) > min(_MAX_EVENTS_AT_ONCE, lane_builder.SKETCH_FROM - 1):
         return None
     try:
         return survey(trace)
-    except Exception:  # noqa: BLE001 - bit by bit, what can be shown is shown, and the error of the rest
+    except Exception:  # noqa: BLE001 - the view computes the parts separately, and shows the error
         return None
 
 
 class TraceWork:
-    """The results of a trace view and the workers that fill them; posts to the view what is new."""
+    """The results of a trace view and the workers that compute them; posts messages to the view."""
 
     @dataclass(eq=False)
     class Sketched(Message):
-        """The timeline of a large trace can be sketched: lanes of a sample of its events."""
+        """The sketch of a large trace is ready."""
 
         lanes: Lanes
 
     @dataclass(eq=False)
     class Surveyed(Message):
-        """A trace can be shown."""
+        """The content of the first frame is ready, of a trace or of a larger part of the file."""
 
-        survey: Survey  # what there is to show of it
-        part: Progress | None  # how far in its file it reaches; None = it is whole
-        search: Search | None = None  # the search of the previous trace, applied to this one
+        survey: Survey
+        part: Progress | None  # the part of the file it covers; None = the whole file
+        search: Search | None = None  # the search in the previous trace, repeated in this one
 
     @dataclass(eq=False)
     class Answered(Message):
-        """An analysis of a window is done; its answer is in the results."""
+        """The result of an analysis is ready."""
 
         window: Window
 
     @dataclass(eq=False)
     class Trusted(Message):
-        """The steps of a large trace were replayed, so that its trust line is complete."""
+        """The trust line of a large trace is complete."""
 
         trust: Trust
 
     @dataclass(eq=False)
     class Located(Message):
-        """The time lost to a finding is located."""
+        """The time lost to a finding is known."""
 
-        window: Window  # the part in which it was found
-        finding: int  # which of the findings
-        losses: Losses | str  # where; a text = why that is unknown
+        window: Window  # of the finding
+        finding: int  # index
+        losses: Losses | str  # a text = why the time is unknown
 
     @dataclass(eq=False)
     class Replayed(Message):
-        """A step was replayed with the fix of a finding."""
+        """A step was simulated with the fix of a finding."""
 
-        window: Window  # the part in which it was found
-        finding: int  # which of the findings
-        lanes: Lanes | str  # the step as it is and with the fix; a text = why it cannot be replayed
+        window: Window  # of the finding
+        finding: int  # index
+        lanes: Lanes | str  # the step as it is and with the fix; a text = why it cannot be simulated
 
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
-        self.results = found.results if found is not None else Results(trace)  # the answers on the trace
-        self.current = self.results.names[0]  # name of the tab that is open: its analysis comes first
-        #: How far in its file the trace reaches; None = complete. For a part, only ``current`` is computed.
+        self.results = found.results if found is not None else Results(trace)
+        self.current = self.results.names[0]  # the open tab, whose analysis runs first
+        #: The part of the file that the trace covers; None = the whole file. For a part, only ``current`` is computed.
         self.part = part
-        #: Trust line of the trace; None = not computed.
-        self.trust = found.trust if found is not None else None
-        #: Whether it says what replaying the steps has shown, which comes later in a large trace.
+        self.trust = found.trust if found is not None else None  # None = not computed yet
+        #: Whether the trust line includes the simulation of the steps, which runs later for a large trace.
         self.trust_is_complete = found is not None
-        self._other: Results | None = None
+        self._other: Results | None = None  # results that :meth:`switch` returns to
 
     def _run(self, work: Callable[[], None], group: str) -> None:
         self._view.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
 
     def start(self, window: Window) -> None:
-        """Compute missing parts: the survey, then the analyses of a window."""
+        """Compute what is missing: the first frame, then the analyses of a window."""
         self._run(partial(self._work, window), "analyses")
 
     def replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
-        """Survey more of the same file, as its window and search are shown; post :class:`Surveyed` then."""
-        self._run(partial(self._replace, trace, part, window, needle), "replace")
+        """Compute the first frame of a larger part of the file, then post :class:`Surveyed`."""
+
+        def in_thread() -> None:
+            worker = get_current_worker()
+            found = survey(trace, self.current, moved(window, later_by(self.results.trace, trace)))
+            search = Search.of(found.lanes, needle) if needle else None
+            if not worker.is_cancelled:
+                self._view.post_message(self.Surveyed(found, part, search))
+
+        self._run(in_thread, "replace")
 
     def replay(self, window: Window, finding: int) -> None:
-        """Replay the step with the fix of a finding; post :class:`Replayed` then."""
+        """Simulate the step with the fix of a finding, then post :class:`Replayed`."""
         trace = self.results.trace
 
         def in_thread() -> None:
@@ -251,7 +258,7 @@ class TraceWork:
         self._run(in_thread, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
-        """Compute where a finding loses what it saves; post :class:`Located` then."""
+        """Compute where the time of a finding is lost, then post :class:`Located`."""
         trace = self.results.trace
 
         def in_thread() -> None:
@@ -261,29 +268,28 @@ class TraceWork:
 
         self._run(in_thread, "losses")
 
-    def take(self, survey: Survey, part: Progress | None) -> None:
-        """Go on with what was surveyed."""
+    def use(self, survey: Survey, part: Progress | None) -> None:
+        """Replace the results by those of a new first frame."""
         self.results, self.trust, self.part = survey.results, survey.trust, part
         self._other = None
 
     @property
     def as_captured(self) -> bool:
-        """Whether the answers are on the steps as captured, not as they are without the profiler."""
+        """Whether results are for steps as captured, not without the profiler."""
         return self.results.trace.as_captured
 
     def switch(self) -> None:
-        """Analyse the steps as captured instead of without the profiler, or the other way round."""
+        """Switch between steps without the profiler and steps as captured."""
         other = self._other or Results(self.results.trace.captured())
         self.results, self._other = other, self.results
 
     def _work(self, window: Window) -> None:
-        """In a thread."""
         worker, results = get_current_worker(), self.results
         if self.trust is None:
             if len(results.trace) >= lane_builder.SKETCH_FROM:
                 self._view.post_message(self.Sketched(lane_builder.sketch(results.trace)))
             found_trust = results.trace.trust
-            step_period_ns(results.trace)  # remembered, for the head
+            step_period_ns(results.trace)  # fills the cache, for the head
             found = Survey(results, lane_builder.build(results.trace), found_trust)
             self._view.post_message(self.Surveyed(found, self.part))
         while not worker.is_cancelled:
@@ -295,11 +301,3 @@ class TraceWork:
             if not self.trust_is_complete:
                 self.trust_is_complete = True
                 self._view.post_message(self.Trusted(trust(results.trace)))
-
-    def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
-        """In a thread."""
-        worker = get_current_worker()
-        found = survey(trace, self.current, moved(window, later_by(self.results.trace, trace)))
-        search = Search.of(found.lanes, needle) if needle else None
-        if not worker.is_cancelled:
-            self._view.post_message(self.Surveyed(found, part, search))

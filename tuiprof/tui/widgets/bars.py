@@ -1,4 +1,4 @@
-"""Bars of one line: the keys at the bottom, the tabs, and scroll bars drawn as thin lines."""
+"""One-line bars: the keys at the bottom, tabs, and scroll bars drawn as thin lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 
 from tuiprof.tui.widgets.lines import Lines, Row, row_width
 
-#: The keys that every screen has, by action: at the right edge, in this order.
+#: Actions of the keys that every screen has, in their order at the right edge.
 _EVERYWHERE: Final = ("command_palette", "help", "leave", "quit")
-#: Every label of the way out has this width, so that the keys before it are at the same place on every screen.
+#: Width of the last label, so that the keys before it have the same position on every screen.
 _LEAVE_WIDTH: Final = 5
-#: Below this width the palette has its key alone.
+#: Below this width the command palette's key has no label.
 _NARROW: Final = 60
 
 
@@ -34,20 +34,24 @@ class _Key:
 
 
 class KeyBar(Lines):
-    """Keys that work at this moment; a click does the same as the key.
+    """The keys that currently work, clickable.
 
-    Where the line is too short the last of the screen's own are left out. What every screen has (palette, help, the
-    way out) is always there, at the right edge.
+    The keys of every screen (palette, help, quit) are always shown, at the right edge; of the screen's own keys, as
+    many as fit.
+
+    Args:
+        labels: Labels by binding id that replace the bindings' own. After changing the dict, call
+            ``refresh_bindings``.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
-    def __init__(self, words: dict[str, str] | None = None) -> None:
-        """Use these labels instead of the bindings' own, by id; whoever changes them refreshes the bindings."""
+    def __init__(self, labels: dict[str, str] | None = None) -> None:
         super().__init__()
-        self._words = {} if words is None else words
+        self._labels = {} if labels is None else labels
         self._keys: list[_Key] = []
-        self._places: list[tuple[int, int, str, str]] = []
+        #: First cell, cell after the last, key and tooltip of each key drawn.
+        self._drawn: list[tuple[int, int, str, str]] = []
 
     def on_mount(self) -> None:
         """Follow the bindings of the screen."""
@@ -55,12 +59,11 @@ class KeyBar(Lines):
         self._bindings_changed(self.screen)
 
     def _bindings_changed(self, _screen: Screen[Any]) -> None:
-        """Read the keys that work now."""
         if self.is_attached and self.screen.is_active:
             self._keys = [
                 _Key(
                     self.app.get_key_display(binding),
-                    self._words.get(binding.id or "", binding.description),
+                    self._labels.get(binding.id or "", binding.description),
                     key,
                     tooltip,
                     binding.action,
@@ -71,8 +74,8 @@ class KeyBar(Lines):
             self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the keys of the screen from the left, as many as fit, and those of every screen at the right."""
-        self._places = []
+        """Draw the keys."""
+        self._drawn = []
         fixed = {key.action: key for key in reversed(self._keys) if key.action in _EVERYWHERE}
         right: list[tuple[_Key, str]] = []
         for action in _EVERYWHERE:
@@ -99,45 +102,46 @@ class KeyBar(Lines):
         return [row]
 
     def _add(self, row: Row, key: _Key, label: str, at: int) -> int:
-        """Add a key to the line at a cell; returns the cell after it."""
+        """Append a key to the row, at cell ``at``; returns the cell after it."""
         row.extend([(key.display, "key"), (f" {label}  ", "dim")])
         end = at + len(key.display) + len(label) + 3
-        self._places.append((at, end - 2, key.key, key.tooltip))
+        self._drawn.append((at, end - 2, key.key, key.tooltip))
         return end
 
     def on_click(self, event: events.Click) -> None:
-        """Do what the key under the pointer does."""
-        for start, end, key, _tooltip in self._places:
+        """Simulate the key under the pointer."""
+        for start, end, key, _tooltip in self._drawn:
             if start <= event.x < end:
                 self.app.simulate_key(key)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Explain the key under the pointer."""
-        found = [tip for start, end, _key, tip in self._places if start <= event.x < end]
-        self.tooltip = found[0] if found else None
+        """Show the tooltip of the key under the pointer."""
+        tooltips = [tooltip for start, end, _key, tooltip in self._drawn if start <= event.x < end]
+        self.tooltip = tooltips[0] if tooltips else None
 
 
-#: Roles of tabs that ask for action.
-_ASKING: Final = ("bad", "warn")
+#: Roles of tabs that need attention.
+_URGENT: Final = ("bad", "warn")
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
     """One tab."""
 
-    name: str  # what it is called in code
-    title: str  # its text; safe for a terminal
-    mark: str = ""  # one sign after the title; may be empty
-    role: str = "dim"  # role of the sign
-    number: str = ""  # the figure that ranks it, such as ``5 %``; empty = none
-    key: str = ""  # the key that opens it; empty = none
-    pinned: bool = False  # whether it is always in view
+    name: str  # identifier
+    title: str  # sanitized
+    mark: str = ""  # one character after the title; empty = none
+    role: str = "dim"  # role of mark and number
+    number: str = ""  # short result, such as ``5 %``; empty = none
+    key: str = ""  # key that opens it; empty = none
+    pinned: bool = False  # whether it is always shown
 
 
 class TabBar(Lines):
     """Tabs in one line.
 
-    Where not all fit: the current and the pinned ones, those that ask for action or have a figure, then those around.
+    If not all fit, the order of precedence is: the current and the pinned ones, urgent ones, those with a number, then
+    the neighbours of the current one.
     """
 
     DEFAULT_CSS = "TabBar { height: 1; }"
@@ -149,7 +153,7 @@ class TabBar(Lines):
         name: str
 
     class MoreWanted(Message):
-        """The separate list of tabs is requested."""
+        """The list of the other tabs was clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -157,18 +161,18 @@ class TabBar(Lines):
         self._current = ""
         self._remark = ""
         self._more: Row = []
-        self._more_at = (0, 0)
-        self._places: list[tuple[int, int, str]] = []
+        self._more_cells = (0, 0)  # first, and the one after the last
+        self._drawn: list[tuple[int, int, str]] = []  # first cell, cell after the last, and name of each tab
 
     @property
     def tabs(self) -> list[Tab]:
-        """The tabs, in order, whether or not there is room for all of them."""
+        """All tabs, including those that do not fit."""
         return self._tabs
 
     def show(self, tabs: list[Tab], current: str, remark: str, more: tuple[str, int] | None = None) -> None:
-        """Show tabs in order, with text at the right end that is safe for a terminal.
+        """Show tabs, with a sanitized remark at the right end.
 
-        ``more`` is the key that lists other tabs, and how many those are; None = there are none.
+        ``more`` is the key that lists further tabs, and how many there are; None = none.
         """
         self._tabs, self._current, self._remark = tabs, current, remark
         self._more = []
@@ -177,48 +181,42 @@ class TabBar(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the one line."""
+        """Draw the tabs that fit."""
         pieces = [self._piece(tab) for tab in self._tabs]
         widths = [row_width(piece) for piece in pieces]
-        here = next((i for i, tab in enumerate(self._tabs) if tab.name == self._current), 0)
+        current = next((i for i, tab in enumerate(self._tabs) if tab.name == self._current), 0)
         remark: Row = [(f" {self._remark} ", "accent"), ("─", "rule")] if self._remark else []
         room = width - 4 - row_width(self._more)
-        kept = {here, *(i for i, tab in enumerate(self._tabs) if tab.pinned)} if self._tabs else set()
+        kept = {current, *(i for i, tab in enumerate(self._tabs) if tab.pinned)} if self._tabs else set()
         if sum(widths[i] for i in kept) + row_width(remark) > room:
             remark = []
         room -= row_width(remark)
-        asking = [i for i, tab in enumerate(self._tabs) if tab.role in _ASKING]
-        asking += [i for i, tab in enumerate(self._tabs) if tab.number and i not in asking]
-        shown = self._shown(widths, here, kept, asking, room)
+        preferred = [i for i, tab in enumerate(self._tabs) if tab.role in _URGENT]
+        preferred += [i for i, tab in enumerate(self._tabs) if tab.number and i not in preferred]
+        # An ellipsis marks each gap, at most one per kept tab.
+        room -= sum(widths[i] for i in kept) + len(kept)
+        for index in [*preferred, *range(current - 1, -1, -1), *range(current + 1, len(widths))]:
+            if index not in kept and widths[index] <= room:
+                kept.add(index)
+                room -= widths[index]
+        shown = sorted(kept)
         left_out = len(pieces) - len(shown)
         row: Row = [("‹ " if shown and shown[0] else "──", "rule")]
-        self._places = []
+        self._drawn = []
         at, before = 2, -1
         for index in shown:
             if index > before + 1 and before >= 0:
                 row.append(("…", "rule"))
                 at += 1
-            self._places.append((at, at + widths[index], self._tabs[index].name))
+            self._drawn.append((at, at + widths[index], self._tabs[index].name))
             row.extend(pieces[index])
             at += widths[index]
             before = index
-        self._more_at = (at, at + row_width(self._more))
+        self._more_cells = (at, at + row_width(self._more))
         row.extend(self._more)
         end: Row = [(" ›" if left_out and shown and shown[-1] < len(pieces) - 1 else "──", "rule")]
         gap = max(width - row_width(row) - row_width(remark) - 2, 0)
         return [[*row, ("─" * gap, "rule"), *remark, *end]]
-
-    @staticmethod
-    def _shown(widths: list[int], here: int, kept: set[int], asking: list[int], room: int) -> list[int]:
-        """Return which tabs there is room for, the kept ones in any case."""
-        shown = set(kept)
-        # A sign marks where some are left out.
-        used = sum(widths[i] for i in shown) + len(kept)
-        for index in [*asking, *range(here - 1, -1, -1), *range(here + 1, len(widths))]:
-            if index not in shown and used + widths[index] <= room:
-                shown.add(index)
-                used += widths[index]
-        return sorted(shown)
 
     def _piece(self, tab: Tab) -> Row:
         current = tab.name == self._current
@@ -232,16 +230,16 @@ class TabBar(Lines):
         return row
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the tab under the pointer, or list the others."""
-        if self._more_at[0] <= event.x < self._more_at[1]:
+        """Choose the tab under the pointer, or ask for the list of the others."""
+        if self._more_cells[0] <= event.x < self._more_cells[1]:
             self.post_message(self.MoreWanted())
-        for begin, end, name in self._places:
+        for begin, end, name in self._drawn:
             if begin <= event.x < end:
                 self.post_message(self.Chosen(name))
 
 
 class ScrollLine(ScrollBarRender):
-    """Draws a line where the thumb is, and nothing beside it; the mouse finds both."""
+    """Draws the thumb as a line and leaves the track blank; both are clickable."""
 
     HORIZONTAL = "━"
     VERTICAL = "┃"
@@ -258,14 +256,14 @@ class ScrollLine(ScrollBarRender):
         back_color: Color | None = None,
         bar_color: Color | None = None,
     ) -> Segments:
-        """Draw a bar."""
+        """Return the segments of the bar."""
         across = thickness if vertical else 1
         begin = end = 0
         if window_size and size and virtual_size > window_size:
             length = min(size, max(1, ceil(size * window_size / virtual_size)))
             free, share = size - length, position / (virtual_size - window_size)
             begin = round(free * share)
-            if free > 1 and 0 < share < 1:  # the line reaches an end only when the content does
+            if free > 1 and 0 < share < 1:  # touch an end only if the content is scrolled there
                 begin = max(1, min(begin, free - 1))
             end = begin + length
         cells = [
@@ -284,5 +282,5 @@ def _cell(text: str, behind: Color | None, colour: Color | None, action: str) ->
 
 
 def use_scroll_lines() -> None:
-    """Draw every scroll bar of this process so."""
+    """Draw all scroll bars of this process with :class:`ScrollLine`."""
     ScrollBar.renderer = ScrollLine

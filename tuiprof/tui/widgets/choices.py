@@ -1,4 +1,4 @@
-"""A selection list: headings, items, one cursor. Drawn line by line, with its own scrolling."""
+"""A selection list with headings and a cursor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ __all__ = ["Choice", "Choices"]
 
 
 class Choices(Lines, can_focus=True):
-    """The list."""
+    """A selection list; it scrolls by itself.
+
+    Args:
+        empty: Text shown while there are no choices.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _list("up,k", "move(-1)", "up", "One entry up", id="list.up", show=False),
@@ -35,10 +39,10 @@ class Choices(Lines, can_focus=True):
 
     @dataclass(eq=False)
     class Moved(Message):
-        """The cursor is on another choice."""
+        """The cursor moved to another choice."""
 
         choices: Choices
-        key: str  # what the cursor is on; empty = nothing
+        key: str  # of the choice under the cursor; empty = none
 
         @property
         def control(self) -> Choices:
@@ -56,7 +60,7 @@ class Choices(Lines, can_focus=True):
         self._empty = empty
 
     def show(self, choices: list[Choice]) -> None:
-        """Show these; the cursor stays on what it was on, if that is still there."""
+        """Show these choices; the cursor stays on the same key if it is still there."""
         before = self.current
         self._choices = choices
         keys = [choice.key for choice in choices]
@@ -69,7 +73,7 @@ class Choices(Lines, can_focus=True):
         if self.current != before:
             self.post_message(self.Moved(self, self.current))
         if self.styles.is_auto_height and len(choices) != self.size.height:
-            self.lay_out_anew()
+            self.request_layout()
         self.redraw()
 
     @property
@@ -78,13 +82,13 @@ class Choices(Lines, can_focus=True):
         return self._choices[self._cursor].key if 0 <= self._cursor < len(self._choices) else ""
 
     def move_to(self, key: str) -> None:
-        """Put the cursor on a choice; nothing happens when it is not in the list."""
+        """Move the cursor to a choice, if the list has it."""
         found = [index for index, choice in enumerate(self._choices) if choice.key == key]
         if found:
             self._set(found[0])
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the part that is in view."""
+        """Draw the visible choices."""
         if not self._choices:
             return [[(f" {self._empty}", "dim")]]
         height = height or len(self._choices)
@@ -109,11 +113,11 @@ class Choices(Lines, can_focus=True):
         return rows
 
     def on_focus(self) -> None:
-        """Show the cursor."""
+        """Highlight the line under the cursor."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """Hide the cursor bar; its mark stays."""
+        """Remove the highlight; the cursor's mark stays."""
         self.redraw()
 
     def _set(self, index: int) -> None:
@@ -123,14 +127,14 @@ class Choices(Lines, can_focus=True):
             self.post_message(self.Moved(self, self.current))
 
     def action_move(self, by: int) -> None:
-        """Move the cursor over items, passing over headings."""
+        """Move the cursor by a number of items, skipping headings."""
         items = [index for index, choice in enumerate(self._choices) if choice.key]
         if items:
             here = items.index(self._cursor) if self._cursor in items else 0
             self._set(items[min(max(here + by, 0), len(items) - 1)])
 
     def action_edge(self, last: int) -> None:
-        """Move the cursor to the first item, or with 1 to the last."""
+        """Move the cursor to the first (0) or last (1) item."""
         self.action_move(len(self._choices) if last else -len(self._choices))
 
     def action_choose(self) -> None:
@@ -139,7 +143,7 @@ class Choices(Lines, can_focus=True):
             self.post_message(self.Chosen(self, self.current))
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor on the line; a second click opens it."""
+        """Move the cursor to the clicked line; a double click opens it."""
         index = self._top + event.y
         if 0 <= index < len(self._choices) and self._choices[index].key:
             if index == self._cursor and event.chain > 1:
@@ -147,11 +151,11 @@ class Choices(Lines, can_focus=True):
             self._set(index)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move with the wheel."""
+        """Move the cursor up."""
         event.stop()
         self.action_move(-1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move with the wheel."""
+        """Move the cursor down."""
         event.stop()
         self.action_move(1)

@@ -1,4 +1,4 @@
-"""Filters as people type them: ``empty > 1ms and name ~ gemm``.
+"""Filters of tables, such as ``empty > 1ms and name ~ gemm``: the grammar, the parser and the input line.
 
 ::
 
@@ -8,14 +8,14 @@
     one         = "not" one | "(" expression ")" | comparison | text
     comparison  = column (">" | ">=" | "<" | "<=" | "=" | "!=" | "~" | "!~") value
 
-A text alone is looked for in every column of words; so is everything that holds no sign, no quote and no ``and``,
-``or``, ``not``. ``~`` means: contains, ignoring case; a regular expression is written between slashes. Figures are
-compared in the unit that is typed with them; their signs and groups of digits may be those of the tables. What holds
-a sign of its own, such as ``vec<4>``, goes between double quotes.
+Input without operators, quotes and ``and``, ``or``, ``not`` is text, which is searched for in every text column. ``~``
+means "contains", ignoring case; a regular expression is written between slashes. Numbers need the unit of their column,
+and may be written as in the tables, with ``−`` and digit groups. Text that contains an operator, such as ``vec<4>``,
+goes between double quotes.
 
-``polars.sql_expr`` is no substitute (Polars 2.1): ``empty > 1ms`` compares with 1, because ``ms`` is read as an alias;
-``sum(empty) > 3`` keeps all rows or none; a bare word, ``~ gemm`` without quotes and ``1 000`` are errors; and its
-errors do not say which character is wrong.
+``polars.sql_expr`` cannot replace this parser (Polars 2.1): ``empty > 1ms`` compares with 1, because ``ms`` is read as
+an alias; ``sum(empty) > 3`` keeps all rows or none; a bare word, ``~ gemm`` without quotes and ``1 000`` are errors;
+and its error messages have no position.
 """
 
 from __future__ import annotations
@@ -66,54 +66,54 @@ _EXAMPLE: Final = {
 
 
 class FilterError(ValueError):
-    """The text is not a valid filter."""
+    """The filter is not valid."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(f"{message} (at character {at + 1})")
-        self.message = message  # why, for a person
-        self.at = at  # which character is wrong, from 0
+        self.message = message  # without the position
+        self.at = at  # index of the wrong character
 
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """A text in any column of words."""
+    """Any text column contains the text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column against a value."""
+    """A column compared with a value."""
 
     column: Column
-    operator: Operator  # how they are compared; never ``!=`` or ``!~``, which are :class:`Not`
-    value: float | str  # a figure in the unit of the column, or a text
+    operator: Operator  # never ``!=`` or ``!~``, which are :class:`Not`
+    value: float | str  # a number in the column's unit, or text
     regex: bool = False  # whether the text is a regular expression
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The rows that are not of something."""
+    """The opposite of a condition."""
 
     part: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
-    """The rows that are of all parts, or of any."""
+class Joined:
+    """All or any of several conditions."""
 
     all: bool
     parts: tuple[Node, ...]
 
 
-Node = Contains | Comparison | Not | Both
+Node = Contains | Comparison | Not | Joined
 
 
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
-    """Return what a filter means; None = all rows.
+    """Parse a filter; None = all rows.
 
     Raises:
-        FilterError: It is not a valid filter.
+        FilterError: The filter is not valid.
     """
     if not text.strip():
         return None
@@ -136,7 +136,7 @@ def _tokens(text: str) -> list[_Token]:
     at = 0
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)
-        assert match is not None, text  # every character belongs to some token
+        assert match is not None, text  # the pattern has a token for every character
         assert match.lastgroup is not None
         found = match[match.lastgroup]
         start = match.start(match.lastgroup)
@@ -172,7 +172,7 @@ class _Parser:
         while self._is(word):
             self._next += 1
             parts.append(part())
-        return parts[0] if len(parts) == 1 else Both(all_, tuple(parts))
+        return parts[0] if len(parts) == 1 else Joined(all_, tuple(parts))
 
     def _one(self) -> Node:
         token = self._peek()
@@ -189,34 +189,34 @@ class _Parser:
             self._next += 1
             return node
         words = self._words()
-        sign = self._peek()
-        if sign is not None and sign.kind == "op":
+        operator = self._peek()
+        if operator is not None and operator.kind == "op":
             if not words:
-                self._fail("expected a column name before this", sign)
+                self._fail("expected a column name before this", operator)
             self._next += 1
-            return self._comparison(words, sign)
+            return self._comparison(words, operator)
         if not words:
-            self._fail("expected a text or a column name", token)
+            self._fail("expected text or a column name", token)
         return Contains(" ".join(_bare(word) for word in words))
 
-    def _comparison(self, words: list[_Token], sign: _Token) -> Node:
+    def _comparison(self, words: list[_Token], token: _Token) -> Node:
         column = self._column(words)
-        operator = "=" if sign.text == "==" else sign.text
+        operator = "=" if token.text == "==" else token.text
         value = self._words()
         if not value:
-            wanted = "a text" if column.kind == "text" else _EXAMPLE[column.kind]
-            self._fail(f"expected {wanted} after this", sign, behind=True)
+            expected = "text" if column.kind == "text" else _EXAMPLE[column.kind]
+            self._fail(f"expected {expected} after this", token, behind=True)
         negated = operator in ("!=", "!~")
         plain: Operator = "=" if operator in ("=", "!=") else "~" if operator in ("~", "!~") else operator  # type: ignore[assignment]
         node: Node
         if column.kind == "text":
             if plain not in ("=", "~"):
-                self._fail(f"{column.label!r} is text: use ~ (contains), = or !=", sign)
+                self._fail(f"{column.label!r} is text: use ~ (contains), = or !=", token)
             node = self._text_comparison(column, plain, value)
         else:
             if plain == "~":
-                self._fail(f"{column.label!r} is a number: use <, <=, =, !=, >= or >", sign)
-            node = Comparison(column, plain, _figure(column, value))
+                self._fail(f"{column.label!r} is a number: use <, <=, =, !=, >= or >", token)
+            node = Comparison(column, plain, _number(column, value))
         return Not(node) if negated else node
 
     def _text_comparison(self, column: Column, operator: Operator, value: list[_Token]) -> Node:
@@ -253,7 +253,7 @@ class _Parser:
         return token is not None and token.kind == "word" and token.text.casefold() == word
 
     def _words(self) -> list[_Token]:
-        """Take the words up to the next sign, bracket or joining word."""
+        """Consume the words up to the next operator, bracket, ``and``, ``or`` or ``not``."""
         words: list[_Token] = []
         while (token := self._peek()) is not None and token.kind in ("word", "quoted", "regex"):
             if token.kind == "word" and token.text.casefold() in _JOINERS:
@@ -272,7 +272,8 @@ def _bare(token: _Token) -> str:
     return token.text[1:-1] if token.kind == "quoted" else token.text
 
 
-def _figure(column: Column, value: list[_Token]) -> float:
+def _number(column: Column, value: list[_Token]) -> float:
+    """Return the number typed, in the unit of the column."""
     units = _UNITS[column.kind]
     match = _NUMBER.match(typed_number(" ".join(_bare(word) for word in value)))
     if match is None:
@@ -283,33 +284,44 @@ def _figure(column: Column, value: list[_Token]) -> float:
     if not unit and number == 0:
         return 0.0
     at = value[-1].at if len(value) > 1 else value[0].at + match.start("unit")
-    what = f"unknown unit {match['unit']!r}" if unit else "missing unit"
-    raise FilterError(f"{what}: {column.label!r} needs {_EXAMPLE[column.kind]}", at)
+    problem = f"unknown unit {match['unit']!r}" if unit else "missing unit"
+    raise FilterError(f"{problem}: {column.label!r} needs {_EXAMPLE[column.kind]}", at)
 
 
 def find_columns(typed: str, columns: Sequence[Column]) -> list[Column]:
-    """Return the columns that a name may mean: exact before begun, visible before hidden."""
-    wanted = _plain(typed)
+    """Return the columns that match a name or, if none does, a prefix; hidden ones only if no visible one matches."""
+    wanted = _normalised(typed)
     for visible in (True, False):
-        some = [column for column in columns if column.hidden != visible]
-        exact = [c for c in some if wanted in (_plain(c.label), _plain(c.key))]
-        begun = [c for c in some if _plain(c.label).startswith(wanted) or _plain(c.key).startswith(wanted)]
-        if exact or begun:
-            return exact[:1] or begun
+        names = [
+            (column, (_normalised(column.label), _normalised(column.key)))
+            for column in columns
+            if column.hidden != visible
+        ]
+        if exact := [column for column, both in names if wanted in both]:
+            return exact[:1]
+        if found := [column for column, both in names if any(name.startswith(wanted) for name in both)]:
+            return found
     return []
 
 
-def _plain(name: str) -> str:
+def _normalised(name: str) -> str:
     return " ".join(name.casefold().replace("_", " ").split())
 
 
 _MARGIN = 1
-#: What a figure of each kind may be compared with.
-_FIGURES: Final = {"ns": "1ms", "bytes": "1MiB", "share": "5%", "count": "10", "number": "10", "rate": "10"}
+#: Example value for each kind of number.
+_EXAMPLE_VALUE: Final = {
+    "ns": "1ms",
+    "bytes": "1MiB",
+    "share": "5%",
+    "count": "10",
+    "number": "10",
+    "rate": "10",
+}
 
 
 class FilterLine(Input):
-    """The text; escape gives it up, enter keeps it."""
+    """The input of a filter."""
 
     DEFAULT_CSS = """
     FilterLine { height: 1; border: none; background: $surface; }
@@ -330,13 +342,13 @@ class FilterLine(Input):
     ]
 
     def action_give_up(self) -> None:
-        """Clear the text; the pane then closes the line."""
+        """Clear the text and submit it, upon which the pane closes the filter."""
         self.value = ""
         self.post_message(self.Submitted(self, ""))
 
 
 class FilterBar(Vertical):
-    """The text and the line below it; hidden until it is opened."""
+    """The input with a line for hints and errors below; hidden until it is opened."""
 
     DEFAULT_CSS = """
     FilterBar { height: auto; display: none; }
@@ -348,7 +360,7 @@ class FilterBar(Vertical):
         self._columns: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The text, the hint."""
+        """The input, the hint."""
         yield FilterLine(compact=True)
         yield Painted()
 
@@ -358,7 +370,7 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[Column]) -> None:
-        """Open the input for rows with these columns."""
+        """Show and focus the input."""
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
@@ -368,11 +380,11 @@ class FilterBar(Vertical):
         self.explain(None)
 
     def close(self) -> None:
-        """Close the input."""
+        """Hide the input."""
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:
-        """Show the error below its character; without an error, suggestions."""
+        """Show an error below its character; None = operators and columns."""
         if error is None:
             names = " · ".join(self._columns)
             row: Row = [(f" > < = != ~ and or not ( )   columns: {names}", "dim")]
@@ -382,17 +394,17 @@ class FilterBar(Vertical):
 
 
 def example(columns: Sequence[Column]) -> str:
-    """Return a filter of a table's own columns: of its first figure and its first text."""
+    """Return an example of a filter that uses the first number and the first text column."""
     parts = []
-    if (figure := next((column for column in columns if column.kind in _FIGURES), None)) is not None:
-        parts.append(f"{sanitize(figure.label)} > {_FIGURES[figure.kind]}")
-    if (words := next((column for column in columns if column.kind == "text"), None)) is not None:
-        parts.append(f"{sanitize(words.label)} ~ copy")
+    if (number := next((column for column in columns if column.kind in _EXAMPLE_VALUE), None)) is not None:
+        parts.append(f"{sanitize(number.label)} > {_EXAMPLE_VALUE[number.kind]}")
+    if (text := next((column for column in columns if column.kind == "text"), None)) is not None:
+        parts.append(f"{sanitize(text.label)} ~ copy")
     return " and ".join(parts)
 
 
 def _placed(row: Row, width: int) -> Row:
-    """Return a row cut to the width; an explanation that would lose more than half goes before its mark."""
+    """Return a row cut to the width; an error message with more room to the left of its mark goes there."""
     if len(row) == 2 and len(row[0][0]) + len(row[1][0]) > width:
         mark, text = row[0][0], row[1][0]
         room = len(mark) - 3

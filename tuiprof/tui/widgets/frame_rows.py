@@ -1,4 +1,4 @@
-"""Rows of a Polars table: sorted by argsort, filtered by column, formatted only when visible."""
+"""Rows of a Polars data frame: sorted by argsort, filtered by column, formatted only when visible."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.report import Column
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.widgets.filter import Both, Contains, Node, Not, parse
+from tuiprof.tui.widgets.filter import Contains, Joined, Node, Not, parse
 from tuiprof.tui.widgets.rows import Heading, Rows
 
-#: From this many rows on, the first sort of a column takes longer than a frame.
+#: From this many rows on, sorting by a column for the first time takes longer than a frame.
 _SLOW_ROWS: Final = 100_000
-#: Fewer rows than this cannot be ranked.
-_FEWEST_TO_RANK: Final = 2
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -36,9 +34,9 @@ class FrameRows:
     """Rows of a data frame; the source of a row is its index in the frame.
 
     Args:
-        columns: All its columns; hidden ones are left out, unless they are chosen.
+        columns: All columns.
         chosen: Keys of the columns to show, in order; None = those that are not hidden.
-        faint: Key of a column of Booleans: rows that are grey; empty = none is.
+        faint: Key of a boolean column that selects the rows drawn in grey; empty = no rows.
     """
 
     def __init__(
@@ -62,11 +60,10 @@ class FrameRows:
         )
         self._series = [frame[column.key] for column in self.columns]
         self._ascending: dict[int, tuple[Ints, int]] = {}
-        self._order: Ints | None = None  # None = as given
+        self._order: Ints | None = None  # None = the frame's order
         self._mask: Mask | None = None
         self._view: Ints | None = None
-        self._place: Ints | None = None
-        self._most: dict[int, float] = {}
+        self._max: dict[int, float] = {}
 
     @property
     def total(self) -> int:
@@ -74,11 +71,11 @@ class FrameRows:
         return len(self.frame)
 
     def __len__(self) -> int:
-        """Return the number of rows in view."""
+        """Return the number of rows that pass the filter."""
         return len(self.frame) if self._view is None else len(self._view)
 
     def text(self, position: int, column: int) -> str:
-        """Return what a cell shows, with its unit."""
+        """Return the text of a cell, with its unit."""
         value = self._series[column][self.source(position)]
         if value is None or value == "":
             return NONE
@@ -87,17 +84,17 @@ class FrameRows:
         return sanitize(self.columns[column].text(value))
 
     def faint(self, position: int) -> bool:
-        """Return whether a row is grey."""
+        """Return whether a row is drawn in grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
 
     @cached_property
     def ranked(self) -> tuple[int, bool] | None:
-        """The column of figures that the rows came sorted by, and whether the largest is first; None = by none."""
+        """The numeric column that the frame is sorted by, and whether it is descending; None = no such column."""
         for index, (column, series) in enumerate(zip(self.columns, self._series, strict=True)):
-            if not (column.right_aligned and series.dtype.is_numeric()) or len(series) < _FEWEST_TO_RANK:
+            if not (column.right_aligned and series.dtype.is_numeric()):
                 continue
             known = series.drop_nulls()
-            if len(known) < _FEWEST_TO_RANK or known[0] == known[-1]:
+            if not len(known) or known[0] == known[-1]:
                 continue
             for descending in (True, False):
                 if series.is_sorted(descending=descending, nulls_last=True):
@@ -105,24 +102,20 @@ class FrameRows:
         return None
 
     def heat(self, position: int, column: int) -> float:
-        """Return a figure as a share of the largest of its column, 0 to 1."""
-        value = self._series[column][self.source(position)]
-        most = self._largest(column)
+        """Return a value relative to the maximum of its column, 0 to 1."""
+        series = self._series[column]
+        if column not in self._max:
+            largest = series.max() if series.dtype.is_numeric() and len(series) > 1 else None
+            self._max[column] = float(largest) if isinstance(largest, (int, float)) else 0.0
+        value, most = series[self.source(position)], self._max[column]
         return max(float(value), 0.0) / most if isinstance(value, (int, float)) and most > 0 else 0.0
 
-    def _largest(self, column: int) -> float:
-        if column not in self._most:
-            series = self._series[column]
-            most = series.max() if series.dtype.is_numeric() and len(series) > 1 else None
-            self._most[column] = float(most) if isinstance(most, (int, float)) else 0.0
-        return self._most[column]
-
     def source(self, position: int) -> int:
-        """Return the frame's row at a position."""
+        """Return the index in the frame of the row at a position."""
         return position if self._view is None else int(self._view[position])
 
     def position(self, source: int) -> int | None:
-        """Return the current position of a row of the frame; None when the filter hides it."""
+        """Return the position of a row of the frame; None = the filter hides it."""
         if self._view is None:
             return source if 0 <= source < len(self.frame) else None
         found = np.flatnonzero(self._view == source)
@@ -138,25 +131,25 @@ class FrameRows:
         self._refresh()
 
     def is_slow_to_sort(self, column: int) -> bool:
-        """Return whether a column of many rows is sorted for the first time."""
+        """Return whether a long column would be sorted for the first time."""
         return len(self.frame) >= _SLOW_ROWS and column not in self._ascending
 
     def prepare_sort(self, column: int) -> None:
-        """Compute the order of a column without changing the view."""
+        """Sort a column ahead of :meth:`sort`; safe in any thread."""
         self._sorted(column)
 
     def filter(self, text: str) -> None:
-        """Keep the rows that a filter describes: a text to look for, or an expression; empty = all.
+        """Keep the rows that match a filter (see :mod:`tuiprof.tui.widgets.filter`); empty = all rows.
 
         Raises:
-            FilterError: It is not a valid filter; the rows are unchanged.
+            FilterError: The filter is not valid; the rows are unchanged.
         """
         node = parse(text, self.all_columns)
-        self._mask = None if node is None else self._kept(node)
+        self._mask = None if node is None else self._matches(node)
         self._refresh()
 
-    def _kept(self, node: Node) -> Mask:
-        """Return which rows of the frame are of what a filter means."""
+    def _matches(self, node: Node) -> Mask:
+        """Return which rows of the frame match a filter."""
         if isinstance(node, Contains):
             mask = np.zeros(len(self.frame), dtype=bool)
             pattern = "(?i)" + re.escape(node.text)
@@ -165,9 +158,9 @@ class FrameRows:
                     mask |= _contains(series, pattern)
             return mask
         if isinstance(node, Not):
-            return ~self._kept(node.part)
-        if isinstance(node, Both):
-            parts = [self._kept(part) for part in node.parts]
+            return ~self._matches(node.part)
+        if isinstance(node, Joined):
+            parts = [self._matches(part) for part in node.parts]
             joined: Mask = np.logical_and.reduce(parts) if node.all else np.logical_or.reduce(parts)
             return joined
         series = self.frame[node.column.key]
@@ -178,13 +171,13 @@ class FrameRows:
         return found
 
     def shown(self) -> pl.DataFrame:
-        """Return the rows in view in their order, with the columns that show."""
+        """Return the rows and columns on screen, in their order."""
         keys = [column.key for column in self.columns]
         frame = self.frame.select(keys)
         return frame if self._view is None else frame[self._view]
 
-    def alike(self, other: Rows, position: int) -> int | None:
-        """Return the position of the row whose texts are those of a row of another frame; figures may differ."""
+    def find(self, other: Rows, position: int) -> int | None:
+        """Return the position of the row with the same text columns as a row of another frame; numbers may differ."""
         if not isinstance(other, FrameRows):
             return None
         source = other.source(position)
@@ -209,7 +202,7 @@ class FrameRows:
             self._view = self._order[self._mask[self._order]]
 
     def _sorted(self, column: int) -> tuple[Ints, int]:
-        """Return the ascending order by a column with nulls at the end, and how many rows are not null."""
+        """Return the rows in ascending order of a column, nulls last, and the number of non-null rows."""
         if column not in self._ascending:
             series = self._series[column]
             if not series.dtype.is_numeric() and series.dtype != pl.Boolean:
@@ -221,7 +214,7 @@ class FrameRows:
 
 
 def _argsort(values: pl.Series) -> Ints:
-    """Return the ascending, stable order of numbers with nulls last."""
+    """Return the rows in ascending order of numbers, nulls last; stable."""
     if values.null_count():
         null = values.is_null().to_numpy()
         known = np.flatnonzero(~null)
@@ -231,8 +224,8 @@ def _argsort(values: pl.Series) -> Ints:
     keys = _unsigned(values)
     low, high = int(keys.min()), int(keys.max())
     bits = max(len(keys) - 1, 1).bit_length()
-    # As much of the value as fits and the row in one integer: sorting those is several times faster than an
-    # argsort, and stable. Where low bits of the value did not fit, neighbours may be the wrong way round.
+    # Pack the high bits of the value and the row into one integer: sorting these is several times faster than an
+    # argsort, and stable. Values that differ only in the bits cut off may come out in the wrong order.
     cut = max(0, (high - low).bit_length() - (64 - bits))
     packed = (((keys - np.uint64(low)) >> np.uint64(cut)) << np.uint64(bits)) | np.arange(
         len(keys), dtype=np.uint64
@@ -247,7 +240,7 @@ def _argsort(values: pl.Series) -> Ints:
 
 
 def _unsigned(values: pl.Series) -> npt.NDArray[np.uint64]:
-    """Return unsigned integers in the same order as the numbers."""
+    """Map numbers to unsigned integers of the same order."""
     sign = np.uint64(1 << 63)
     if values.dtype.is_float():
         bits = values.cast(pl.Float64).to_numpy().view(np.uint64)
@@ -258,7 +251,7 @@ def _unsigned(values: pl.Series) -> npt.NDArray[np.uint64]:
 
 
 def _contains(series: pl.Series, pattern: str) -> Mask:
-    """Return which values match; of a dictionary-encoded column only the distinct words are searched."""
+    """Return which values match a pattern; in an enum column only the categories are searched."""
     if isinstance(series.dtype, pl.Enum):
         hits = series.dtype.categories.str.contains(pattern).to_numpy()
         codes = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
@@ -270,7 +263,7 @@ def _contains(series: pl.Series, pattern: str) -> Mask:
 
 
 def _ranks(series: pl.Series) -> pl.Series:
-    """Return an integer for every value that sorts as its text does; nulls stay null."""
+    """Return integers that sort in the order of the values' text; nulls stay null."""
     if isinstance(series.dtype, pl.Enum):
         words = series.dtype.categories
         rank = np.empty(len(words) + 1, dtype=np.int64)

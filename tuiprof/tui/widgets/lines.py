@@ -1,14 +1,14 @@
 """Widgets drawn as lines of styled text, which repaint only the lines that differ.
 
-A subclass says what each line holds, as spans of ``(text, role)``; a role says which colour of the
-theme it takes. After new data it calls :meth:`Lines.redraw`: lines are compared with what
-is on the screen, and those that differ are painted again. A view in which nothing changes costs no bytes.
+A subclass returns each line as spans of ``(text, role)``; the role selects a style of the theme. After new data it
+calls :meth:`Lines.redraw`, which compares the lines with those on the screen and repaints the ones that differ. If
+nothing changed, nothing is sent to the terminal.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -34,16 +34,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a role is painted."""
+    """The style of a role."""
 
-    variable: str  # theme variable that gives the colour
-    strength: float = 1.0  # 1 = the colour itself, less = mixed with the background
+    variable: str  # theme variable of the colour
+    strength: float = 1.0  # 1 = the colour itself; less = blended with the background
     bold: bool = False
-    background: str = ""  # theme variable that gives the background; empty = the widget's
+    background: str = ""  # theme variable of the background; empty = the widget's
 
 
-#: Roles of text. Component classes of a style sheet would be equivalent, but are recomputed for every widget, which
-#: took longer than all else before the first picture.
+#: Styles by role. Component classes of a style sheet could do the same, but Textual recomputes them for every widget,
+#: which took most of the time to the first frame.
 ROLES: Final[dict[str, Look]] = {
     "text": Look("foreground"),
     "dim": Look("foreground", 0.66),
@@ -68,8 +68,23 @@ ROLES: Final[dict[str, Look]] = {
 }
 
 
+class _Line(Strip):
+    """A strip without reference cycles, which is freed as soon as it is no longer used.
+
+    Textual's strips cache their parts, and a strip that fills its line is its own only part. Such cycles took up to a
+    megabyte until they were collected, and Python could return hardly any of it to the system.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """Return the parts between cells; a strip that is its own only part is not cached."""
+        within = [cut for cut in cuts if cut <= self.cell_length]
+        return [self] if within == [self.cell_length] else super().divide(within)
+
+
 class Lines(Widget):
-    """A widget drawn line by line; see the module."""
+    """A widget drawn line by line; see the module's docstring."""
 
     ALLOW_SELECT = False
 
@@ -84,41 +99,41 @@ class Lines(Widget):
 
     @abstractmethod
     def draw(self, width: int, height: int) -> list[Row]:
-        """Return what to show now; rows that are missing are blank."""
+        """Return the rows to show; with ``height`` 0, all of them. Missing rows are blank."""
 
     def height_for(self, width: int) -> int:
-        """Return the number of lines wanted where the style sheet says ``height: auto``."""
+        """Return the height for ``height: auto`` in the style sheet."""
         return len(self.draw(width, 0))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the height for the layout."""
+        """Return :meth:`height_for`; Textual calls this during a layout."""
         return self.height_for(width)
 
-    def lay_out_anew(self) -> None:
-        """Request a layout that asks for the height again, also while a layout is under way.
+    def request_layout(self) -> None:
+        """Request a layout that measures the height again, even while a layout is in progress.
 
-        Textual keeps the answer until the widget's styles or its count of requests change, and a request made during
-        a layout is not counted: the answer of that layout would stay.
+        Textual caches the height until the widget's styles or its count of layout requests change, and does not count
+        requests made during a layout.
         """
         self.styles.merge_rules({})  # counts as a change of the styles
         self.refresh(layout=True)
 
     def style_of(self, role: str) -> Style:
-        """Return the style of a role of :data:`ROLES`; of two joined by ``+``, the second paints over the first."""
+        """Return the style of a role, or of two roles joined by ``+``, of which the second takes precedence."""
         style = self._role_styles.get(role)
         if style is None:
             first, _, second = role.partition("+")
             look = ROLES[second or first]
-            behind = self.background_colors[1]
+            background = self.background_colors[1]
             if look.background:
-                behind = behind + self._variable(look.background)
+                background = background + self._variable(look.background)
             colour = self._variable(look.variable)
             if colour.ansi is None:
-                colour = behind.blend(colour, look.strength * colour.a, 1.0)
+                colour = background.blend(colour, look.strength * colour.a, 1.0)
             bold = look.bold or ROLES[first].bold
-            # The terminal's own colours cannot be mixed: it dims them itself.
+            # ANSI colours cannot be blended; the terminal can dim them.
             dim = True if colour.ansi is not None and look.strength < 1 else None
-            style = Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, dim=dim)
+            style = Style(color=colour.rich_color, bgcolor=background.rich_color, bold=bold, dim=dim)
             self._role_styles[role] = style
         return style
 
@@ -126,23 +141,23 @@ class Lines(Widget):
         return Color.parse(self.app.theme_variables[name])
 
     def notify_style_update(self) -> None:
-        """Forget colours when the theme or a class changes."""
+        """Invalidate cached styles when the theme or a class changes."""
         self._role_styles.clear()
         self._drawn_for = Size(0, 0)
         super().notify_style_update()
 
     def redraw(self) -> None:
-        """Draw again and mark what differs from the screen for repainting."""
-        # What is hidden keeps its outer size, but has no room inside.
+        """Draw again, and request repainting of the lines that differ from the screen."""
+        # A hidden widget keeps its outer size, but its content size is 0.
         seen = self.is_attached and self.outer_size and self.screen is self.app.screen
         size = self.size if seen else Size(0, 0)
         if not size:
             if not self._unseen:
                 self._unseen = True
-                self.refresh()  # so that Textual does not take the old lines from its cache
-            self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
+                self.refresh()  # or Textual would later take the old lines from its cache
+            self._drawn_for = Size(0, 0)  # draw everything when it is next visible
             return
-        # During a layout the outer size may be new already, and the content's size still the old one.
+        # During a layout, the outer size may be new while the content size is still old.
         if (self.outer_size, size) != (self._drawn_for, self._drawn_size):
             self._drawn_for = Size(0, 0)
             self.refresh()
@@ -151,13 +166,13 @@ class Lines(Widget):
             if row != self._rows[y]:
                 self._rows[y] = row
                 self._strips[y] = self._strip(row, size.width)
-                # Of a widget with `render_line`, Textual keeps every region that was ever refreshed: a whole line is
-                # the same region each time. Which of its cells differ is found where they are sent.
+                # For a widget with `render_line`, Textual keeps every distinct region ever refreshed, so always refresh
+                # the whole line. The terminal output finds the cells that differ.
                 self.refresh(Region(0, y, size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the content."""
-        # The content size requires the whole layout; the outer size is available directly.
+        # Compare the outer size, because computing the content size needs the whole layout.
         if self.outer_size != self._drawn_for:
             self._drawn_size = size = self.size
             self._unseen = False
@@ -169,8 +184,12 @@ class Lines(Widget):
         width = self.size.width
         return Strip([Segment(" " * width, self.style_of("text"))], width)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a part of the widget."""
+        return [_Line(strip, strip.cell_length) for strip in super().render_lines(crop)]
+
     def _complete(self, size: Size) -> list[Row]:
-        """Draw exactly as many rows as there are lines, each exactly as wide as the widget."""
+        """Draw exactly one row per line, each as wide as the widget."""
         rows = [_pad(row, size.width) for row in self.draw(size.width, size.height)[: size.height]]
         rows.extend([[(" " * size.width, "text")]] * (size.height - len(rows)))
         return rows
@@ -188,11 +207,12 @@ def _pad(row: Row, width: int) -> Row:
     return row
 
 
+#: Returns rows for a width and a height; height 0 = as many as it wants.
 Painter = Callable[[int, int], list[Row]]
 
 
 class Painted(Lines):
-    """Lines drawn by a function that the screen hands over."""
+    """Lines drawn by a function."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -200,16 +220,16 @@ class Painted(Lines):
         self._height = 0
 
     def paint(self, painter: Painter) -> None:
-        """Draw with a function of width and height (0 = as high as it likes) from now on."""
+        """Set the function, and draw with it."""
         self._painter = painter
         wanted = self.height_for(self.size.width) if self.size.width else 0
         if wanted != self._height:
             self._height = wanted
-            self.lay_out_anew()
+            self.request_layout()
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Call the function; content cut off below is marked."""
+        """Call the function; an ellipsis marks content that does not fit."""
         rows = self._painter(width, height) if self._painter is not None and width else []
         if 0 < height < len(rows):
             last = fit(rows[height - 1], width - 2, ellipsis="")
@@ -218,7 +238,7 @@ class Painted(Lines):
 
 
 class Heading(Lines):
-    """A rule with a title in it, and a remark at its right end."""
+    """A horizontal rule with a title, and a remark at the right end."""
 
     DEFAULT_CSS = "Heading { height: 1; }"
 
@@ -228,12 +248,12 @@ class Heading(Lines):
         self._remark: Row = []
 
     def show(self, title: str, remark: Row | None = None) -> None:
-        """Change the words."""
+        """Change title and remark."""
         self._title, self._remark = title, remark or []
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the one line."""
+        """Draw the rule."""
         left: Row = (
             [(glyphs.RULE * 2 + " ", "rule"), (self._title, "title"), (" ", "text")] if self._title else []
         )
@@ -248,26 +268,26 @@ _WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def most_important(reports: list[Report]) -> Report | None:
-    """Return the report with the most urgent verdict; the first of equals."""
+    """Return the report with the most urgent verdict, the first of several; None = there are no reports."""
     return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
 
 
 class Flowing(Lines):
-    """Text with automatic height; the screen is laid out again only when the height changes."""
+    """Text with automatic height, which requests a layout only when its height changes."""
 
-    _taken = -1
+    _height = -1
 
     def _fit_height(self) -> None:
         width = self.size.width
         wanted = len(self.draw(width, 0)) if width else -1
-        if self.is_attached and (wanted != self._taken or not width):
-            self._taken = wanted
-            self.lay_out_anew()
+        if self.is_attached and (wanted != self._height or not width):
+            self._height = wanted
+            self.request_layout()
         self.redraw()
 
 
 class VerdictLine(Flowing):
-    """A sentence of up to two lines after a bar in the color of its level."""
+    """A sentence of up to two lines, after a bar in the colour of its level."""
 
     DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
 
@@ -278,7 +298,7 @@ class VerdictLine(Flowing):
         self._mark = ""
 
     def show(self, sentence: str, level: Level | None = None) -> None:
-        """Show a sentence, which may be untrusted; without a level it is not a verdict yet."""
+        """Show a sentence, which may be untrusted; without a level, the verdict is still pending."""
         self._sentence = sanitize(sentence)
         self._role = level or "dim"
         self._mark = glyphs.MARKS[level] if level else "…"

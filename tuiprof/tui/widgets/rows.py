@@ -1,6 +1,6 @@
-"""Content of a table: headings and rows in an order, behind one small protocol.
+"""Content of a table: the protocol of its rows, rows of a short list, and the layout of columns.
 
-Free of polars and numpy, so that a screen with a short list of things pays for neither.
+Imports neither Polars nor NumPy, so that a screen with a short list starts fast.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from tuiprof.report.sanitize import clip, sanitize
 
 #: Cells between two columns of a table.
 GAP: Final = 2
-_WIDEST_TEXT: Final = 72
+_MAX_TEXT: Final = 72
 _SHORT_TEXT: Final = 12
 _SORT_MARK: Final = 2
-#: Minimum cells of the end of a location (``file:line``).
-_PLACE: Final = 30
+#: Minimum width of a location (``file:line``) in cells.
+_MIN_LOCATION: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The head of one column."""
+    """The heading of a column."""
 
     label: str
-    right: bool = False  # whether its values are right-aligned, as numbers are
-    help: str = ""  # its definition in one sentence
-    elide: Literal["end", "start", "middle"] = "end"  # where a text that is too long is cut
+    right: bool = False  # whether values are right-aligned, as numbers are
+    help: str = ""  # definition, one sentence
+    elide: Literal["end", "start", "middle"] = "end"  # where long text is cut; ``start`` for locations
 
 
 class Rows(Protocol):
-    """Rows in an order and under a filter.
+    """Sorted and filtered rows.
 
-    A *position* counts the rows in view, from 0; a *source* names the same row whatever the order and the
-    filter.
+    A *position* is the index of a row after sorting and filtering; a *source* is its index before, which never changes.
     """
 
     @property
@@ -48,46 +47,46 @@ class Rows(Protocol):
         """Number of rows without a filter."""
 
     def __len__(self) -> int:
-        """Return the number of rows in view."""
+        """Return the number of rows that pass the filter."""
 
     def text(self, position: int, column: int) -> str:
-        """Return what a cell shows: one line, safe for a terminal."""
+        """Return the text of a cell: one line, sanitized."""
 
     def faint(self, position: int) -> bool:
-        """Return whether a row matters little, and is grey."""
+        """Return whether a row is less important, and drawn in grey."""
 
     @property
     def ranked(self) -> tuple[int, bool] | None:
-        """The column that the rows came sorted by, and whether the largest is first; None = by none."""
+        """The numeric column that the source rows are sorted by, and whether it is descending; None = unknown."""
 
     def heat(self, position: int, column: int) -> float:
-        """Return a figure as a share of the largest of its column, 0 to 1; 0 for non-sizes."""
+        """Return a value relative to the maximum of its column, 0 to 1; 0 for text."""
 
     def source(self, position: int) -> int:
         """Return the source of the row at a position."""
 
     def position(self, source: int) -> int | None:
-        """Return the current position of a source row; None when the filter hides it."""
+        """Return the position of a source row; None = the filter hides it."""
 
     def sort(self, column: int | None, descending: bool = False) -> None:
-        """Sort by a column, unknown values last; None = back to the order given at first."""
+        """Sort by a column, unknown values last; None = the order of the source."""
 
     def is_slow_to_sort(self, column: int) -> bool:
-        """Return whether sorting by a column takes longer than a person should wait for a key."""
+        """Return whether sorting by a column may take noticeably long."""
 
     def prepare_sort(self, column: int) -> None:
-        """Compute the order of a column, in any thread, without changing the view."""
+        """Sort a column ahead of :meth:`sort`; safe in any thread."""
 
     def filter(self, text: str) -> None:
-        """Keep the rows in which any text contains this, ignoring case; empty = all."""
+        """Keep the rows that match a filter; empty = all rows."""
 
-    def alike(self, other: Rows, position: int) -> int | None:
-        """Return the position of the row whose texts equal those of a row of other rows; None = there is none."""
+    def find(self, other: Rows, position: int) -> int | None:
+        """Return the position of the row that has the text of a row of other rows; None = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as it was left: rows (with order and filter), cursor and sort mark."""
+    """State of a table to restore: rows (with order and filter), cursor and sort mark."""
 
     rows: Rows
     empty: str
@@ -101,11 +100,11 @@ SortKey = int | float | str | None
 
 
 class ListRows:
-    """Rows of a short list: texts, and what to sort them by.
+    """Rows of a short list.
 
     Args:
-        texts: One sequence of cell texts a row; untrusted, they are made safe here.
-        keys: One sequence of sort keys a row (numbers sort as numbers); None = sort by the texts.
+        texts: Text of the cells of each row; may be untrusted.
+        keys: Sort keys of the cells of each row; None = sort by the text.
     """
 
     def __init__(
@@ -127,32 +126,32 @@ class ListRows:
         return len(self._texts)
 
     def __len__(self) -> int:
-        """Return the number of rows in view."""
+        """Return the number of rows that pass the filter."""
         return len(self._view)
 
     def text(self, position: int, column: int) -> str:
-        """Return what a cell shows."""
+        """Return the text of a cell."""
         return self._texts[self._view[position]][column]
 
     def faint(self, position: int) -> bool:
-        """Return False: of plain texts none matters less than the others."""
+        """Return False: all rows are equally important."""
         return False
 
     @property
     def ranked(self) -> tuple[int, bool] | None:
-        """None: what plain texts are sorted by is not known."""
+        """None: the order of the list is unknown."""
         return None
 
     def heat(self, position: int, column: int) -> float:
-        """Return 0: plain texts are not sizes."""
+        """Return 0: all cells are text."""
         return 0.0
 
     def source(self, position: int) -> int:
-        """Return the index of the row in the list given at first."""
+        """Return the index in the list of the row at a position."""
         return self._view[position]
 
     def position(self, source: int) -> int | None:
-        """Return the current position of a row; None when the filter hides it."""
+        """Return the position of a row of the list; None = the filter hides it."""
         return self._view.index(source) if source in self._view else None
 
     def is_slow_to_sort(self, column: int) -> bool:
@@ -173,28 +172,28 @@ class ListRows:
         self.filter(self._needle)
 
     def filter(self, text: str) -> None:
-        """Keep the rows in which any cell contains a text, ignoring case; empty = all rows."""
+        """Keep the rows in which any cell contains the text, ignoring case; empty = all rows."""
         self._needle = text
         needle = text.casefold()
         self._view = [
             i for i in self._order if not needle or any(needle in cell.casefold() for cell in self._texts[i])
         ]
 
-    def alike(self, other: Rows, position: int) -> int | None:
-        """Return the position of the row with the same texts; None = there is none."""
+    def find(self, other: Rows, position: int) -> int | None:
+        """Return the position of the row that has the text of a row of other rows; None = there is none."""
         texts = [other.text(position, column) for column in range(len(other.headings))]
-        return next((place for place, i in enumerate(self._view) if self._texts[i] == texts), None)
+        return next((at for at, i in enumerate(self._view) if self._texts[i] == texts), None)
 
 
 def _comparable(key: SortKey) -> tuple[bool, float, str]:
-    """Order numbers before texts, so that a mixed column sorts without an error."""
+    """Order numbers before text, so that a mixed column can be sorted."""
     return (True, 0.0, key.casefold()) if isinstance(key, str) else (False, float(key or 0), "")
 
 
 def fit_text(
     text: str, width: int, right: bool = False, elide: Literal["end", "start", "middle"] = "end"
 ) -> str:
-    """Pad or cut a text to a number of cells; a cut is marked by an ellipsis."""
+    """Pad or cut text to a number of cells; an ellipsis marks the cut."""
     length = cell_len(text)
     if length > width and elide != "end":
         text = clip(text, width, elide)
@@ -206,41 +205,43 @@ def fit_text(
 
 
 def column_order(headings: Sequence[Heading], least: list[int], contents: list[int], room: int) -> list[int]:
-    """Return the order of the columns in which the first place can be seen, if need be before some figures."""
+    """Return the order of the columns: the first location is moved left until it fits in the room."""
     order = list(range(len(headings)))
-    place = next((i for i in order if headings[i].elide == "start"), None)
-    if place is None or not room:
+    location = next((i for i in order if headings[i].elide == "start"), None)
+    if location is None or not room:
         return order
 
     def wanted(index: int) -> int:
         short = min(contents[index], _SHORT_TEXT)
         return GAP + max(least[index], contents[index] if headings[index].right else short)
 
-    before = order[:place]
-    while len(before) > 1 and sum(map(wanted, before)) + GAP + least[place] > room:
+    before = order[:location]
+    while len(before) > 1 and sum(map(wanted, before)) + GAP + least[location] > room:
         before.pop()
-    return [*before, place, *(i for i in order if i != place and i not in before)]
+    return [*before, location, *(i for i in order if i != location and i not in before)]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Layout of the columns of a table."""
 
-    order: list[int]  # indices of the columns, from left to right
-    widths: list[int]  # cells of each, in that order
-    contents: list[int]  # cells of the widest value of each, in the order of the headings
+    order: list[int]  # indices into the headings, from left to right
+    widths: list[int]  # in cells, in that order
+    contents: list[int]  # width of the widest value, in the order of the headings
 
 
 def lay_out(rows: Rows, sample: Sequence[int], room: int, *, in_order: bool = False) -> Layout:
-    """Give each column the width its content asks for; long texts give way until the table fits."""
+    """Lay out the columns for the values at the sampled positions, in a room given in cells (0 = unlimited).
+
+    ``in_order`` keeps the order of the headings, even if that hides the first location.
+    """
     headings = rows.headings
     contents = [
         max((cell_len(rows.text(position, index)) for position in sample), default=0)
         for index in range(len(headings))
     ]
     least = [
-        # What is cut at its start is a place: its file and line stay readable.
-        max(cell_len(heading.label), min(content, _PLACE) if heading.elide == "start" else 0)
+        max(cell_len(heading.label), min(content, _MIN_LOCATION) if heading.elide == "start" else 0)
         for heading, content in zip(headings, contents, strict=True)
     ]
     order = list(range(len(headings))) if in_order else column_order(headings, least, contents, room)
@@ -254,18 +255,14 @@ def lay_out(rows: Rows, sample: Sequence[int], room: int, *, in_order: bool = Fa
 
 
 def column_widths(labels: list[int], contents: list[int], right: list[bool], room: int) -> list[int]:
-    """Share the width of a table among its columns.
+    """Return the width of each column; together they may still exceed the room.
 
-    Numbers keep what they need. Texts give way, the widest first, and the room for the sort mark goes before
-    texts become too short to tell apart.
-
-    Returns:
-        The width of each; together they may still be more than there is room for.
+    Numbers get the width they need. Text columns shrink, the widest first; numbers give up the cells of their sort
+    mark before text becomes too short.
     """
     columns = range(len(labels))
     widths = [
-        max(labels[i] + _SORT_MARK, contents[i] if right[i] else min(contents[i], _WIDEST_TEXT))
-        for i in columns
+        max(labels[i] + _SORT_MARK, contents[i] if right[i] else min(contents[i], _MAX_TEXT)) for i in columns
     ]
     if not room:
         return widths

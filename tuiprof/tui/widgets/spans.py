@@ -1,4 +1,4 @@
-"""Text of a screen before it is drawn: styled rows, choices of a list, broken lines, short dates. No Textual here."""
+"""Building blocks of screen content that need no Textual: styled rows, list items, line wrapping, short dates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.tui.terminal import glyphs
 
-#: Text and its role, which selects its colour of the theme.
+#: Text and its role (see :data:`tuiprof.tui.widgets.lines.ROLES`).
 Span = tuple[str, str]
 Row = list[Span]
-#: Draws a line for a width in cells.
+#: Returns a row for a width in cells.
 LineOf = Callable[[int], Row]
 
 
 def row_width(row: Row) -> int:
-    """Return the number of cells a row takes."""
+    """Return the width of a row in cells."""
     return sum(cell_len(text) for text, _ in row)
 
 
 def fit(row: Row, width: int, ellipsis: str = "…") -> Row:
-    """Return the row cut to a width, with an ellipsis where something was cut."""
+    """Return the row, cut to a width and ended with an ellipsis if it is longer."""
     if row_width(row) <= width:
         return row
     if width <= 0:
@@ -44,7 +44,7 @@ def fit(row: Row, width: int, ellipsis: str = "…") -> Row:
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
-    """Return a row with one part at each edge; where both do not fit, the right one is dropped."""
+    """Return a row with one part at each edge; if both do not fit, without the right one."""
     gap = width - row_width(left) - row_width(right)
     if gap < 2:
         return fit(left, width)
@@ -52,7 +52,7 @@ def spread(left: Row, right: Row, width: int) -> Row:
 
 
 def join(parts: list[Row], separator: Span) -> Row:
-    """Return rows one after the other with a separator between; empty ones are left out."""
+    """Return the non-empty rows joined by a separator."""
     out: Row = []
     for part in parts:
         if part:
@@ -61,7 +61,7 @@ def join(parts: list[Row], separator: Span) -> Row:
 
 
 def merge(row: Row) -> Row:
-    """Return a row with neighbours of one role joined, so that a line is few spans."""
+    """Return a row with adjacent spans of the same role joined."""
     return [
         ("".join(text for text, _ in spans), role) for role, spans in groupby(row, key=lambda span: span[1])
     ]
@@ -69,22 +69,22 @@ def merge(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One line of a list to choose from."""
+    """One line of a :class:`~tuiprof.tui.widgets.choices.Choices` list."""
 
-    key: str  # identifies the line; empty = a heading or a remark, which the cursor skips
-    line: Row | LineOf  # what to draw, or a function of the width in cells that draws it
-    indent: int = 2  # cells in front of it that hold the cursor mark
+    key: str  # identifies the line; empty = a heading, which the cursor skips
+    line: Row | LineOf
+    indent: int = 2  # cells before the line, which hold the cursor's mark
 
     def draw(self, width: int) -> Row:
-        """Return the line, at most ``width`` cells where it depends on the width."""
+        """Return the row; only a line that is a function respects the width."""
         return self.line(width) if callable(self.line) else self.line
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
-    """Break a text at line breaks and blanks, and inside a word only if it is longer than a line.
+    """Break text into lines at line breaks and blanks, but not between a number and its unit.
 
-    Such a word is broken behind a part of its name or path where it can be. A number is not parted from its unit. Of
-    more than ``most`` lines the last ends in an ellipsis; 0 = all. There is at least one line.
+    A word longer than a line is broken inside, if possible after a component of its name or path. Returns at least one
+    line and at most ``most``, then ending in an ellipsis; 0 = no limit.
     """
     width = max(width, 1)
     lines = [part for line in bind_units(text).split("\n") for part in _wrap_line(line, width)]
@@ -107,15 +107,15 @@ def _wrap_line(text: str, width: int) -> list[str]:
         if line:
             lines.append(line)
         while cell_len(word) > width:
-            part = _fitting(word, width)
+            part = _longest_prefix(word, width)
             lines.append(part)
             word = word[len(part) :]
         line = word
     return [*lines, line]
 
 
-def _fitting(word: str, width: int) -> str:
-    """Return as much of a long word as fits: up to the end of a part of its name or path, where that fills a third."""
+def _longest_prefix(word: str, width: int) -> str:
+    """Return the longest prefix that fits and ends with a component of a name or path; shorter than a third: any."""
     fits = chop_cells(word, width)[0] or word[:1]
     for separators in ("./", "_-,(="):
         end = max(fits.rfind(sign) for sign in separators) + 1
@@ -125,7 +125,7 @@ def _fitting(word: str, width: int) -> str:
 
 
 def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
-    """Break a row at blanks, but not between a number and its unit."""
+    """Break a row at blanks, but not between a number and its unit; the ``most``-th line is cut if need be."""
     lines: list[Row] = [[]]
     for text, role in row:
         for word in re.findall(r" *[^ ]+| +", bind_units(text)):
@@ -141,7 +141,7 @@ def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
 
 
 def when(unix_ns: int, now: datetime | None = None) -> str:
-    """Return a short date: the time of day if it is today, else the day."""
+    """Return a short date: the time if it is today, the day if it is this year, else the month."""
     if not unix_ns:
         return glyphs.NONE
     then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()
@@ -154,7 +154,7 @@ def when(unix_ns: int, now: datetime | None = None) -> str:
 
 
 def age(unix_ns: int, now: datetime | None = None) -> str:
-    """Return how long ago something was, as ``12 min``, ``3 h`` or ``5 d``; from a year on the month."""
+    """Return the time since then: ``now``, ``12 min``, ``3 h`` or ``5 d``; after a year, the month of the date."""
     if not unix_ns:
         return glyphs.NONE
     now = now or datetime.now(UTC)
@@ -166,6 +166,6 @@ def age(unix_ns: int, now: datetime | None = None) -> str:
 
 
 def ago(unix_ns: int, now: datetime | None = None) -> str:
-    """Return how long ago something was, in a sentence: ``12 min ago``, ``now``, or the month."""
+    """Return :func:`age` as a phrase: ``now``, ``12 min ago``, or the month."""
     text = age(unix_ns, now)
     return f"{text} ago" if " " in text else text

@@ -1,15 +1,14 @@
-"""A table that draws only visible rows: a million rows open and scroll like ten."""
+"""A table that draws only its visible rows, so that a million rows open and scroll like ten."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, work
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
@@ -18,17 +17,17 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.worker import Worker
 
-from tuiprof.tui.terminal.guest import tell_worker_error
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.terminal_app import notify_worker_error
 from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, fit_text, lay_out
 
-#: Number of rows at the beginning, and sampled from the rest, that determine the width of a column.
+#: Rows from the start, and rows sampled from the rest, that determine the widths of the columns.
 _SAMPLE: Final = 200
 #: Blank cells before the first column.
 LEAD: Final = 1
-#: Fewer cells of a text at the edge say nothing.
-_SLIVER: Final = 4
-#: From these shares of its column's largest on, a figure of the ranked column is tinted, each more than the last.
+#: Text at the right edge is left out if fewer cells of it would be visible.
+_MIN_VISIBLE: Final = 4
+#: In the column the table is sorted by, the background has three levels, from these fractions of the maximum.
 _HEAT: Final = (0.1, 0.4, 0.75)
 
 
@@ -63,8 +62,8 @@ _KEYS: Final[tuple[Binding, ...]] = (
 class VirtualTable(ScrollView, can_focus=True):
     """A sortable table over :class:`~tuiprof.tui.widgets.rows.Rows`.
 
-    The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by. Where not all
-    columns fit, the first that names a place is moved to where it is seen.
+    The cursor is on a row, which ``enter`` opens, and a column, which ``s`` sorts by. If not all columns fit, the first
+    location (``file:line``) is moved to the left until it is visible.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
@@ -107,10 +106,10 @@ class VirtualTable(ScrollView, can_focus=True):
 
     @dataclass(eq=False)
     class Highlighted(Message):
-        """The cursor came to another row."""
+        """The cursor moved to another row."""
 
         table: VirtualTable
-        source: int  # the row, as its rows name it
+        source: int  # of the row
 
         @property
         def control(self) -> VirtualTable:
@@ -118,7 +117,7 @@ class VirtualTable(ScrollView, can_focus=True):
             return self.table
 
     class Selected(Highlighted):
-        """A row was opened with enter or a click on the row under the cursor."""
+        """A row was opened with enter or a double click."""
 
     @dataclass(eq=False)
     class Sorted(Message):
@@ -128,11 +127,11 @@ class VirtualTable(ScrollView, can_focus=True):
 
     @dataclass(eq=False)
     class Ordered(Message):
-        """The order of a column was computed."""
+        """A worker has sorted a column."""
 
         rows: Rows
-        column: int  # its index
-        descending: bool  # the largest were wanted first
+        column: int
+        descending: bool
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -142,7 +141,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.column = 0
         self.sorted_by: int | None = None
         self.descending = False
-        self.sorting: int | None = None  # by which column the rows are being sorted, away from the screen
+        self.sorting: int | None = None  # column that a worker is sorting
         self._widths: list[int] = []
         self._order: list[int] = []
         self._contents: list[int] = []
@@ -161,15 +160,15 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def clear(self) -> None:
-        """Show nothing."""
+        """Show an empty table."""
         self.load(ListRows((), ()))
 
     def state(self) -> TableState:
-        """Return what :meth:`restore` needs to show all this again."""
+        """Return the state for :meth:`restore`."""
         return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
 
     def restore(self, state: TableState) -> None:
-        """Show rows as they were left."""
+        """Show rows in the state in which they were left."""
         self.rows, self.empty = state.rows, state.empty
         self.cursor, self.column = state.cursor, state.column
         self.sorted_by, self.descending, self.sorting = state.sorted_by, state.descending, None
@@ -177,7 +176,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def resume(self, state: TableState, needle: str) -> None:
-        """Give the rows that were just loaded the order, the filter and the cursor of others like them."""
+        """Apply the order, cursor and filter of similar rows to the rows just loaded."""
         label = state.rows.headings[state.sorted_by].label if state.sorted_by is not None else None
         labels = [heading.label for heading in self.rows.headings]
         column = labels.index(label) if label in labels else None
@@ -185,19 +184,19 @@ class VirtualTable(ScrollView, can_focus=True):
         self.rows.filter(needle)
         self.sorted_by, self.descending = column, state.descending and column is not None
         self.column = min(state.column, max(len(labels) - 1, 0))
-        row = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
+        row = self.rows.find(state.rows, state.cursor) if state.cursor < len(state.rows) else None
         self.cursor = max(0, min(state.cursor if row is None else row, len(self.rows) - 1))
         self._changed()
 
     def refilter(self, text: str) -> None:
-        """Keep only rows that contain a text (empty = all); the cursor stays on its row where that is still in view."""
+        """Set the filter; the cursor stays on its row if that matches."""
         source = self.current
         self.rows.filter(text)
         self._return_to(source)
 
     @property
     def current(self) -> int | None:
-        """The source of the row under the cursor; None in an empty table."""
+        """The source of the row under the cursor; None = the table is empty."""
         return self.rows.source(self.cursor) if len(self.rows) else None
 
     def _return_to(self, source: int | None) -> None:
@@ -220,7 +219,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- widths --------------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        """Give each column the width its content asks for; long texts give way until the table fits."""
+        """Lay out the columns."""
         count = len(self.rows)
         sample = (
             range(count)
@@ -232,7 +231,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._order, self._widths, self._contents = layout.order, layout.widths, layout.contents
 
     def whole_columns(self) -> set[int]:
-        """Return the indices of the headings whose values are fully visible before scrolling."""
+        """Return the heading indices of the columns that are fully visible without scrolling."""
         found, begin = set(), LEAD
         for index, width in zip(self._order, self._widths, strict=True):
             begin += width
@@ -251,32 +250,32 @@ class VirtualTable(ScrollView, can_focus=True):
         return LEAD + sum(self._widths) + GAP * len(self._widths)
 
     def on_resize(self) -> None:
-        """Fit the columns to the new width."""
+        """Lay out the columns for the new width."""
         self._measure()
         self._strips.clear()
         self.virtual_size = Size(self._total_width, len(self.rows) + 1)
         self._show_cursor()
 
     def notify_style_update(self) -> None:
-        """Forget what was drawn in the old colours."""
+        """Invalidate the lines drawn in the old colours."""
         super().notify_style_update()
         self._strips.clear()
 
     # -- drawing -------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line: the heading, a row, or the reason why there is none."""
+        """Draw one line: the headings, a row, or the reason why there are no rows."""
         width = self.size.width
         left, top = self.scroll_offset
-        # A table that has no rows even without a filter shows the reason alone, without headings.
         headed = self.rows.total > 0
         if y == 0 and headed:
             return self._in_view(self._header(), left, self._style("table--header"))
         position = top + y - 1
         if not 0 <= position < len(self.rows):
-            text = f" {self._why_empty()}" if y == int(headed) and not len(self.rows) else ""
-            style = self._style("table--empty")
-            return Strip([Segment(set_cell_size(text, width), style)], width)
+            text = ""
+            if y == int(headed) and not len(self.rows):
+                text = f" {'no rows match the filter; escape clears it' if headed else self.empty}"
+            return Strip([Segment(set_cell_size(text, width), self._style("table--empty"))], width)
         at_cursor = position == self.cursor
         key = (position, left, self.column if at_cursor else -1, at_cursor and self.has_focus)
         strip = self._strips.get(key)
@@ -287,23 +286,18 @@ class VirtualTable(ScrollView, can_focus=True):
         return strip
 
     def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
-        """Return the part of a line that is in view; a figure that an edge would cut is left out."""
+        """Return the visible part of a line, without numbers that an edge would cut."""
         first, right = left, left + self.size.width
         last, begin = right, LEAD
         for index, width in zip(self._order, self._widths, strict=True):
-            end, figure = begin + width, self.rows.headings[index].right
-            if left < begin < right < end and (figure or right - begin < _SLIVER):
+            end, number = begin + width, self.rows.headings[index].right
+            if left < begin < right < end and (number or right - begin < _MIN_VISIBLE):
                 last = begin
-            if figure and begin < left < end < right:
+            if number and begin < left < end < right:
                 first = end
             begin = end + GAP
         blank = [Strip.blank(first - left, style)] if first > left else []
         return Strip.join([*blank, strip.crop(first, last)]).extend_cell_length(right - left, style)
-
-    def _why_empty(self) -> str:
-        if self.rows.total:
-            return "no rows match the filter; escape clears it"
-        return self.empty
 
     def _style(self, *names: str) -> Style:
         return self.get_component_rich_style(*names)
@@ -322,8 +316,8 @@ class VirtualTable(ScrollView, can_focus=True):
             mark = "…" if index == self.sorting else mark
             label = f"{heading.label} {mark}" if mark else heading.label
             if cell_len(label) > width and self.sorted_by is None and index != self.sorting:
-                label = heading.label  # no order was requested: omit its mark
-            if cell_len(label) > width:  # the mark replaces the truncated part
+                label = heading.label  # the mark of the initial order is optional
+            if cell_len(label) > width:  # the mark replaces the ellipsis
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
             style = under if column == self.column and self.has_focus else plain
             pad = " " * max(width - cell_len(label), 0)
@@ -333,13 +327,8 @@ class VirtualTable(ScrollView, can_focus=True):
 
     @property
     def order(self) -> tuple[int, bool] | None:
-        """The column that the rows are in order of, and whether the largest is first; None = of none that is known."""
+        """The column that the rows are sorted by, and whether it is descending; None = unknown."""
         return (self.sorted_by, self.descending) if self.sorted_by is not None else self.rows.ranked
-
-    def _heat(self, position: int, index: int, style: Style) -> Style:
-        """Return the style of a cell of the column that ranks the rows: the deeper, the nearer to the largest."""
-        level = sum(self.rows.heat(position, index) >= least for least in _HEAT)
-        return self._style(f"table--heat-{level}") if level else style
 
     def _row(self, position: int, at_cursor: bool) -> Strip:
         faint = not at_cursor and self.rows.faint(position)
@@ -353,7 +342,8 @@ class VirtualTable(ScrollView, can_focus=True):
             if order is not None and order[0] == index and heading.right and not (at_cursor or faint):
                 blank = len(text) - len(text.lstrip())
                 segments.append(Segment(text[:blank], here))
-                text, here = text[blank:], self._heat(position, index, here)
+                level = sum(self.rows.heat(position, index) >= least for least in _HEAT)
+                text, here = text[blank:], self._style(f"table--heat-{level}") if level else here
             segments.append(Segment(text, here))
             segments.append(Segment(" " * GAP, style))
         return Strip([segment for segment in segments if segment.text])
@@ -376,13 +366,12 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- sorting -------------------------------------------------------------------------------------------
 
     def sort_by(self, column: int | None, descending: bool = False) -> None:
-        """Sort, keeping the cursor on its row; of many rows once a worker has found the order."""
+        """Sort, keeping the cursor on its row; many rows are sorted by a worker first."""
         self.sorting = None
         if column is not None and self.rows.is_slow_to_sort(column):
             self.sorting = column
             self.refresh()
-            work = partial(self._find_order, self.rows, column, descending)
-            self.run_worker(work, thread=True, exclusive=True, group="sort", exit_on_error=False)
+            self._prepare_sort(self.rows, column, descending)
             return
         source = self.current
         self.rows.sort(column, descending)
@@ -390,17 +379,17 @@ class VirtualTable(ScrollView, can_focus=True):
         self._return_to(source)
         self.post_message(self.Sorted(self))
 
-    def _find_order(self, rows: Rows, column: int, descending: bool) -> None:
-        """In a thread: sort, while the old order still shows."""
+    @work(thread=True, exclusive=True, group="sort", exit_on_error=False)
+    def _prepare_sort(self, rows: Rows, column: int, descending: bool) -> None:
         rows.prepare_sort(column)
         self.post_message(self.Ordered(rows, column, descending))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Report what went wrong while sorting."""
-        tell_worker_error(self, event)
+        """Show an error in the worker."""
+        notify_worker_error(self, event)
 
     def on_virtual_table_ordered(self, message: Ordered) -> None:
-        """Show the order, unless other rows or another order were requested in the meantime."""
+        """Show the new order, unless other rows or another order were requested in the meantime."""
         message.stop()
         if message.rows is self.rows and message.column == self.sorting:
             self.sort_by(message.column, message.descending)
@@ -408,7 +397,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- moving --------------------------------------------------------------------------------------------
 
     def move_to(self, position: int) -> None:
-        """Put the cursor on a row and bring it into view; beyond the ends means the end."""
+        """Move the cursor to a position, limited to the existing rows, and scroll to it."""
         position = max(0, min(position, len(self.rows) - 1))
         if position != self.cursor and len(self.rows):
             self.cursor = position
@@ -429,14 +418,16 @@ class VirtualTable(ScrollView, can_focus=True):
         self.move_to(len(self.rows) - 1 if last else 0)
 
     def action_column(self, by: int) -> None:
-        """Move the column under the cursor."""
+        """Move the cursor by columns."""
         if self._widths:
             self.column = max(0, min(self.column + by, len(self._widths) - 1))
             self._show_cursor()
             self.refresh()
 
     def action_sort(self) -> None:
-        """Sort by the column under the cursor: most telling way first, then the other, then as given."""
+        """Sort by the column under the cursor: numbers first descending, text first ascending, then the other way, then
+        not at all.
+        """
         if not self.rows.headings:
             return
         index = self.heading_index
@@ -467,7 +458,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.notify(f"copied to the clipboard: {heading}", timeout=2)
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by a clicked heading; move to a clicked row, and open it when it is under the cursor already."""
+        """Sort by a clicked heading, move to a clicked row, open a double-clicked row."""
         offset = event.get_content_offset(self)
         if offset is None or not self._widths:
             return

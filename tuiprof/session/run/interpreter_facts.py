@@ -1,4 +1,4 @@
-"""Runs in the interpreter that scripts will run in, and prints what it has. Standard library only, Python 3.9+.
+"""Prints facts about the interpreter it runs in: the one that scripts will run in. Python 3.9+, standard library only.
 
 It is passed as text (``python -c``), so it has no path and imports nothing of tuiprof.
 """
@@ -16,9 +16,11 @@ import sys
 
 
 def distributions() -> dict[str, str]:
-    """Return versions by normalised name, read off the names of the metadata folders: opening each takes seconds."""
+    """Return versions by normalised name, from the names of metadata folders: reading the files would take seconds."""
     found = {}
-    for folder in reversed([path for path in sys.path if path]):  # what comes first on the path counts
+    for folder in reversed(
+        [path for path in sys.path if path]
+    ):  # earlier entries of the path take precedence
         try:
             names = os.listdir(folder)
         except OSError:
@@ -31,7 +33,7 @@ def distributions() -> dict[str, str]:
 
 
 def torch_cuda() -> bool:
-    """Return whether the torch that would be imported was built with CUDA, without importing it."""
+    """Return whether the installed torch was built with CUDA, without importing it."""
     for folder in sys.path:
         library = os.path.join(folder, "torch", "lib")
         if folder and os.path.isdir(library):
@@ -40,7 +42,7 @@ def torch_cuda() -> bool:
 
 
 def gpus() -> list[tuple[str, str]]:
-    """Return name and compute capability of the GPUs that CUDA would see, from the driver's management library."""
+    """Return name and compute capability of the GPUs visible to CUDA, from NVML."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
@@ -69,7 +71,7 @@ def gpus() -> list[tuple[str, str]]:
 
 
 def visible(found: list[tuple[str, tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Apply CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; the first that fits none ends the list."""
+    """Apply CUDA_VISIBLE_DEVICES: indices or prefixes of UUIDs, up to the first invalid one."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return [gpu for _, gpu in found]
@@ -94,12 +96,12 @@ def cpu() -> str:
                 if key.strip() == "model name" and name.strip():
                     return name.strip()
     except OSError:
-        pass  # not Linux: the name below is all there is
+        pass  # not Linux
     return platform.processor()
 
 
 def cores() -> int:
-    """Count the physical cores this process may use; where the topology is hidden every CPU counts."""
+    """Count the physical cores this process may use; if the topology is hidden, logical CPUs."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     found: set[object] = set()
@@ -114,7 +116,7 @@ def cores() -> int:
 
 
 def numa_nodes() -> int:
-    """Count the NUMA nodes with CPUs; 1 where the kernel shows none."""
+    """Count the NUMA nodes with CPUs; 1 if unknown."""
     count = 0
     for path in glob.glob("/sys/devices/system/node/node[0-9]*/cpulist"):
         with open(path) as cpus:
@@ -123,7 +125,7 @@ def numa_nodes() -> int:
 
 
 def libraries() -> list[str]:
-    """Return which allocators and OpenMP runtimes lie where torch.backends.xeon.run_cpu looks for them."""
+    """Return the allocators and OpenMP runtimes that torch.backends.xeon.run_cpu would find."""
     local = os.path.expanduser("~/.local")
     prefixes = (os.environ.get("CONDA_PREFIX", sys.prefix), sys.prefix, local, "/usr/local", "/usr")
     folders = [os.path.join(prefix, "lib") for prefix in prefixes] + ["/usr/local/lib64", "/usr/lib64"]
@@ -132,7 +134,7 @@ def libraries() -> list[str]:
 
 
 def main() -> None:
-    """Print the answer in one marked line; a sitecustomize may have printed others."""
+    """Print the facts in one marked line; a sitecustomize may have printed others."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin") or ""
     answer = {
         "version": platform.python_version(),
