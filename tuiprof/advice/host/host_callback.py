@@ -70,4 +70,4 @@ def _called(trace: Trace, row: int) -> str:
     return _frames.function_label(trace.name(user))
 
 
-RULE = AdviceRule("host-callback", find)
+RULE = AdviceRule("host-callback", find, shown_by="device_idle")

@@ -54,8 +54,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     filled = evidence.without_operators(fills)
     likely, most = (filled | _without_updates(trace, evidence, fill_ns, keep) for keep in _KEEP)
     yield Finding(
-        f"{format_rough_share(share)} of the {whole} zeroes gradients the size of embedding tables; "
-        "the optimizer then updates every row, though a batch uses only a few",
+        "gradients are as large as embedding tables: zeroing them takes "
+        f"{format_rough_share(share)} of the {whole}, and the optimizer updates every row, though a batch uses few",
         evidence.function_of(int(gradients[0])),
         "nn.Embedding(sparse=True), nn.EmbeddingBag(sparse=True), with SGD, Adagrad or SparseAdam",
         "high",
