@@ -792,6 +792,25 @@ def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
     return made.trace(framework=framework)
 
 
+def test_without_a_callback_the_host_does_not_wait_for_its_arguments() -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 1000, 3 * number + 1
+        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 30)
+        made.launch(GEMM, (at + 12, at + 20), (at + 40, at + 440), correlation)
+        made.op("debug_callback.3", at + 40, at + 900)
+        made.call("cudaStreamSynchronize", at + 45, at + 450, correlation=correlation + 1)
+        made.add("python_function", "debugging.py(84): debug_callback_impl", at + 500, at + 700)
+        made.op("dot.1", at + 910, at + 930)
+        made.launch(GEMM, (at + 912, at + 920), (at + 940, at + 980), correlation + 2)
+    trace = made.trace(framework="JAX 0.10.2")
+    row = found(trace, "host-callback")
+    # What remains is the device's own work, 440 µs a step.
+    assert row["wins_ns"] == pytest.approx(560_000, rel=0.05)
+    assert row["wins_low_ns"] <= 200_000
+    assert finding(trace, "launch-bound") is None, "the device waits for the callback, not for launches"
+
+
 def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None:
     row = found(calling_back(), "host-callback")
     assert row["where"] == "train.py lookup() from line 12"
@@ -1146,6 +1165,57 @@ def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool)
         assert row["wins_ns"] == pytest.approx(0.95 * 700_000, rel=0.03)
 
 
+ONE_HOT: Op = ("aten::one_hot", UNARY, 100)
+PICK: Sequence[Op] = (("aten::mul", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100))
+
+
+@pytest.mark.parametrize(
+    ("ops", "saved_us"),
+    [
+        ((ONE_HOT, *PICK), 0.85 * 400),
+        ((ONE_HOT, ("aten::log_softmax", SOFTMAX, 300), *PICK), 0.85 * 400),  # the scores remain
+        ((ONE_HOT, ("aten::mul", UNARY, 100), ("aten::add", UNARY, 100), *PICK), 0.7 * 600),
+        (
+            (
+                ("aten::full_like", UNARY, 100),
+                ("aten::unsqueeze", UNARY, 1),
+                ("aten::scatter_", UNARY, 10),
+                *PICK,
+            ),
+            0.7 * 410,
+        ),
+        ((("aten::scatter_", UNARY, 10), *PICK), None),  # not into zeros
+        ((ONE_HOT, ("aten::cumsum", UNARY, 100), *PICK), None),
+        ((ONE_HOT, ("aten::add", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100)), None),  # no product
+    ],
+)
+def test_sums_of_products_with_one_hot_vectors_pick_values(ops: Sequence[Op], saved_us: float | None) -> None:
+    row = finding(gpu_bound(("aten::linear", GEMM, 500), *ops, ("aten::linear", GEMM, 500)), "one-hot-sum")
+    assert (row is not None) == (saved_us is not None)
+    if row is not None and saved_us is not None:
+        assert row["wins_ns"] == pytest.approx(1000 * saved_us, rel=0.01)
+        assert ("label_smoothing" in row["instead"]) == (saved_us in (0.7 * 600, 0.7 * 410))
+
+
+@pytest.mark.parametrize(("fill_us", "advised"), [(100, True), (10, False)])
+def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, advised: bool) -> None:
+    made, free = Made(), 20.0
+    for number in range(4):
+        at = number * 300
+        made.step(number, at, at + 300)
+        made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 50)
+        made.launch(UNARY, (at + 12, at + 20), (free, free + fill_us), 2 * number + 1)
+        free += fill_us
+        made.add("annotation", "Optimizer.step#Adagrad.step", at + 100, at + 200)
+        made.op("aten::_foreach_sqrt", at + 110, at + 150)
+        made.launch(MULTI_TENSOR.format("sqrt"), (at + 112, at + 120), (free, free + 2000), 2 * number + 2)
+        free += 2000
+    row = finding(made.trace(), "dense-embedding-gradient")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(1000 * (100 + 0.8 * 3 * 1.25 * 100), rel=0.02)
+
+
 @pytest.mark.parametrize(("fill_us", "advised"), [(300, True), (5, False)])
 def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
     made = Made()
@@ -1159,8 +1229,8 @@ def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
     row = finding(made.trace(), "dense-embedding-gradient")
     assert (row is not None) == advised
     if row is not None:
-        # The zeros, and the update of the table; that of a small parameter stays.
-        assert row["wins_ns"] == pytest.approx(300_000 + 0.95 * 200_000, rel=0.03)
+        # The zeros, and most of the table's update; that of a small parameter stays.
+        assert row["wins_ns"] == pytest.approx(300_000 + 0.8 * 200_000, rel=0.03)
         assert row["wins_low_ns"] <= 300_000
 
 

@@ -244,6 +244,29 @@ def test_a_second_forward_pass_may_be_another_models(trace: Trace) -> None:
     assert finding(trace, "repeated-forward") is None
 
 
+def numbered(*calls: str, layers: int = 6) -> Trace:
+    """Steps with calls of models that the probe numbers, on device work that tells nothing of their weights."""
+    steps = Steps()
+    for _ in range(4):
+        for name in calls:
+            steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(layers)))
+        steps.end()
+    return steps.trace()
+
+
+def test_a_numbered_model_runs_twice() -> None:
+    row = found(numbered("GPT #1, no gradients", "GPT #2, no gradients", "GPT #1"), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03), "the reference model stays"
+    assert row["where"] == "GPT #1, no gradients"
+
+
+@pytest.mark.parametrize(
+    "calls", [("GPT #2, no gradients", "GPT #1"), ("GPT #1, no gradients",) * 2, ("GPT #1", "GPT #1")]
+)
+def test_numbered_models_that_do_not_run_twice(calls: tuple[str, ...]) -> None:
+    assert finding(numbered(*calls), "repeated-forward") is None
+
+
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
     length = float((trace.steps.ends - trace.steps.starts).mean())

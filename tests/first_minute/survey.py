@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from tuiprof.session.live.replay import read_fold
+from tuiprof.session.live.series import step_stats
 from tuiprof.session.store.folders import Session
 
 HERE = Path(__file__).resolve().parent
@@ -61,7 +62,7 @@ class Clocked:
 
     own_ns: float
     ours_ns: float
-    #: The host runs ahead of the device: tuiprof's is the median of the device, the clock's the mean of the host.
+    #: The host runs ahead of the device: both are means, because only these are the same on either of them.
     ahead: bool = False
 
     @property
@@ -553,13 +554,18 @@ def by_clock(session: Path, folder: Path, own_steps: int) -> Clocked | None:
     numbers, captured = steps.rows["n"], steps.rows["captured"]
     counted = steps.comparable()
     if stats.on_device:
-        # The profiler starts and stops in the clock's steps beside the captured ones: the mean is not to have that.
-        counted = counted & ~np.isin(numbers, numbers[captured][:, None] + np.array((-1, 1)))
+        # The profiler starts and stops in the clock's steps beside the captured ones, and evaluations are in them too:
+        # neither belongs in the mean.
+        beside = np.isin(numbers, numbers[captured][:, None] + np.array((-1, 1)))
+        counted = counted & ~beside & (steps.rows["apart_ns"] == 0)
     positions = len(took) - 1 - (numbers[-1] - numbers[counted])
     own = took[positions[positions >= 0]]
     if not len(own):
         return None
-    return Clocked(float(own.mean() if stats.on_device else np.median(own)), stats.median_ns, stats.on_device)
+    if not stats.on_device:
+        return Clocked(float(np.median(own)), stats.median_ns)
+    ours = step_stats(steps.rows["dur_ns"][counted], steps.rows["device_ns"][counted])
+    return Clocked(float(own.mean()), ours.mean_ns, ahead=True)
 
 
 def _first_advice(report: dict[str, Any] | None) -> str:
@@ -628,7 +634,7 @@ def _clocks(found: Clocked | None) -> str:
     own, ours = (f"{ns / 1e6:.3g} ms" for ns in (found.own_ns, found.ours_ns))
     off = f"{found.off:+.1%}".replace("-", "\N{MINUS SIGN}")
     off = off if abs(found.off) <= CLOCKS_AGREE else f"**{off}**"
-    return f"{own}{' (mean, the host runs ahead)' if found.ahead else ''}, {ours} ({off})"
+    return f"{own}, {ours} ({off}{'; means, the host runs ahead' if found.ahead else ''})"
 
 
 def row(one: Outcome, on_gpu: bool = False) -> str:

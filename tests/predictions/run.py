@@ -6,24 +6,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import pkgutil
 
 import torch
 
-from tests.predictions import (  # noqa: F401 - they add their cases
-    blind_cases,
-    blind_host_cases,
-    copied_cases,
-    cpu_cases,
-    device_cases,
-    fresh_cases,
-    habit_cases,
-    other_cases,
-    review_cases,
-    shop_cases,
-    unseen_cases,
-    written_cases,
-)
+from tests import predictions
 from tests.predictions.cases import CASES
+
+for _module in pkgutil.iter_modules(predictions.__path__, f"{predictions.__name__}."):
+    if _module.name.rpartition(".")[2].startswith(("set", "cpu_cases")):
+        importlib.import_module(_module.name)  # it adds its cases
 
 
 def main() -> None:

@@ -195,6 +195,23 @@ assert gc.callbacks == before, gc.callbacks
     assert all(e["dur"] > 0 for e in ranges)
 
 
+def test_calls_of_models_are_ranges_of_a_capture(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+other = torch.nn.Linear(16, 1).eval()
+def evaluate(loss):
+    with torch.no_grad(): model(torch.randn(4, 16)); other(torch.randn(4, 16))
+for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    events = load(done, done.captures("a")[-1].path)
+    called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
+    assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
+
+
 def test_the_scripts_own_profiler_has_the_right_of_way(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -61,6 +61,18 @@ def test_statistics_of_steps_by_hand() -> None:
     assert step_stats(np.array([], np.int64)).count == 0
 
 
+def test_device_times_are_compared_with_the_host_times_of_the_same_steps() -> None:
+    # 32 slow steps are all timed on the device, of the fast ones after them each 16th.
+    host = np.array([2_000] * 32 + [1_000] * 160, np.int64)
+    device = np.where((np.arange(192) < 32) | (np.arange(192) % 16 == 15), host, -1)
+    together = step_stats(host, device)
+    assert (together.on_device, together.median_ns) == (False, 1_000)
+    ahead = step_stats(host // 2, device)
+    assert (ahead.on_device, ahead.median_ns) == (True, 1_000)
+    assert ahead.mean_ns == pytest.approx(host.mean())
+    assert not step_stats(host // 2, np.where(np.arange(192) < 7, host, -1)).on_device, "too few were timed"
+
+
 def test_a_rank_is_folded() -> None:
     plain = [
         _step(n, 10_000 + n, ph={"data": 1_000, "forward": 3_000}, v={"loss": 1.0 / (n + 1)})

@@ -57,7 +57,7 @@ _RULES = (
         "cause",
         "Until the call that launched the work that ended the gap: what the host did on any thread "
         "that launches work, most specific first (sync, allocator, collective, compile, garbage "
-        "collector, data loading, profiler, runtime call, operator, Python, unrecorded). From that "
+        "collector, data loading, host callback, profiler, runtime call, operator, Python, unrecorded). From that "
         "call on: launching. If it was launched before the device ran dry: hand-over. Causes add up to "
         "idle exactly.",
     ),

@@ -9,9 +9,10 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding, times
 from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared.calls import index_of_outer
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, distinct
 from tuiprof.whatif import Edit
 
 #: Python frames that run a callback (jax/_src/callback.py and debugging.py).
@@ -20,6 +21,8 @@ _RUNS_CALLBACK: Final = (
 )
 #: Frames that call the user's function in them.
 _CALLS: Final = r"\bcallback\.py\(\d+\): __call__$|\bdebugging\.py\(\d+\): _flat_callback$"
+#: The operator of the compiled function that runs it.
+_OPERATOR: Final = r"^(debug_callback|pure_callback|io_callback)\b"
 #: Events in a smaller share of the steps are occasional work of the script.
 LEAST_SHARE: Final = 0.75
 
@@ -30,6 +33,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     rows = np.flatnonzero(trace.named(_RUNS_CALLBACK) & trace.on_host)
     rows = rows[outermost(trace, rows)]
+    operators = np.flatnonzero(trace.named(_OPERATOR) & trace.on_host)
+    operators = operators[outermost(trace, operators)]
     places: dict[str, list[int]] = {}
     for row in rows.tolist():
         places.setdefault(_called(trace, row), []).append(row)
@@ -37,6 +42,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         mine = np.array(found)
         if len(mine) < LEAST_SHARE * evidence.step_count:
             continue
+        inside = index_of_outer(trace, operators, mine)
         per_step = len(mine) / evidence.step_count if evidence.stepped else None
         yield Finding(
             f"a compiled function calls back into Python {times(per_step, len(mine))}, and the device "
@@ -46,6 +52,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "and read it every N steps (jax.debug.print is for debugging)",
             "high",
             "jax.pure_callback, io_callback or jax.debug frames around a Python function",
+            # Its arguments are copied to the host first, so the host waits for the device.
+            evidence.without_operators(np.union1d(mine, operators[distinct(inside[inside >= 0])])),
             Edit(host=evidence.host_time(mine)),
             event=int(mine[np.argmax(trace.lengths(mine))]),
         )
@@ -62,4 +70,4 @@ def _called(trace: Trace, row: int) -> str:
     return _frames.function_label(trace.name(user))
 
 
-RULE = AdviceRule("host-callback", find)
+RULE = AdviceRule("host-callback", find, shown_by="device_idle")

@@ -21,6 +21,7 @@ HOST_CAUSES: dict[str, str] = {
     "compile": "the host compiles (Dynamo, Inductor, Triton, XLA)",
     "garbage collector": "Python's garbage collector runs",
     "data loading": "the host waits for data",
+    "host callback": "the compiled function waits for a function of the host (JAX callbacks)",
     "profiler": "the profiler does its own work",
     "runtime call": "the host is in another device runtime call",
     "operator": "the host runs operators before launching",
@@ -47,6 +48,8 @@ COMPILE = (
     r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
     r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
 )
+#: Frames of a callback (jax/_src/callback.py, debugging.py), and its operator if frames are off.
+CALLBACK = r"\b(callback|debugging)\.py\(\d+\): \w*callback\w*$|^(debug_callback|pure_callback|io_callback)\b"
 #: Causes on threads that do not launch: the profiler's own work.
 _OWN_LANES = ("overhead",)
 #: Host causes as they are recorded, by category or by name, from "compile" on.
@@ -54,6 +57,7 @@ _RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("compile",), COMPILE),
     ((), GARBAGE),
     (("dataloader",), DATA_LOADING),
+    ((), CALLBACK),
     (_OWN_LANES, ""),
     (HOST_CALLS, ""),
     (("cpu_op",), ""),

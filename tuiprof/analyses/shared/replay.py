@@ -10,6 +10,7 @@ from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
+from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, complement, union
@@ -190,18 +191,18 @@ SILENT_NS = 1_000_000
 def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
     """Return the edit in which the launching threads keep a share of their time: operators, Python and calls.
 
-    Waits and data loading stay as they are.
+    Waits, data loading and callbacks of compiled functions stay as they are.
     """
     main = main_thread(trace)
     if main is None:
         return Edit()
     low, high, _ = stretch(trace, main)
     inside = trace.between(low, high)
-    loading = fetches(trace)
+    others = np.concatenate((fetches(trace), np.flatnonzero(trace.named(CALLBACK) & trace.on_host)))
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
     parts = []
     for track in sorted({*tracks, main}):
-        apart = [(trace.starts[loading], trace.ends[loading])]
+        apart = [(trace.starts[others], trace.ends[others])]
         if not silences:
             rows = inside[trace.track_codes[inside] == track]
             at = np.sort(np.concatenate(([low, high], trace.starts[rows], trace.ends[rows])))

@@ -268,6 +268,7 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
+        self._numbers: dict[int, int] = {}  # of models that were called during a capture, by their id
         self._inside = [False]  # a model is running; calls inside it belong to it
         for name in _HANDLED:
             self._watch(name)
@@ -314,7 +315,7 @@ class Models:
         if getattr(kind.__call__, "_tuiprof", False) or kind.__module__.startswith("torch.jit"):
             return
         owner: Any = next(parent for parent in kind.__mro__ if "__call__" in vars(parent))
-        inside, steps, compiling = self._inside, self._steps, self._compiling
+        inside, steps, compiling, label = self._inside, self._steps, self._compiling, self._label
         note, clock, ident = steps.marks.append, monotonic_ns, get_ident
         learns = self._torch.is_grad_enabled
         own = vars(kind).get("__call__")
@@ -327,8 +328,10 @@ class Models:
             inside[0] = True
             began = clock()
             try:
-                if steps.range is not None:  # the trace has the same phases
-                    with steps.range("forward" if self.training or learns() else "evaluation"):
+                if steps.range is not None:  # the trace has the same phases, and which model runs
+                    learning = learns()
+                    phase = "forward" if self.training or learning else "evaluation"
+                    with steps.range(phase), steps.range(label(self, learning)):
                         return call(self, *args, **kwargs)
                 return call(self, *args, **kwargs)
             except BaseException as error:
@@ -346,6 +349,11 @@ class Models:
             __call__.__wrapped__ = owner.__call__  # type: ignore[attr-defined]
         __call__._tuiprof = True  # type: ignore[attr-defined]
         kind.__call__ = __call__
+
+    def _label(self, model: Any, learning: bool) -> str:
+        """Return the name of a call's range in a trace, ``GPT #2, no gradients``: each model has a number."""
+        number = self._numbers.setdefault(id(model), len(self._numbers) + 1)
+        return f"{type(model).__name__} #{number}{'' if learning else ', no gradients'}"
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
         """Time a method or function in which a framework runs the model or writes it, as this part of a step.

@@ -276,8 +276,8 @@ RATE_RULE: Final = (
 #: Minimum number of device-timed steps to tell whether the host runs ahead.
 _AHEAD_MIN_STEPS: Final = 8
 AHEAD_RULE: Final = (
-    f"where the median time between the ends of two steps on the device is above that on the host by more than "
-    f"{AHEAD_SHARE:.0%}, the host runs ahead, and a step takes what it takes on the device"
+    f"where the median time between the ends of two steps on the device is above that of the same steps on the host by "
+    f"more than {AHEAD_SHARE:.0%}, the host runs ahead, and a step takes what it takes on the device"
 )
 _ROBUST: Final = 1.4826  # makes the median absolute deviation of a normal distribution its standard deviation
 
@@ -306,13 +306,13 @@ NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
 
 
 def step_stats(
-    dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN, first_ns: float = 0.0
+    dur_ns: Ints, device_ns: Ints | None = None, wall_ns: float = _NAN, first_ns: float = 0.0
 ) -> StepStats:
     """Return the statistics of step times.
 
     Args:
-        dur_ns: Host times of the steps, without captured ones.
-        device_ns: Device times of the steps for which they were measured.
+        dur_ns: Host times of the steps in ns, shape ``(n,)``, without captured ones.
+        device_ns: Device times of the same steps in ns, shape ``(n,)``; negative = not timed on the device.
         wall_ns: Total wall-clock time of the steps; NaN = the sum of the host times.
         first_ns: Wall-clock time of the run's first step; 0 = it is not included.
     """
@@ -323,10 +323,11 @@ def step_stats(
     above = _above(median, deviation, count)
     if math.isnan(wall_ns):
         wall_ns = float(dur_ns.sum())
-    on_device = len(device_ns) >= _AHEAD_MIN_STEPS and np.median(device_ns) > (1 + AHEAD_SHARE) * median
+    timed_ns, same_ns = _timed(dur_ns, device_ns) if device_ns is not None else (_NOT_TIMED, _NOT_TIMED)
+    on_device = bool(len(timed_ns)) and np.median(timed_ns) > (1 + AHEAD_SHARE) * np.median(same_ns)
     if on_device:
-        dur_ns = device_ns
-        median, deviation = _middle(device_ns)
+        dur_ns = timed_ns
+        median, deviation = _middle(timed_ns)
     return StepStats(
         count=count,
         median_ns=median,
@@ -337,6 +338,18 @@ def step_stats(
         outlier_above_ns=above,
         on_device=bool(on_device),
     )
+
+
+def _timed(dur_ns: Ints, device_ns: Ints) -> tuple[Ints, Ints]:
+    """Return device and host times of the steps that were timed on the device; none if they are too few.
+
+    How many steps are timed may change during a run, so each counts as often as there are steps since the one before.
+    """
+    timed = np.flatnonzero(device_ns >= 0)
+    if len(timed) < _AHEAD_MIN_STEPS:
+        return _NOT_TIMED, _NOT_TIMED
+    stands_for = np.diff(timed, prepend=-1)
+    return np.repeat(device_ns[timed], stands_for), np.repeat(dur_ns[timed], stands_for)
 
 
 def rate_hz(count: int, wall_ns: float, first_ns: float, median_ns: float) -> float:

@@ -221,8 +221,8 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
     ]
     if lead is None or stats is None:
         return tuple(facts)
-    device = lead.steps.rows["device_ns"][lead.steps.comparable()]
-    device = device[device >= 0]
+    device_ns = lead.steps.rows["device_ns"][lead.steps.comparable()]
+    timed = np.flatnonzero(device_ns >= 0)
     facts += [
         Fact("steps", "steps", len(lead.steps), "count", "Recorded steps, including captured ones."),
         *(
@@ -251,14 +251,15 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         ),
         Fact("probe_share", "probe share", lead.cost_share, "share"),
     ]
-    if len(device):
+    if len(timed):
         about = "Mean time between the device events at the ends of two steps."
         if lead.steps.device_every > 1:
             about += (
                 f" Measured on one step in {lead.steps.device_every}, as steps this short are slowed down by timing "
                 "each of them."
             )
-        facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
+        mean_ns = float(np.average(device_ns[timed], weights=np.diff(timed, prepend=-1)))
+        facts.append(Fact("device_step_mean_ns", "device step", mean_ns, "ns", about))
     return tuple(facts)
 
 

@@ -170,12 +170,11 @@ class StepSeries:
     def stats(self, rows: slice = _ALL) -> StepStats:
         """Return the statistics of the :meth:`comparable` steps among these rows."""
         counted = self.comparable(rows)
-        device_ns = self.rows["device_ns"][rows][counted]
         wall_ns = self.rows["wall_ns"][rows][counted]
         has_first = len(wall_ns) and self.rows["n"][rows][counted][0] == 0
         return step_stats(
             self.rows["dur_ns"][rows][counted],
-            device_ns[device_ns >= 0],
+            self.rows["device_ns"][rows][counted],
             float(wall_ns.sum()),
             float(wall_ns[0]) if has_first else 0.0,
         )

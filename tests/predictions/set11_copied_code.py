@@ -24,8 +24,8 @@ from torch import nn
 from torch.distributions import Categorical
 
 from tests.predictions.cases import BF16, Step, adamw, case, trained
-from tests.predictions.device_cases import jax_case
 from tests.predictions.rank_cases import sized
+from tests.predictions.set3_devices import jax_case
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 trained = functools.partial(trained, device=DEVICE)
@@ -79,6 +79,7 @@ def smoothed(logits: torch.Tensor, y: torch.Tensor, share: float) -> torch.Tenso
     "smoothed labels of 32 768 words are a one-hot tensor in float32, times the log-probabilities of each word",
     "F.cross_entropy(label_smoothing=0.1), the same sum",
     "one-hot-product",
+    "one-hot-sum",
     "log-of-softmax",
     may_precede=("elementwise-chain",),
 )

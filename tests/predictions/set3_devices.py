@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.predictions.cases import Step, adamw, case, trained
-from tests.predictions.other_cases import Discriminator, Encoder
+from tests.predictions.set2_models import Discriminator, Encoder
 
 
 class Vision(nn.Module):

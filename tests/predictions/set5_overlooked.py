@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tests.predictions.cases import BF16, Decoder, Step, UNet, adamw, case, language_step, trained, words
-from tests.predictions.device_cases import Vision
-from tests.predictions.other_cases import Discriminator
+from tests.predictions.set2_models import Discriminator
+from tests.predictions.set3_devices import Vision
 
 
 @case(

@@ -18,9 +18,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tests.predictions.cases import BF16, Decoder, Step, case, trained
-from tests.predictions.device_cases import jax_case
-from tests.predictions.fresh_cases import repeated
 from tests.predictions.rank_cases import sized
+from tests.predictions.set3_devices import jax_case
+from tests.predictions.set8_language import repeated
 
 # -- diffusion, attacks and optimizers ----------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Steps on a GPU with a planted cost: the part of the sixth set that is mostly bound by the host.
+"""Steps on a GPU with a planted cost: the part of the seventh set that is mostly bound by the host.
 
-They were written as those of :mod:`tests.predictions.blind_cases` were: without a look at the rules.
+They were written as those of :mod:`tests.predictions.set7_device_bound` were: without a look at the rules.
 """
 
 from __future__ import annotations

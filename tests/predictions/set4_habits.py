@@ -30,8 +30,8 @@ from tests.predictions.cases import (
     trained,
     words,
 )
-from tests.predictions.device_cases import Vision, jax_case, seen
-from tests.predictions.other_cases import Discriminator
+from tests.predictions.set2_models import Discriminator
+from tests.predictions.set3_devices import Vision, jax_case, seen
 
 # -- what is done beside the training ---------------------------------------------------------------------
 

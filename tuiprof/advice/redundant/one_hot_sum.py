@@ -1,0 +1,106 @@
+"""Scores are multiplied by one-hot vectors and summed, which picks one score of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model import Trace
+
+_CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as", "aten::view", "aten::reshape")
+#: One-hot vectors written out: a value is scattered into a tensor that these have filled.
+_ZEROS: Final = ("aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::empty_like", "aten::zero_")
+_FULL: Final = ("aten::full", "aten::full_like", "aten::new_full", "aten::fill_")
+_FREE: Final = ("aten::unsqueeze", "aten::detach", "aten::alias", "aten::view", "aten::long", "aten::to")
+#: Label smoothing scales the vectors and adds to them before they are multiplied by the scores.
+_ARITHMETIC: Final = ("aten::mul", "aten::add", "aten::sub", "aten::rsub", "aten::div", "aten::neg")
+#: What makes the scores, if it comes after the vectors.
+_SCORES: Final = (
+    *("aten::log_softmax", "aten::softmax", "aten::log", "aten::sigmoid", "aten::log_sigmoid"),
+    *("aten::clamp", "aten::clamp_min", "aten::flatten", "aten::pow"),
+)
+_SUMS: Final = ("aten::sum", "aten::mean")
+#: Maximum number of operators from the vectors to the sum.
+_LONGEST: Final = 12
+#: Share of the time that remains: the gradient of what is picked is filled with zeros. With smoothing all scores are
+#: summed too, and each has a gradient. Likely, least helpful and most helpful.
+_KEEP: Final = {False: (0.15, 0.35, 0.05), True: (0.3, 0.5, 0.2)}
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for one-hot vectors, arithmetic and a sum."""
+    calls = evidence.calls
+    chosen = np.zeros(len(calls.names), dtype=bool)
+    found = []
+    smoothed = False
+    for made in np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)).tolist():
+        vectors = _vectors(calls, made)
+        saved = _until_sum(calls, vectors) if vectors else []
+        if saved:
+            chosen[saved] = True
+            found.append(vectors[0])
+            names = [calls.names[index] for index in saved]
+            scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
+            smoothed |= scaled or any(name in _FULL for name in names)
+    if not found:
+        return
+    event = int(calls.rows[found[0]])
+    with_backward = calls.with_backward(chosen)
+    likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP[smoothed])
+    yield Finding(
+        "scores are multiplied by one-hot vectors and summed, several passes over all classes to pick one of each row, "
+        f"{evidence.how_often(len(found))}",
+        evidence.function_of(event),
+        "F.cross_entropy(logits, target, label_smoothing=...) for a loss with smoothed labels"
+        if smoothed
+        else "scores.gather(-1, target[..., None]); for a loss, F.cross_entropy(logits, target)",
+        "high",
+        "one-hot vectors are multiplied element by element, and the product is summed",
+        likely,
+        least,
+        most,
+        event=event,
+    )
+
+
+def _vectors(calls: Calls, made: int) -> list[int]:
+    """Return the calls that make one-hot vectors, of which a given one is the last; none if it makes none."""
+    if calls.names[made] == "aten::one_hot":
+        return [made]
+    before = np.flatnonzero(calls.tracks[:made][-_LONGEST:] == calls.tracks[made]) + max(made - _LONGEST, 0)
+    filled: list[int] = []
+    for index in before[::-1].tolist():
+        name = calls.names[index]
+        if name in _ZEROS or name in _FULL:
+            filled.append(index)
+        elif name not in _FREE or filled:
+            break
+    return [*filled[::-1], made] if filled else []
+
+
+def _until_sum(calls: Calls, vectors: list[int]) -> list[int]:
+    """Return the calls that are not needed, up to the sum of a product with the vectors; none if there is no sum."""
+    last = vectors[-1]
+    after = last + 1 + np.flatnonzero(calls.tracks[last + 1 :][:_LONGEST] == calls.tracks[last])
+    saved, has_scores = list(vectors), False
+    for index in after.tolist():
+        name = calls.names[index]
+        if name in _SUMS:
+            product = next(
+                (calls.names[call] for call in saved[::-1] if calls.names[call] != "aten::neg"), ""
+            )
+            return [*saved, index] if product == "aten::mul" else []
+        if name in _SCORES:
+            has_scores = True
+        elif name in _ARITHMETIC or (name in _CASTS and not has_scores):
+            saved.append(index)
+        elif name not in _CASTS:
+            return []
+    return []
+
+
+RULE = AdviceRule("one-hot-sum", find)
