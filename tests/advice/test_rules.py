@@ -792,6 +792,20 @@ def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
     return made.trace(framework=framework)
 
 
+def test_a_thread_that_only_copies_batches_is_not_the_main_thread() -> None:
+    made, python = Made(), {"track": BACKWARD}
+    for number in range(8):
+        at, correlation = number * 1000, 2 * number + 1
+        made.add("annotation", "load_batch", at + 10, at + 910, **python)
+        made.call("cudaMemcpyAsync", at + 915, at + 920, correlation=correlation)
+        made.kernel("MemcpyH2D", at + 922, at + 925, correlation, category="memcpy")
+        made.op("PjitFunction(step)", at + 920, at + 950, **python)
+        made.call("cuGraphLaunch", at + 930, at + 940, correlation=correlation + 1, **python)
+        made.kernel(GEMM, at + 945, at + 990, correlation + 1)
+    row = found(made.trace(framework="JAX 0.11.2"), "loader-workers")
+    assert row["share"] > 0.4
+
+
 def test_without_a_callback_the_host_does_not_wait_for_its_arguments() -> None:
     made = Made()
     for number in range(4):

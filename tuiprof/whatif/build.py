@@ -140,7 +140,8 @@ class _Stream:
 class GraphBuilder:
     """The parts of the graph of a stretch, from ``low`` to ``high``, during construction.
 
-    ``peers_ns`` has the part of a collective, by row, that waits for other ranks.
+    ``peers_ns`` has the part of a collective, by row, that waits for other ranks. A thread is not silent in ``busy``
+    host events, even if it records neither operators nor calls in them.
     """
 
     def __init__(
@@ -152,8 +153,9 @@ class GraphBuilder:
         main: int,
         step_count: int,
         peers_ns: Mapping[int, int],
+        busy: Ints,
     ) -> None:
-        self.trace, self.waits, self.peers_ns = trace, waits, peers_ns
+        self.trace, self.waits, self.peers_ns, self.busy = trace, waits, peers_ns, busy
         self.low, self.high, self.main, self.step_count = low, high, main, step_count
         inside = (waits.starts >= low) & (waits.starts < high)
         held = inside & waits.by_profiler
@@ -188,7 +190,7 @@ class GraphBuilder:
         calls = [self._calls(track) for track in self.tracks]
         islands = [self._islands(track) for track in self.tracks]
         handovers = self._handovers(islands)
-        self._main_thread(calls[0], handovers)
+        self._main_thread(calls[0], handovers, self._starts_beside(calls, islands, handovers))
         for thread in range(1, len(self.tracks)):
             self._other_thread(thread, calls[thread], islands[thread], handovers)
         self._waits_for(self._works())
@@ -220,7 +222,8 @@ class GraphBuilder:
         trace = self.trace
         rows = trace.between(self.low, self.high)
         rows = rows[trace.track_codes[rows] == track]
-        rows = rows[trace.is_category("cpu_op", "runtime", "driver", "compile", rows=rows)]
+        recorded = trace.is_category("cpu_op", "runtime", "driver", "compile", rows=rows)
+        rows = rows[recorded | np.isin(rows, self.busy)]
         starts, ends = union(trace.starts[rows], trace.ends[rows] + SILENT_NS)
         return starts, ends - SILENT_NS
 
@@ -240,12 +243,35 @@ class GraphBuilder:
                 found.append(_Handover(begin, end, spans))
         return found
 
-    def _main_thread(self, calls: list[_Call], handovers: list[_Handover]) -> None:
+    def _starts_beside(
+        self, calls: list[list[_Call]], islands: list[tuple[Ints, Ints]], handovers: list[_Handover]
+    ) -> list[int]:
+        """Return when other threads begin to work beside the main thread, which has caused it: for example, JAX copies
+        what it is given in a thread of its own.
+        """
+        found: list[int] = []
+        for thread in range(1, len(calls)):
+            begins = np.array([call.begin for call in calls[thread]], dtype=np.int64)
+            spans = [handover.spans[thread] for handover in handovers if thread in handover.spans]
+            lows, highs = np.array(
+                [(-1, -1), *spans], dtype=np.int64
+            ).T  # one more, so that each call has one before it
+            beside = begins >= highs[np.searchsorted(lows, begins, side="right") - 1]
+            starts = islands[thread][0]
+            at = np.unique(np.searchsorted(starts, begins[beside], side="right")) - 1
+            found += starts[at[at >= 0]].tolist()
+        return found
+
+    def _main_thread(self, calls: list[_Call], handovers: list[_Handover], causes: list[int]) -> None:
         nodes, node, at = self.nodes, -1, self.low
-        plan: list[tuple[int, _Call | _Handover]] = [(call.begin, call) for call in calls]
+        plan: list[tuple[int, _Call | _Handover | None]] = [(call.begin, call) for call in calls]
         plan += [(handover.begin, handover) for handover in handovers]
-        for _, item in sorted(plan, key=lambda entry: entry[0]):
-            if isinstance(item, _Call):
+        plan += [(instant, None) for instant in causes]
+        for begin, item in sorted(plan, key=lambda entry: entry[0]):
+            if item is None:
+                if begin > at:
+                    node, at = nodes.host(CALL, 0, -1, node, at, begin), begin
+            elif isinstance(item, _Call):
                 node, at = self._call(0, item, node, at)
             elif item.begin >= at:
                 item.stops = nodes.host(CALL, 0, -1, node, at, item.begin)

@@ -40,7 +40,9 @@ def replayed(trace: Trace) -> Calibrated | str:
         return "no host thread does any work"
     low, high, step_count = stretch(trace, main)
     try:
-        builder = GraphBuilder(trace, _blocking(trace), low, high, main, step_count, _peers(trace))
+        builder = GraphBuilder(
+            trace, _blocking(trace), low, high, main, step_count, _peers(trace), fetches(trace)
+        )
         graph = builder.graph()
     except Unreplayable as error:
         return str(error)
@@ -103,8 +105,13 @@ def _of_main_thread(trace: Trace) -> Iterator[Ints]:
 
 
 def _forward_launches(trace: Trace) -> Ints:
-    """Return the launches outside autograd nodes, whose threads may launch as much as the main thread."""
-    launches, made = trace.links.launches, calls(trace)
+    """Return the launches that are probably the main thread's: of more than copies, and outside autograd nodes.
+
+    The threads of those may launch as much as the main thread; JAX copies batches to the device in a thread of its own.
+    """
+    made, work = calls(trace), trace.device_work
+    more = trace.links.launch_of[work[~trace.is_category("memcpy", "memset", rows=work)]]
+    launches: Ints = trace.links.launches[np.isin(trace.links.launches, more)]
     inside = made.call_of_host_call[np.searchsorted(trace.host_calls, launches)]
     backward = np.append(made.backward, False)[inside]  # -1 (no call) reads the last entry
     forward: Ints = launches[~backward]
