@@ -36,6 +36,18 @@ def test_partial_last_lines_wait_for_their_rest(tmp_path: Path) -> None:
         assert (reader.malformed, reader.unknown) == (0, 0)
 
 
+def test_records_of_a_delayed_frame_come_in_batches_of_the_usual_size(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *map(step, range(8000)), b'{"t":"step","n":')
+    with LogReader(session) as reader:
+        batches = [batch.records for batch in reader.poll_batches()]
+        assert max(map(len, batches)) < 1000
+        assert [record.n for records in batches for record in records if isinstance(record, Step)] == list(
+            range(8000)
+        )
+        assert (reader.behind, reader.malformed) == (0, 0)
+
+
 def test_foreign_and_damaged_lines_are_counted_and_the_rest_read(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     lines = (

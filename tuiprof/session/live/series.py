@@ -276,8 +276,8 @@ RATE_RULE: Final = (
 #: Minimum number of device-timed steps to tell whether the host runs ahead.
 _AHEAD_MIN_STEPS: Final = 8
 AHEAD_RULE: Final = (
-    f"where the median time between the ends of two steps on the device is above that of the same steps on the host by "
-    f"more than {AHEAD_SHARE:.0%}, the host runs ahead, and a step takes what it takes on the device"
+    f"where the median device time of the steps, from end to end, exceeds their median host time by more than "
+    f"{AHEAD_SHARE:.0%}, the host runs ahead, and the step time is the device time"
 )
 _ROBUST: Final = 1.4826  # makes the median absolute deviation of a normal distribution its standard deviation
 

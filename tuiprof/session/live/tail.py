@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -26,6 +27,11 @@ from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
 BLOCK: Final = 4 << 20
 #: A longer line is damage (zeros after a power failure), not a record that is still being written.
 LONGEST_LINE: Final = 8 << 20
+
+#: Size of the parts in which new lines are decoded, bytes.
+_PART: Final = 32 << 10
+#: From this size on, lines are decoded together, which is faster.
+_MUCH: Final = 1 << 20
 
 #: Precision of the search for an offset in a log, bytes.
 _PRECISION: Final = 64 << 10
@@ -69,12 +75,30 @@ class LogFile:
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
         """Return the records in the next ``max_bytes`` at most, up to the last complete line."""
+        return self._decode(self._read_lines(max_bytes))
+
+    def read_parts(self, max_bytes: int = BLOCK) -> Iterator[list[Record]]:
+        """Yield the same records in small parts, except when a large part of the log is read.
+
+        After a delay, a screen then needs no more memory than for any other frame. Python can return hardly any of such
+        a peak to the system.
+        """
+        lines = self._read_lines(max_bytes)
+        size = _PART if len(lines) < _MUCH else len(lines)
+        start = 0
+        while start < len(lines):
+            end = lines.find(b"\n", start + size) + 1 or len(lines)
+            yield self._decode(lines[start:end])
+            start = end
+
+    def _read_lines(self, max_bytes: int) -> bytes:
+        """Return the next complete lines."""
         if self._file is None:
             try:
                 self._file = open_regular(self.path)
             except OSError as error:
                 self.unreadable = error.strerror or str(error)
-                return []
+                return b""
             self.unreadable = ""
             self._file.seek(self.position)
         block = self._partial + read_at_most(self._file, max_bytes)
@@ -88,7 +112,7 @@ class LogFile:
                 self._file.seek(self.position)
             self._partial = b""
             self.malformed += 1
-        return self._decode(block[:cut]) if cut else []
+        return block[:cut]
 
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
         """Skip to the end of a huge log before the first read; return the first line (the head) if it skipped any."""
@@ -265,9 +289,9 @@ class LogReader:
         """Yield new records by writer, reading at most ``max_bytes`` of each file."""
         self._find()
         for writer, file in self._files.items():
-            records = self._heads.pop(writer, []) + file.read(max_bytes)
-            if records:
-                yield Batch(writer, records, self._logs[writer])
+            for records in chain([self._heads.pop(writer, [])], file.read_parts(max_bytes)):
+                if records:
+                    yield Batch(writer, records, self._logs[writer])
 
     def close(self) -> None:
         """Close the files."""

@@ -84,7 +84,7 @@ def parse_capture(
 ) -> CaptureRequest:
     """Parse ``--capture``: ``5@20`` is five steps from step 20 on, ``3s@20s`` is three seconds after 20 seconds.
 
-    The default start is that of :data:`DEFAULT_CAPTURE`, or :data:`DEFAULT_AFTER_S`.
+    Without ``@``, the capture starts where :data:`DEFAULT_CAPTURE` does, or after :data:`DEFAULT_AFTER_S`.
 
     Raises:
         UsageProblem: The text has neither form, or the time is too long.

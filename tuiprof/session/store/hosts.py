@@ -263,9 +263,9 @@ def _nearest_first(items: Sequence[_Started], max_gap_ns: int) -> list[tuple[_St
 
 
 def clock_difference(first: Session, writer: str, other: Session, other_writer: str) -> ClockDifference:
-    """Return the difference of the wall clock of another part's host to that of the first part's.
+    """Return how far the wall clock of the other part's host is ahead of the one of the first part's host.
 
-    ``writer`` and ``other_writer`` are ranks of the two parts whose step ends are compared.
+    ``writer`` and ``other_writer`` are the ranks whose step ends are compared.
     """
     if first.meta.boot and (first.meta.boot, first.meta.host) == (other.meta.boot, other.meta.host):
         return ClockDifference(same=True)
@@ -287,7 +287,7 @@ def clock_difference(first: Session, writer: str, other: Session, other_writer: 
 
 
 def shift_ns(first: Session, other: Session, clock: ClockDifference) -> int:
-    """Return the ns to add to the session time of another part to get that of the first part."""
+    """Return the ns to add to times in the other part's session to get times in the first part's."""
     if clock.same:
         return other.meta.mono_ns - first.meta.mono_ns
     return other.meta.unix_ns - first.meta.unix_ns - clock.ahead_ns
