@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
+from tuiprof.advice import priorities
+from tuiprof.formats import open_trace
 from tuiprof.session import log as records
 
 pytest.importorskip("torch")
@@ -210,6 +212,50 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     events = load(done, done.captures("a")[-1].path)
     called = {e["name"] for e in events if e.get("cat") == "user_annotation" and " #" in e["name"]}
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
+
+
+def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import copy
+model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(6)), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+reference = copy.deepcopy(model).eval()
+def again(loss):
+    with torch.no_grad(): (model if TWICE else reference)(data.tensors[0][:64])
+for _ in range(2): train(DataLoader(data, batch_size=64), again)
+"""
+    )
+    advised = []
+    for twice in ("True", "False"):
+        done = run_forked(script.replace("TWICE", twice), requests=[{"id": "a", "steps": 3, "at": 4}])
+        assert done.code == 0, done.err
+        trace = open_trace(done.session / done.captures("a")[-1].path)
+        advised.append("repeated-forward" in {found.rule for found in priorities(trace).findings})
+    assert advised == [True, False]
+
+
+def test_a_new_model_has_a_new_number_even_where_an_old_one_was(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+def learners(loss):
+    for _ in range(3):
+        learner = torch.nn.Linear(16, 1)
+        learner(data.tensors[0][:4]).sum().backward()
+        del learner
+torch.nn.Linear(16, 1).eval()
+for _ in range(2): train(DataLoader(data, batch_size=64), learners)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    events = load(done, done.captures("a")[-1].path)
+    called = [
+        e["name"] for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Linear #")
+    ]
+    assert len(called) == len(set(called)) >= 3
 
 
 def test_the_scripts_own_profiler_has_the_right_of_way(run_forked: Callable[..., Run]) -> None:

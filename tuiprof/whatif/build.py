@@ -246,27 +246,27 @@ class GraphBuilder:
     def _starts_beside(
         self, calls: list[list[_Call]], islands: list[tuple[Ints, Ints]], handovers: list[_Handover]
     ) -> list[int]:
-        """Return when other threads begin to work beside the main thread, which has caused it: for example, JAX copies
-        what it is given in a thread of its own.
+        """Return when other threads begin to work beside the main thread.
+
+        It has caused that: JAX, for example, copies a batch in a thread of its own.
         """
         found: list[int] = []
         for thread in range(1, len(calls)):
             begins = np.array([call.begin for call in calls[thread]], dtype=np.int64)
             spans = [handover.spans[thread] for handover in handovers if thread in handover.spans]
-            lows, highs = np.array(
-                [(-1, -1), *spans], dtype=np.int64
-            ).T  # one more, so that each call has one before it
+            # The first span is empty, so that each call has one before it.
+            lows, highs = np.array([(-1, -1), *spans], dtype=np.int64).T
             beside = begins >= highs[np.searchsorted(lows, begins, side="right") - 1]
             starts = islands[thread][0]
             at = np.unique(np.searchsorted(starts, begins[beside], side="right")) - 1
             found += starts[at[at >= 0]].tolist()
         return found
 
-    def _main_thread(self, calls: list[_Call], handovers: list[_Handover], causes: list[int]) -> None:
+    def _main_thread(self, calls: list[_Call], handovers: list[_Handover], beside: list[int]) -> None:
         nodes, node, at = self.nodes, -1, self.low
         plan: list[tuple[int, _Call | _Handover | None]] = [(call.begin, call) for call in calls]
         plan += [(handover.begin, handover) for handover in handovers]
-        plan += [(instant, None) for instant in causes]
+        plan += [(instant, None) for instant in beside]
         for begin, item in sorted(plan, key=lambda entry: entry[0]):
             if item is None:
                 if begin > at:

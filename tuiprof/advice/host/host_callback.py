@@ -53,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "high",
             "jax.pure_callback, io_callback or jax.debug frames around a Python function",
             # Its arguments are copied to the host first, so the host waits for the device.
-            evidence.without_operators(np.union1d(mine, operators[distinct(inside[inside >= 0])])),
+            evidence.without_operators(np.union1d(mine, operators[distinct(inside)])),
             Edit(host=evidence.host_time(mine)),
             event=int(mine[np.argmax(trace.lengths(mine))]),
         )

@@ -15,7 +15,7 @@ _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as", "a
 #: One-hot vectors written out: a value is scattered into a tensor that these have filled.
 _ZEROS: Final = ("aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::empty_like", "aten::zero_")
 _FULL: Final = ("aten::full", "aten::full_like", "aten::new_full", "aten::fill_")
-_FREE: Final = ("aten::unsqueeze", "aten::detach", "aten::alias", "aten::view", "aten::long", "aten::to")
+_FREE: Final = ("aten::unsqueeze", "aten::detach", "aten::alias", "aten::view", "aten::to")
 #: Label smoothing scales the vectors and adds to them before they are multiplied by the scores.
 _ARITHMETIC: Final = ("aten::mul", "aten::add", "aten::sub", "aten::rsub", "aten::div", "aten::neg")
 #: What makes the scores, if it comes after the vectors.
@@ -57,8 +57,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.function_of(event),
         "F.cross_entropy(logits, target, label_smoothing=...) for a loss with smoothed labels"
         if smoothed
-        else "scores.gather(-1, target[..., None]); for a loss, F.cross_entropy(logits, target)",
-        "high",
+        else "if the sum is over the classes: scores.gather(-1, target[..., None]); for a loss, "
+        "F.cross_entropy(logits, target)",
+        "high" if smoothed else "medium",
         "one-hot vectors are multiplied element by element, and the product is summed",
         likely,
         least,

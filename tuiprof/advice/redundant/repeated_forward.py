@@ -11,14 +11,12 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.intervals import Ints
 
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
 _LEAST_LAYERS: Final = 4
-
-
 #: Ranges that the probe puts around each call of a model: class, number of the object, and whether it has gradients.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?$")
 
@@ -26,28 +24,16 @@ _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?$")
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for layers that run again, in the order of those with a backward pass and with the same weights.
 
-    A teacher or a target network has the same layers. But the probe numbers models; and where it did not record,
-    autocast caches weights that it has cast to bfloat16, so a second run with the same weights launches fewer kernels,
-    and a run with other weights does not.
+    A teacher or a target network has the same layers. But the probe numbers models. And autocast caches weights that it
+    has cast to bfloat16, so a second run with the same weights launches fewer kernels, and a run with others does not.
     """
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
-    made = np.zeros(len(calls.rows), dtype=bool)
-    made[calls.forward[calls.forward >= 0]] = True
-    ranges = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
-    where = ""
-    if len(ranges):
-        runs = list(_same_models(calls, ranges, layers))
-        first = index_of_outer(trace, ranges, calls.rows[runs[0][:1]]) if runs else ranges[:0]
-        where = trace.name(int(ranges[first[0]])) if len(first) else ""
-        because = "the same model is called with gradients in the same step, with the same layers"
-    else:
-        runs = [
-            run
-            for step in np.unique(calls.steps[layers])
-            for run in _runs(layers[calls.steps[layers] == step], made)
-            if _same_weights(calls, run, layers[(calls.steps[layers] == step) & made[layers]])
-        ]
+    models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
+    runs = list(_same_models(calls, models, layers))
+    because = "the same model is called with gradients in the same step, with the same layers"
+    if not runs:
+        runs = list(_cast_once(calls, layers))
         because = (
             "the same layers in the same order, with the weights that autocast has cast for the first pass"
         )
@@ -58,11 +44,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         between = np.arange(run[0], run[-1] + 1)
         chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
     event = int(calls.rows[runs[0][0]])
+    model = int(index_of_outer(trace, models, np.array([event]))[0])
     yield Finding(
         f"the model runs again on what no gradient is computed from, {evidence.how_often(len(runs))}",
-        evidence.function_of(event) or where,
-        "if the inputs are the same, use the outputs of the pass with gradients (outputs.detach()); for accuracy and "
-        "logging, or compute them every N steps",
+        evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else ""),
+        "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
         "medium",
         because,
         calls.edit(chosen),
@@ -70,13 +56,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _same_models(calls: Calls, ranges: Ints, layers: Ints) -> Iterator[Ints]:
+def _same_models(calls: Calls, models: Ints, layers: Ints) -> Iterator[Ints]:
     """Yield the layers of calls without gradients of models that the same step calls with gradients too."""
     trace = calls.trace
-    inside = index_of_outer(trace, ranges, calls.rows[layers])
+    inside = index_of_outer(trace, models, calls.rows[layers])
     learned: set[tuple[int, str, bytes]] = set()
     again: list[tuple[tuple[int, str, bytes], Ints]] = []
-    for index, row in enumerate(ranges.tolist()):
+    for index, row in enumerate(models.tolist()):
         mine = layers[inside == index]
         named = _MODEL.match(trace.name(row))
         if named is None or len(mine) < _LEAST_LAYERS:
@@ -93,11 +79,15 @@ def _same_models(calls: Calls, ranges: Ints, layers: Ints) -> Iterator[Ints]:
     yield from (mine for key, mine in again if key in learned)
 
 
-def _runs(layers: Ints, made: Mask) -> Iterator[Ints]:
-    """Yield stretches of a step's layers that no backward pass follows and that are long enough for a model."""
-    for run in np.split(layers, np.flatnonzero(np.diff(made[layers])) + 1):
-        if len(run) >= _LEAST_LAYERS and not made[run[0]]:
-            yield run
+def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
+    """Yield the layers of forward passes that no backward pass follows, with weights that autocast has cast before."""
+    made = np.zeros(len(calls.rows), dtype=bool)
+    made[calls.forward[calls.forward >= 0]] = True
+    for step in np.unique(calls.steps[layers]):
+        mine = layers[calls.steps[layers] == step]
+        for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):
+            if len(run) >= _LEAST_LAYERS and not made[run[0]] and _same_weights(calls, run, mine[made[mine]]):
+                yield run
 
 
 def _same_weights(calls: Calls, run: Ints, trained: Ints) -> bool:

@@ -268,7 +268,9 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        self._numbers: dict[int, int] = {}  # of models that were called during a capture, by their id
+        # Models that were called during a capture and their numbers, by id, which another model may have later.
+        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._numbered = 0
         self._inside = [False]  # a model is running; calls inside it belong to it
         for name in _HANDLED:
             self._watch(name)
@@ -352,8 +354,11 @@ class Models:
 
     def _label(self, model: Any, learning: bool) -> str:
         """Return the name of a call's range in a trace, ``GPT #2, no gradients``: each model has a number."""
-        number = self._numbers.setdefault(id(model), len(self._numbers) + 1)
-        return f"{type(model).__name__} #{number}{'' if learning else ', no gradients'}"
+        known = self._numbers.get(id(model))
+        if known is None or known[0]() is not model:
+            self._numbered += 1
+            known = self._numbers[id(model)] = weakref.ref(model), self._numbered
+        return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}"
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
         """Time a method or function in which a framework runs the model or writes it, as this part of a step.

@@ -340,15 +340,23 @@ def step_stats(
     )
 
 
-def _timed(dur_ns: Ints, device_ns: Ints) -> tuple[Ints, Ints]:
-    """Return device and host times of the steps that were timed on the device; none if they are too few.
+def timed_steps(device_ns: Ints) -> tuple[Ints, Ints]:
+    """Return the positions of the steps that were timed on the device, and how many steps each stands for.
 
-    How many steps are timed may change during a run, so each counts as often as there are steps since the one before.
+    The share of timed steps may change during a run, so each stands for those since the one before.
+
+    Args:
+        device_ns: Times of all steps on the device, ns; negative = not timed.
     """
     timed = np.flatnonzero(device_ns >= 0)
+    return timed, np.diff(timed, prepend=-1)
+
+
+def _timed(dur_ns: Ints, device_ns: Ints) -> tuple[Ints, Ints]:
+    """Return device and host times of the steps that were timed on the device; none if they are too few."""
+    timed, stands_for = timed_steps(device_ns)
     if len(timed) < _AHEAD_MIN_STEPS:
         return _NOT_TIMED, _NOT_TIMED
-    stands_for = np.diff(timed, prepend=-1)
     return np.repeat(device_ns[timed], stands_for), np.repeat(dur_ns[timed], stands_for)
 
 

@@ -20,7 +20,14 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, host_problems, host_states
 from tuiprof.session.live.replay import read_fold
-from tuiprof.session.live.series import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, RATE_RULE, StepStats
+from tuiprof.session.live.series import (
+    AHEAD_RULE,
+    JITTER_RULE,
+    OUTLIER_RULE,
+    RATE_RULE,
+    StepStats,
+    timed_steps,
+)
 from tuiprof.session.live.sharing import crowded, foreign_devices
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
@@ -222,7 +229,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
     if lead is None or stats is None:
         return tuple(facts)
     device_ns = lead.steps.rows["device_ns"][lead.steps.comparable()]
-    timed = np.flatnonzero(device_ns >= 0)
+    timed, stands_for = timed_steps(device_ns)
     facts += [
         Fact("steps", "steps", len(lead.steps), "count", "Recorded steps, including captured ones."),
         *(
@@ -258,7 +265,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
                 f" Measured on one step in {lead.steps.device_every}, as steps this short are slowed down by timing "
                 "each of them."
             )
-        mean_ns = float(np.average(device_ns[timed], weights=np.diff(timed, prepend=-1)))
+        mean_ns = float(np.average(device_ns[timed], weights=stands_for))
         facts.append(Fact("device_step_mean_ns", "device step", mean_ns, "ns", about))
     return tuple(facts)
 
