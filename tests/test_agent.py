@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.hostile import CORPUS
-from tuiprof.cli.agent import MOST_BYTES
+from tuiprof.cli.agent import MAX_BYTES
 from tuiprof.resources import shipped
 
 pytest.importorskip("mcp")
@@ -40,7 +40,7 @@ async def ask(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     (part,) = result.content
     text = part.text  # type: ignore[union-attr]
     assert not result.is_error, text
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MAX_BYTES
     answer: dict[str, Any] = json.loads(text)
     return answer
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tuiprof.cli import main
-from tuiprof.comparison.trend import LEAST_RUNS, Point, course, grouped, report
+from tuiprof.comparison.trend import MIN_RUNS, Point, course, grouped, report
 from tuiprof.model import Report
 from tuiprof.resources import shipped
 
@@ -61,7 +61,7 @@ def test_the_newest_run_is_held_to_the_noise_of_those_before(newest: float, exce
 
 
 def test_few_runs_allow_no_verdict() -> None:
-    found = course(points([100e6] * (LEAST_RUNS - 1)), "step_ns")
+    found = course(points([100e6] * (MIN_RUNS - 1)), "step_ns")
     assert found is not None
     assert found.result.outcome == "unknown"
     assert course(points([1.0]), "peak_bytes") is None

@@ -13,7 +13,7 @@ from analyses.made import Made
 
 from tests import real_traces
 from tuiprof.analyses import run
-from tuiprof.analyses.shared.collectives import MOST_RANKS
+from tuiprof.analyses.shared.collectives import MAX_RANKS
 from tuiprof.formats import open_set
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.traceset import RankFile, TraceSet
@@ -115,7 +115,7 @@ def test_of_very_many_ranks_some_are_read() -> None:
     first.info = replace(first.info, path=files[0].path)
     first.siblings = TraceSet("", files, opener)
     found = report(first)
-    assert found.fact("ranks") == MOST_RANKS == len(read) + 1
+    assert found.fact("ranks") == MAX_RANKS == len(read) + 1
     assert "64 of 1000 ranks were read, evenly spread." in found.notes
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from tuiprof.fleet.fleet import Fleet
 from tuiprof.fleet.gather import FOLDER_VARIABLE, Batch, Executor, File, Processes, gather, run_batch
-from tuiprof.fleet.summary import MOST_BYTES
+from tuiprof.fleet.summary import MAX_BYTES
 from tuiprof.fleet.views import reports
 from tuiprof.model import Report
 from tuiprof.resources import shipped
@@ -106,7 +106,7 @@ def test_many_against_single_files(files: list[File]) -> None:
         f"processor time {single_s * 1e3:.0f} ms a file alone, {pooled_s * 1e3:.0f} ms together, starts included"
     )
     print(f"summaries {summary.nbytes / len(files) / 1e3:.1f} kB a rank; peak of the client {client:.0f} MB")
-    assert summary.nbytes <= MOST_BYTES * len(files)
+    assert summary.nbytes <= MAX_BYTES * len(files)
     took, found = timed(lambda: {r.analysis: r for r in reports(Fleet(summary)) if isinstance(r, Report)})
     print(f"views {took:.2f} s: {found['stragglers'].verdict.sentence}")
     assert found["stragglers"].fact("first_straggler") == STRAGGLER

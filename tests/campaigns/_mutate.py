@@ -67,7 +67,7 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 
 #: Characters that one change may add.
-_MOST_TEXT = 4_000_000
+_MAX_TEXT = 4_000_000
 
 # -- JSON -----------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ def _change(holder: Any, key: Any, root: list[Any], rng: random.Random) -> None:
         case 4:
             # The same in all that are alike: a column of another type.
             same = [each for each in _objects(root) if key in each] if isinstance(holder, dict) else []
-            value = value if len(repr(value)) * len(same) < _MOST_TEXT else None
+            value = value if len(repr(value)) * len(same) < _MAX_TEXT else None
             share = rng.choice((0.1, 0.5, 1.0))
             for each in same:
                 if rng.random() < share:

@@ -31,7 +31,7 @@ from tests.campaigns.campaign import Outcome
 
 #: What a case may take. The address space holds what libraries reserve and never touch, so it is wider than memory.
 LIMIT_S: Final = 60.0
-MOST_BYTES: Final = 1 << 30
+MAX_BYTES: Final = 1 << 30
 _ADDRESS_SPACE: Final = 6 << 30
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -151,7 +151,7 @@ class _Worker:
         result = Result(kind, number, **json.loads(answer))
         if result.failed:
             return result
-        if result.peak > MOST_BYTES:
+        if result.peak > MAX_BYTES:
             return Result(kind, number, f"took {result.peak >> 20} MiB", result.text, result.peak)
         if "Traceback" in said:
             return Result(kind, number, "something was printed", said, result.peak)

@@ -32,7 +32,7 @@ PROMISE = "a running process is entered and left again, and trains as if nobody 
 
 _PYTHONS = ("", "3.9", "3.10", "3.12", "3.13", "3.14")
 _LIMIT_S = 120.0
-_MOST_STEPS = 20
+_MAX_STEPS = 20
 
 #: What the probe hooks of PyTorch, for interpreters that have none.
 _STAND_IN = """
@@ -277,7 +277,7 @@ def _turn(child: subprocess.Popen[str], folder: Path, entered: list[float]) -> l
     except TuiprofError as error:
         return [str(error)]
     said = [] if answer.optimizers == 1 else [f"{answer.optimizers} optimizers were found instead of 1"]
-    if steps < _MOST_STEPS:
+    if steps < _MAX_STEPS:
         said.append(f"{steps} steps were recorded within {_LIMIT_S:.0f} s")
     if str(session.status()) != "finished (detached, the process keeps running)":
         said.append(f"the session is {session.status()}")
@@ -291,7 +291,7 @@ def _steps(session: Session) -> int:
     """Wait for steps; return how many there are."""
     count = 0
     deadline = time.monotonic() + _LIMIT_S
-    while count < _MOST_STEPS and time.monotonic() < deadline:
+    while count < _MAX_STEPS and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             count = (session.log / "rank0.jsonl").read_bytes().count(b'{"t":"step"')
         time.sleep(0.05)

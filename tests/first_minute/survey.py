@@ -49,7 +49,7 @@ VERSIONS_OF = (
     "numpyro",
 )
 #: Bare runs, at most, to learn whether they differ by themselves.
-MOST_BARE_RUNS = 3
+MAX_BARE_RUNS = 3
 #: Seconds a script may take to end when it is told to.
 GRACE_S = 10.0
 #: How far a median step may be from that of the script's own clock, as a share of it.
@@ -486,7 +486,7 @@ def survey(
     printed = (session / "stdout.log").read_text()
     recorded = _said(printed)
     same: bool | None = own == recorded
-    for _ in range(MOST_BARE_RUNS - 1):
+    for _ in range(MAX_BARE_RUNS - 1):
         if same is False and own.get("steps") == recorded.get("steps") and bare()[0] != own:
             same = None
     reports = {report["analysis"]: report for report in json.loads(done.stdout)["reports"]}

@@ -16,7 +16,7 @@ from tuiprof.cli import main
 from tuiprof.fleet.fleet import Fleet
 from tuiprof.fleet.gather import FOLDER_VARIABLE, Processes, gather
 from tuiprof.fleet.meeting import always_late, held, wins_as_median
-from tuiprof.fleet.summary import MOST_BYTES
+from tuiprof.fleet.summary import MAX_BYTES
 from tuiprof.fleet.views import NAMES, reports
 from tuiprof.model import Report, Table
 from tuiprof.report import formats, render_all
@@ -50,7 +50,7 @@ def rows(table: Table, key: str) -> dict[object, dict[str, object]]:
 
 
 def test_a_summary_is_bounded(fleet: Fleet) -> None:
-    assert fleet.summary.nbytes <= 12 * MOST_BYTES
+    assert fleet.summary.nbytes <= 12 * MAX_BYTES
 
 
 def test_the_straggler_is_found_with_its_size(said: dict[str, Report]) -> None:
@@ -206,7 +206,7 @@ def test_a_long_trace_keeps_to_the_bound() -> None:
                 name, (at + 2 * n, at + 2 * n + 1), (at + 20 * n + 5, at + 20 * n + 15), number * 10 + n + 1
             )
     summary = summarise(made.trace(), 0, 0, 1)
-    assert summary.nbytes <= MOST_BYTES
+    assert summary.nbytes <= MAX_BYTES
     assert summary.steps["step"].to_list() == list(range(0, 3_000, 4))
     kept = summary.collectives
     assert set(kept["step"]) == set(range(0, 3_000, 16))

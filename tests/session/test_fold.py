@@ -207,7 +207,7 @@ def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch
     assert steps.overview.count.sum() == 5_000
     assert np.nanmax(steps.overview.maximum) == durations.max()
     assert len(steps.overview) <= 2048
-    assert len(steps.metrics) == writer_state.MOST_NAMES  # names without end do not fill memory
+    assert len(steps.metrics) == writer_state.MAX_NAMES  # names without end do not fill memory
     assert steps.dropped_names
 
 

@@ -15,7 +15,7 @@ from tests.session.session_logs import append, head, line, new_session, step
 from tuiprof.comparison.trend import history
 from tuiprof.errors import UsageProblem
 from tuiprof.session.asking import is_here
-from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
+from tuiprof.session.live.fold import MAX_WITH_CORES, Fold
 from tuiprof.session.live.hosts import (
     SILENT_S,
     HostWatch,
@@ -397,10 +397,10 @@ def test_what_is_kept_of_a_large_job_is_bounded() -> None:
     meta = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=START, mono_ns=0)
     fold = Fold(Clock(meta))
     figures = {"core0_util": 0.5, "util": 0.5}
-    for n in range(MOST_WITH_CORES + 1):
+    for n in range(MAX_WITH_CORES + 1):
         fold.feed([Batch(f"recorder@node{n}", [Telemetry(S, "host", dict(figures))])])
     kept = ["core0_util" in device.last for device in fold.devices.values()]
-    assert kept == [True] * MOST_WITH_CORES + [False]
+    assert kept == [True] * MAX_WITH_CORES + [False]
     assert all(device.last["util"] == 0.5 for device in fold.devices.values())
     fold.feed([Batch("rank0", [Head(1, "rank0", 1, START, 0, rank=0, world=1 << 20)])])
     fold.feed([Batch("rank0", [Step(n, S + n, 1) for n in range(5000)])])

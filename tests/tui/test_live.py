@@ -424,7 +424,7 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     view = View(fold.now_ns, None, False)
     stats = stats_in_view(rank.steps, view)
     whole = chart_data(rank.steps, stats, view)
-    monkeypatch.setattr(charts, "_MOST_STEPS", 100)
+    monkeypatch.setattr(charts, "_MAX_STEPS", 100)
     short = chart_data(rank.steps, stats, view)
     assert len(whole.ends_s) == len(rank.steps)
     assert float(short.high_ms.max()) == pytest.approx(float(whole.high_ms.max()))

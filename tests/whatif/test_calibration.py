@@ -170,7 +170,7 @@ def test_steps_are_told_apart_by_what_happens_in_them_and_not_by_their_numbers()
 
 
 def test_of_a_long_run_without_steps_the_middle_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MOST_LAUNCHES", 100)
+    monkeypatch.setattr(shared, "MAX_LAUNCHES", 100)
     made = Made()
     for index in range(400):
         at = index * 50 + (1_000_000 if index > 380 else 0)

@@ -337,7 +337,7 @@ def test_of_a_long_trace_it_is_said_where_the_replayed_steps_end(
 ) -> None:
     from tuiprof.analyses.shared import replay
 
-    monkeypatch.setattr(replay, "MOST_LAUNCHES", 600)
+    monkeypatch.setattr(replay, "MAX_LAUNCHES", 600)
     short = naive.captured()  # nothing is kept of the replay of all steps
     step, found = replayed(short), losses_of(short, Window(), place_of(short, "nan-check"))
     assert isinstance(step, Calibrated)

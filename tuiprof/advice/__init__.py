@@ -44,7 +44,7 @@ __all__ = [
 
 
 #: A finding that saves less than this share of the step is left out.
-LEAST_SHARE: Final = 0.002
+MIN_SHARE: Final = 0.002
 #: A finding overlaps those above it if it adds less than this share of its own saving.
 _ADDS: Final = 0.7
 
@@ -69,7 +69,7 @@ class Priorities:
     #: Step time without the profiler, including the savings in rare steps; None = unknown.
     step_ns: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)  # why a rule is unavailable, by name
-    #: Findings that save less than :data:`LEAST_SHARE` of the step and are not shown.
+    #: Findings that save less than :data:`MIN_SHARE` of the step and are not shown.
     small: tuple[Priced, ...] = ()
 
 
@@ -211,7 +211,7 @@ def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | No
         if finding.edit is None:
             continue
         likely, rare = step.likely_ns(finding.edit, on=on), finding.rare_ns[0]
-        if likely + rare >= LEAST_SHARE * step.step_ns:
+        if likely + rare >= MIN_SHARE * step.step_ns:
             win = step.win(finding.edit, finding.least, finding.most, on=on, likely_ns=likely)
             worth.append(Priced(rule, finding, _with_rare(win, finding)))
     return _ordered(worth)
@@ -284,7 +284,7 @@ _RULES = (
         f"An unchanged replay must match the captured step time within {format_share(TOLERANCE)}; "
         "otherwise nothing is predicted.",
     ),
-    Rule("left out", f"Findings that save less than {format_share(LEAST_SHARE)} of the step."),
+    Rule("left out", f"Findings that save less than {format_share(MIN_SHARE)} of the step."),
     Rule(
         "sure",
         "high = the line or setting itself was seen; medium = inferred from names and times; low = one "

@@ -32,9 +32,9 @@ _LOCATION = ("where", "in", "through", "range", "kind")
 #: A line is the location of a stretch that takes a share of the step if the line's share of the samples is between
 #: these multiples of it. Stretches below this share of the step are not located.
 LINE_SHARE: Final = (0.35, 2.0)
-LEAST_NAMED: Final = 0.1
+MIN_NAMED: Final = 0.1
 #: With fewer samples, a line may be there by chance.
-LEAST_SEEN: Final = 0.03
+MIN_SEEN: Final = 0.03
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
 
@@ -241,7 +241,7 @@ class Evidence:
 
     # -- samples -------------------------------------------------------------------------------------------
 
-    def line_doing(self, *doing: str, least: float = LEAST_SEEN, most: float = 1.0) -> SampledLine | None:
+    def line_doing(self, *doing: str, least: float = MIN_SEEN, most: float = 1.0) -> SampledLine | None:
         """Return the line of the script at which its main thread was sampled most often during an activity.
 
         Args:

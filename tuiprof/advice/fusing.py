@@ -36,11 +36,11 @@ _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collecti
 #: Gradient copies of a reducer between its buckets and the parameters, which no compiler sees.
 _NOT_COMPILED: Final = ("torch.distributed", "c10d::")
 #: Minimum number of computing calls in a chain, and a shorter one that has a kernel of its own (silu, glu).
-LEAST_CHAIN: Final = 3
+MIN_CHAIN: Final = 3
 SWISH: Final = ("aten::sigmoid", "aten::mul")
 #: A call, or so many in the same order, repeated more often than this process one tensor after the other.
 _LONGEST_PERIOD: Final = 8
-_MOST_OF_ONE: Final = 8
+_MAX_OF_ONE: Final = 8
 #: Minimum and maximum number of calls in a written-out norm.
 _NORM: Final = range(4, 16)
 
@@ -89,7 +89,7 @@ def find_regions(trace: Trace) -> Regions:
                 norms.append(_region(calls, run[low : high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
             chain = run[first : last + 1]
-            long = len(chain) >= LEAST_CHAIN and not _is_loop(calls, chain)
+            long = len(chain) >= MIN_CHAIN and not _is_loop(calls, chain)
             if long or tuple(calls.names[index] for index in chain) == SWISH:
                 chains.append(_region(calls, chain))
     return Regions(tuple(attention), tuple(norms), tuple(chains))
@@ -98,7 +98,7 @@ def find_regions(trace: Trace) -> Regions:
 def _is_loop(calls: Calls, chain: Ints) -> bool:
     """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
     codes = calls.trace.name_codes[calls.rows[chain]].astype(np.int32)
-    repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MOST_OF_ONE + 1))
+    repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MAX_OF_ONE + 1))
     return 2 * repeated > len(chain)
 
 
@@ -179,7 +179,7 @@ def _norm(names: list[str]) -> tuple[int, int] | None:
 #: kernel with much arithmetic is not purely memory-bound.
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
-_LEAST_PART: Final = (0.1, 0.3, 0.0)
+_MIN_PART: Final = (0.1, 0.3, 0.0)
 #: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
@@ -215,7 +215,7 @@ def fused(
     tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
-        _FORWARD, _BACKWARD, _LEAST_PART, host_ns, strict=True
+        _FORWARD, _BACKWARD, _MIN_PART, host_ns, strict=True
     ):
         edit = Edit()
         for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):

@@ -19,7 +19,7 @@ KEY: Final = "proof"
 #: A finding of which less than this share is left counts as fixed.
 _LEFT: Final = 0.3
 #: A finding that may save nothing, and at most this share of the step, is not shown.
-_LEAST_SHARE: Final = 0.01
+_MIN_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | 
     if not gone:
         return None
     win = step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most"))
-    if win.low_ns <= 0 and win.ns < _LEAST_SHARE * step.step_ns:
+    if win.low_ns <= 0 and win.ns < _MIN_SHARE * step.step_ns:
         return None
     return Proof(gone, win)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tuiprof.advice import LEAST_SHARE, Evidence, priorities
+from tuiprof.advice import MIN_SHARE, Evidence, priorities
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import host_faster, replayed
@@ -165,7 +165,7 @@ def _no_finding(trace: Trace, rule: str) -> UsageProblem:
     if why is not None:
         return UsageProblem(f"the rule {rule!r} is unavailable: {why}", others)
     if any(item.rule == rule for item in advice.small):
-        least = format_share(LEAST_SHARE)
+        least = format_share(MIN_SHARE)
         return UsageProblem(f"what {rule!r} finds in this trace saves less than {least} of the step", others)
     return UsageProblem(f"no finding of {rule!r} in this trace", others)
 

@@ -39,7 +39,7 @@ NAME, TITLE = "kernel_launches", "Launches"
 #: Launch-bound from this share of device time idle because the host had not launched yet.
 BOUND_SHARE = 0.20
 #: Launch-blocking from this share of launches whose kernel had ended when the call returned.
-BLOCKING_SHARE, BLOCKING_LEAST = 0.9, 20
+BLOCKING_SHARE, MIN_BLOCKING = 0.9, 20
 #: Code of the verdict that every launch waits for its kernel.
 LAUNCH_BLOCKING: Final = "launch-blocking"
 
@@ -86,7 +86,7 @@ _RULES = (
     ),
     Rule(
         "launch-blocking",
-        f"{format_share(BLOCKING_SHARE)} or more of at least {BLOCKING_LEAST} kernels had finished "
+        f"{format_share(BLOCKING_SHARE)} or more of at least {MIN_BLOCKING} kernels had finished "
         "when their launch call returned: CUDA_LAUNCH_BLOCKING=1 or its equivalent.",
     ),
     Rule(
@@ -136,7 +136,7 @@ class _Figures:
 
     @property
     def blocking(self) -> bool:
-        return self.kernels >= BLOCKING_LEAST and self.blocking_share >= BLOCKING_SHARE
+        return self.kernels >= MIN_BLOCKING and self.blocking_share >= BLOCKING_SHARE
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:

@@ -11,7 +11,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared.collectives import (
-    MOST_SCATTER_NS,
+    MAX_SCATTER_NS,
     GroupWaiting,
     RankSteps,
     Waiting,
@@ -51,7 +51,7 @@ _RULES = (
         "Median difference between the ends of the same collective on a rank and on the first one. "
         "Ends lie within one message time of each other, so anything more is a clock difference. "
         "Unknown if ends scatter (median absolute deviation) by more than "
-        f"{format_ns(MOST_SCATTER_NS)}.",
+        f"{format_ns(MAX_SCATTER_NS)}.",
     ),
 )
 
@@ -84,7 +84,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         notes.append(
             f"{plural(waits.unmatched, 'collective')} could not be matched: ranks differ in those steps."
         )
-    if waits.skew_spread is not None and waits.skew_spread.max() > MOST_SCATTER_NS:
+    if waits.skew_spread is not None and waits.skew_spread.max() > MAX_SCATTER_NS:
         scatter = f"The ends of matched collectives scatter by {format_ns(float(waits.skew_spread.max()))}"
         if _grouped(waits):
             notes.append(f"{scatter}, more than a message takes: waits may be overstated.")
@@ -200,7 +200,7 @@ def _clocks(waits: Waiting) -> list[int | None]:
     if waits.skew is None or waits.skew_spread is None:
         return []
     return [
-        round(skew) if spread <= MOST_SCATTER_NS and not math.isnan(skew) else None
+        round(skew) if spread <= MAX_SCATTER_NS and not math.isnan(skew) else None
         for skew, spread in zip(waits.skew.tolist(), waits.skew_spread.tolist(), strict=True)
     ]
 

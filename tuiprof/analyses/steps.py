@@ -39,7 +39,7 @@ _CHART = Chart("Time of every step", (Series("step_ns"),), at="step")
 _PHASES = Chart("Phases on the host, a step", (Series("per_step_ns"),), at="phase", form="bars")
 
 #: A step is slow when it takes this much longer than the median; steps vary when the 95th percentile does.
-SLOW, LEAST_STEPS = 1.10, 4
+SLOW, MIN_STEPS = 1.10, 4
 _MARKER = r"^ProfilerStep#\d+$"
 _FRAMEWORK_RANGE = (
     r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)|DistributedDataParallel\.|FullyShardedData)"
@@ -55,7 +55,7 @@ _RULES = (
         "Device work belongs to the step whose call launched it, not to the marker it happens to run "
         "under; busy is the union of that work over all streams.",
     ),
-    Rule("slow step", f"Its period is longer than {SLOW:g} times the median; needs {LEAST_STEPS} steps."),
+    Rule("slow step", f"Its period is longer than {SLOW:g} times the median; needs {MIN_STEPS} steps."),
     Rule(
         "what explains slow steps",
         "For each part of a step: its mean in slow steps minus its median over all steps. Parts "
@@ -80,7 +80,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     parts = _parts(scope)
     median = float(np.median(times))
     slow = both.period > SLOW * float(np.median(both.period))
-    explained = _explained(parts, slow) if len(times) >= LEAST_STEPS and slow.any() else None
+    explained = _explained(parts, slow) if len(times) >= MIN_STEPS and slow.any() else None
     busy = parts.get("device busy")
     facts = (
         Fact("steps", "steps", len(times), "count"),
@@ -110,7 +110,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "share",
             "Median absolute deviation of the step time, as a share of its median.",
         ),
-        Fact("slow_steps", "slow steps", int(slow.sum()) if len(times) >= LEAST_STEPS else None, "count"),
+        Fact("slow_steps", "slow steps", int(slow.sum()) if len(times) >= MIN_STEPS else None, "count"),
         Fact(
             "device_busy_ns_per_step",
             "device busy a step",
@@ -127,7 +127,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     notes = []
     if trace.device_indices and busy is None:
         notes.append("No device work has a launch call in this trace, so device time per step is unknown.")
-    if len(times) < LEAST_STEPS:
+    if len(times) < MIN_STEPS:
         notes.append(f"Only {plural(len(times), 'step')}: too few to tell slow from normal.")
     return Report(
         NAME,

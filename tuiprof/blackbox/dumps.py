@@ -31,7 +31,7 @@ from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
 from tuiprof.model.units import format_bytes, format_share
 
 #: Beyond this a file is not read: its objects would take many times that.
-_MOST_BYTES: Final = 2 << 30
+_MAX_BYTES: Final = 2 << 30
 #: What a pickle of protocol 2 or newer begins with, whatever is in it.
 _PROTO: Final = b"\x80"
 
@@ -62,7 +62,7 @@ def load_plain(path: Path) -> Any:
     """
     try:
         size = path.stat().st_size
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             raise TraceError(
                 f"{path} is too large to read: {format_bytes(size)}",
                 "record less history: torch.cuda.memory._record_memory_history(max_entries=…)",
@@ -388,7 +388,7 @@ def _held_table(key: str, title: str, held: Sequence[Held]) -> Table:
     return Table(key, title, columns, pl.DataFrame(rows, schema=schema), empty="nothing")
 
 
-_MOST_FLIGHT_BYTES: Final = 256 << 20
+_MAX_FLIGHT_BYTES: Final = 256 << 20
 OFF: Final = (
     "the Flight Recorder contains no collectives: start the script with TORCH_FR_BUFFER_SIZE=2000 "
     "(TORCH_NCCL_TRACE_BUFFER_SIZE before PyTorch 2.9)"
@@ -423,7 +423,7 @@ def read_dump(path: Path, rank: int) -> Dump:
         TraceError: It cannot be read, or is neither.
     """
     try:
-        if path.stat().st_size > _MOST_FLIGHT_BYTES:
+        if path.stat().st_size > _MAX_FLIGHT_BYTES:
             raise TraceError(f"{path} is too large for a Flight Recorder dump")
         data = path.read_bytes()
         found = json.loads(data) if data[:1] == b"{" else loads_plain(data)

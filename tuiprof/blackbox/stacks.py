@@ -21,9 +21,9 @@ RULE: Final = (
     "call from it"
 )
 #: Stacks printed whole; the others are in the table.
-_MOST_STACKS: Final = 12
+_MAX_STACKS: Final = 12
 #: Frames of a printed stack; the outermost beyond it are left out.
-_MOST_FRAMES: Final = 30
+_MAX_FRAMES: Final = 30
 #: Functions between a line and what it calls, which say nothing.
 _WRAPPERS: Final = re.compile(
     r"(^|\.)(wrapper|wrapped|inner|decorate_context|decorate_autocast|_fn|fn|__call__|_call_impl|_wrapped_call_impl"
@@ -158,7 +158,7 @@ def stacks_report(
     if cause:
         said = f"{cause}: {said}" if said else cause
     tables = [_overview(groups)] if groups else []
-    tables += [_stack(index, one) for index, one in enumerate(groups[:_MOST_STACKS], 1)]
+    tables += [_stack(index, one) for index, one in enumerate(groups[:_MAX_STACKS], 1)]
     return Report(
         analysis="stacks",
         title=title,
@@ -195,7 +195,7 @@ def _overview(groups: Sequence[Group]) -> Table:
 
 
 def _stack(index: int, one: Group) -> Table:
-    shown = one.frames[:_MOST_FRAMES]
+    shown = one.frames[:_MAX_FRAMES]
     rows = [{"line": f"{shorten(file)}:{line}", "function": function} for file, line, function in shown]
     columns = (Column("line", "line", elide="start"), Column("function", "function"))
     notes = []

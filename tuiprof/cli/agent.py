@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
 
 #: What an answer takes at most.
-MOST_BYTES: Final = 4000
-_MOST_EVENTS: Final = 200
+MAX_BYTES: Final = 4000
+_MAX_EVENTS: Final = 200
 _INSTRUCTIONS: Final = (
     "tuiprof explains profiler traces of model training (PyTorch Kineto, XLA xplane, AWS Neuron). The "
     "loop: why(target) says what to change first and what that saves; change the script; record it again;"
@@ -145,7 +145,7 @@ class Tools:
             if session is not None
             else trace_answer(target, rank, None, step, False)
         )
-        content: dict[str, Any] = json.loads(to_json(found, MOST_BYTES - 200))
+        content: dict[str, Any] = json.loads(to_json(found, MAX_BYTES - 200))
         return content
 
     def _analysis(self, name: str) -> Callable[..., str]:
@@ -189,7 +189,7 @@ class Tools:
                 "name": name,
             }
             for ts, dur, track, category, name in events.select("ts", "dur", "track", "category", "name")
-            .head(_MOST_EVENTS)
+            .head(_MAX_EVENTS)
             .iter_rows()
         ]
         return {
@@ -326,12 +326,12 @@ def _fitted(content: dict[str, Any]) -> str:
     """Return an answer as JSON that is small enough: the last rows and notes are left out first."""
     content = _clean(content)
     text = _dump(content)
-    while len(text) > MOST_BYTES:
+    while len(text) > MAX_BYTES:
         rows, notes = content.get("rows") or [], content.get("notes") or []
         if notes:
             notes.pop()
         elif rows:
-            kept = max(len(rows) * MOST_BYTES // (len(text) + 1), 0)
+            kept = max(len(rows) * MAX_BYTES // (len(text) + 1), 0)
             content["rows_left_out"] = content.get("rows_left_out", 0) + len(rows) - min(kept, len(rows) - 1)
             content["rows"] = rows[: min(kept, len(rows) - 1)]
         else:

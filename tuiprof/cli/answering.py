@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 #: What `why` prints at most, so that it fits into a chat, a commit message or the context of an agent.
-_MOST_BYTES = 2000
+_MAX_BYTES = 2000
 #: What the page of a session draws of its run.
 _DRAWN = ("step_time", "phases", "ranks")
 
@@ -64,12 +64,12 @@ def why(
     else:
         found = trace_answer(target, rank, run_, step, convert)
     if as_json:
-        sys.stdout.write(to_json(found, _MOST_BYTES))
+        sys.stdout.write(to_json(found, _MAX_BYTES))
         return 0
     style = stdout_style()
     text = to_text(found, style)
     lines = found.lines
-    while len(text.encode()) > _MOST_BYTES and (lines or len(found.changes) > 1):
+    while len(text.encode()) > _MAX_BYTES and (lines or len(found.changes) > 1):
         lines, changes = lines[:-1], found.changes if lines else found.changes[:-1]
         found = replace(found, lines=lines, changes=changes)
         text = to_text(found, style)

@@ -38,10 +38,10 @@ FIGURES: Final[dict[str, tuple[str, Kind]]] = {
     "peak_bytes": ("peak memory", "bytes"),
 }
 #: With fewer runs nothing is said of a figure.
-LEAST_RUNS: Final = 5
+MIN_RUNS: Final = 5
 #: A run is beyond the limit where it lies above the runs since the last change by so many deviations, and this share.
 DEVIATIONS: Final = 4.0
-LEAST_CHANGE: Final = 0.02
+MIN_CHANGE: Final = 0.02
 _REMEDY: Final = "pip install 'tuiprof[trend]'"
 
 _RULES = (
@@ -57,7 +57,7 @@ _RULES = (
     Rule(
         "limit",
         "Median of the runs since the last change, without the newest one, plus "
-        f"{DEVIATIONS:g} times the noise, at least {format_share(LEAST_CHANGE)} of the median.",
+        f"{DEVIATIONS:g} times the noise, at least {format_share(MIN_CHANGE)} of the median.",
     ),
 )
 
@@ -100,7 +100,7 @@ class Course:
         """The newest run against the limit, as ``tuiprof check`` words it."""
         kind = FIGURES[self.key][1]
         if self.limit is None:
-            why = f"{plural(len(self.values), 'run')} with this figure, a limit needs {LEAST_RUNS}"
+            why = f"{plural(len(self.values), 'run')} with this figure, a limit needs {MIN_RUNS}"
             return Result(Limit(self.key, "max", 0.0), "unknown", None, None, why=why, kind=kind)
         outcome: Literal["passed", "failed"] = "failed" if self.exceeded else "passed"
         bound = Limit(self.key, "max", self.limit)
@@ -134,13 +134,13 @@ def course(points: Sequence[Point], key: str) -> Course | None:
         return None
     values = np.array([point.figures[key] for point in having])
     noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2) if len(values) > 1 else 0.0
-    changes = _changes(values, noise) if len(values) >= LEAST_RUNS else ()
+    changes = _changes(values, noise) if len(values) >= MIN_RUNS else ()
     limit = None
-    if len(values) >= LEAST_RUNS:
+    if len(values) >= MIN_RUNS:
         # A level that only the newest run has is not one to judge that run by.
         begin = max((at for at in changes if at <= len(values) - 3), default=0)
         median = float(np.median(values[begin:-1]))
-        limit = median + max(DEVIATIONS * noise, LEAST_CHANGE * abs(median))
+        limit = median + max(DEVIATIONS * noise, MIN_CHANGE * abs(median))
     return Course(key, having, values, changes, noise, limit)
 
 

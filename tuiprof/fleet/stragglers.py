@@ -19,11 +19,11 @@ NAME, TITLE = "stragglers", "Stragglers"
 WARN_SHARE: Final = 0.01
 BAD_SHARE: Final = 0.10
 #: Maximum spread of the ends of a collective; beyond it, ranks are in different groups, or a clock drifts.
-MOST_SCATTER_NS: Final = 1_000_000
+MAX_SCATTER_NS: Final = 1_000_000
 #: Units named in the verdict.
 _NAMED: Final = 3
 #: Rows of the table of collectives.
-_MOST_ROWS: Final = 1_000
+_MAX_ROWS: Final = 1_000
 
 _RULES = (
     Rule(
@@ -257,7 +257,7 @@ def _collectives(fleet: Fleet) -> Table:
             (pl.col("last") == pl.col("last").mode().sort().first()).mean().alias("share"),
         )
         .sort(["wait_ns", "group", "place"], descending=[True, False, False])
-        .head(_MOST_ROWS)
+        .head(_MAX_ROWS)
     )
     rows = rows.with_columns(pl.col("name").map_elements(fleet.name, pl.String))
     return Table(
@@ -289,7 +289,7 @@ def _notes(fleet: Fleet) -> list[str]:
             f"{plural(left_out, 'step')} of ranks are left out: their collectives differ from those of most ranks."
         )
     spread = fleet.clocks.spread
-    if not np.isnan(spread).all() and np.nanmax(spread) > MOST_SCATTER_NS:
+    if not np.isnan(spread).all() and np.nanmax(spread) > MAX_SCATTER_NS:
         scatter = f"The ends of matched collectives scatter by {format_ns(float(np.nanmax(spread)))}"
         if fleet.grouped:
             notes.append(f"{scatter}, more than a message takes: waits may be too long.")

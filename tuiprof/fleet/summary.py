@@ -1,6 +1,6 @@
 """Summary of each rank: columns of bounded size, which can be joined in any order.
 
-A summary of one file takes at most :data:`MOST_BYTES`, whatever the size of the trace, so that the client of a job of
+A summary of one file takes at most :data:`MAX_BYTES`, whatever the size of the trace, so that the client of a job of
 1 000 ranks holds 100 MB.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _Schema = dict[str, type[pl.DataType]]
 
 #: Maximum size of the columns of one rank, bytes; :func:`summarise` enforces it with the limits below.
-MOST_BYTES: Final = 100_000
-MOST_STEPS: Final = 800
-MOST_COLLECTIVES: Final = 1_000
-MOST_KERNELS: Final = 60
-MOST_FINDINGS: Final = 6
+MAX_BYTES: Final = 100_000
+MAX_STEPS: Final = 800
+MAX_COLLECTIVES: Final = 1_000
+MAX_KERNELS: Final = 60
+MAX_FINDINGS: Final = 6
 
 #: Facts of the reports that are compared between ranks: column of ``files`` -> (analysis, fact).
 FACTS: Final = {
@@ -257,7 +257,7 @@ def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
 
     steps = of_rank(trace, rank)
     names: dict[int, str] = {}
-    stride = _stride(len(steps.numbers), MOST_STEPS)
+    stride = _stride(len(steps.numbers), MAX_STEPS)
     collectives, each, thinned = _collectives(steps, stride, names)
     kernels = _kernels(trace, names)
     facts = _facts(trace)
@@ -373,11 +373,11 @@ def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[
     sequence = np.repeat(np.array(digests, dtype=np.uint64), counts)
     keys = np.array([_named(one, names) for one in steps.groups], dtype=np.uint64)
     number = steps.numbers[step] if len(step) else step
-    while (kept := number % stride == 0).sum() > MOST_COLLECTIVES and len(np.unique(number[kept])) > 2:
+    while (kept := number % stride == 0).sum() > MAX_COLLECTIVES and len(np.unique(number[kept])) > 2:
         stride *= 2
     if not kept.any() and len(number):
         kept = number == number[0]
-    thinned = _stride(int(kept.sum()), MOST_COLLECTIVES)
+    thinned = _stride(int(kept.sum()), MAX_COLLECTIVES)
     kept &= place % thinned == 0
     chosen = order[kept]
     return (
@@ -418,7 +418,7 @@ def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
     )
     named = [trace.names[code] for code in found["code"].to_list()]
     own = pl.Series([category(name) != "collective" for name in named], dtype=pl.Boolean)
-    found = found.filter(own).head(MOST_KERNELS)
+    found = found.filter(own).head(MAX_KERNELS)
     keys = [_key(trace.names[code], names) for code in found["code"].to_list()]
     return table("kernels", found.with_columns(pl.Series("name", keys, dtype=pl.UInt64)))
 
@@ -460,6 +460,6 @@ def _findings(trace: Trace) -> pl.DataFrame:
             "wins_high_ns": item.win.high_ns if item.win else None,
             "step_ns": step_ns,
         }
-        for item in priorities(trace).findings[:MOST_FINDINGS]
+        for item in priorities(trace).findings[:MAX_FINDINGS]
     ]
     return table("findings", rows or None)

@@ -94,14 +94,14 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
 
 
 #: Minimum number of steps for an estimate.
-LEAST_STEPS: Final = 5
+MIN_STEPS: Final = 5
 #: Maximum number of steps kept: the newest before the capture resemble the captured ones most.
-_MOST_STEPS: Final = 1000
+_MAX_STEPS: Final = 1000
 #: Number of steps after the first in which the host may run ahead. Steps below this share of a steady one count, if
 #: there are at least this many.
 _FIRST_STEPS: Final = 50
 _AHEAD: Final = 0.9
-_LEAST_AHEAD: Final = 2
+_MIN_AHEAD: Final = 2
 #: The host runs ahead where a step takes it less than this part of what it takes the device.
 _HOST_AHEAD: Final = 0.95
 #: Steps after a capture that its end may still disturb.
@@ -111,10 +111,10 @@ _LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
 #: Repeatedly written records are within this many bytes of the end. Minimum number of line samples.
 _TAIL: Final = 1 << 18
-_LEAST_SAMPLES: Final = 20
+_MIN_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")
 #: Measurements of the host that are read at most: the first minutes of a run.
-_MOST_SAMPLES: Final = 500
+_MAX_SAMPLES: Final = 500
 _LineT = TypeVar("_LineT", bound=msgspec.Struct)
 _UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -187,14 +187,14 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         return None
     # The first steps of a run compile, tune and fill caches.
     steady = steps.before[len(steps.before) // 2 :]
-    chosen, is_after = (steady, False) if len(steady) >= LEAST_STEPS else (steps.after, True)
-    if not steps.captured or len(chosen) < LEAST_STEPS:
+    chosen, is_after = (steady, False) if len(steady) >= MIN_STEPS else (steps.after, True)
+    if not steps.captured or len(chosen) < MIN_STEPS:
         return None
     numbers = {step.n for step in chosen}
     host_ns = _ahead(steps.first, chosen)
     times = [step.dur for step in chosen]
     device = [step.dur for step in steps.device if step.n in numbers]
-    if len(device) >= LEAST_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
+    if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
         # The launch queue was not full yet: they give the time of the host, and the device's log gives the step time.
         times, host_ns = device, float(np.median(times))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
@@ -254,14 +254,14 @@ class _Steps:
 
 def _read_steps(log: Path) -> _Steps:
     found = _Steps()
-    before: deque[_Line] = deque(maxlen=_MOST_STEPS)
-    after: deque[_Line] = deque(maxlen=_MOST_STEPS)
-    device: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    before: deque[_Line] = deque(maxlen=_MAX_STEPS)
+    after: deque[_Line] = deque(maxlen=_MAX_STEPS)
+    device: deque[_Line] = deque(maxlen=_MAX_STEPS)
     captured_at, later = -1, 0
     decode = msgspec.json.Decoder(_Line).decode
     with log.open("rb") as lines:
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
-            later += found.captured and len(before) >= 2 * LEAST_STEPS
+            later += found.captured and len(before) >= 2 * MIN_STEPS
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
                 continue
@@ -294,7 +294,7 @@ def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
     phases = {frozenset(step.ph) for step in steady}
     ahead = [step.dur for step in first if 0 < step.dur < limit and frozenset(step.ph) in phases]
     # Some of them are still cold, and the last of them wait for the queue already: both take longer.
-    return float(np.percentile(ahead, 25)) if len(ahead) >= _LEAST_AHEAD else None
+    return float(np.percentile(ahead, 25)) if len(ahead) >= _MIN_AHEAD else None
 
 
 def _meta(meta: Path) -> _Meta:
@@ -312,7 +312,7 @@ def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     from tuiprof.model.steps import SampledLine
 
     found = _last(log, b'{"t": "lines"', _Lines)
-    if found is None or found.samples < _LEAST_SAMPLES:
+    if found is None or found.samples < _MIN_SAMPLES:
         return ()
     inside = cwd.rstrip("/") + "/"
     return tuple(
@@ -353,7 +353,7 @@ def _cores(log: Path) -> tuple[float | None, float | None]:
     found: list[tuple[float, float]] = []
     decode = msgspec.json.Decoder(_Host).decode
     with log.open("rb") as lines:
-        while len(found) < _MOST_SAMPLES and (line := lines.readline(_LONGEST_LINE)):
+        while len(found) < _MAX_SAMPLES and (line := lines.readline(_LONGEST_LINE)):
             if b'"dev":"host"' not in line[:100]:
                 continue
             try:

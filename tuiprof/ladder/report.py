@@ -17,8 +17,8 @@ from tuiprof.formats import open_trace
 from tuiprof.ladder.runner import pending, schedule
 from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, LadderRun
 from tuiprof.ladder.statistics import (
-    LEAST_DIFFERENCE,
     MEDIAN_RULE,
+    MIN_DIFFERENCE,
     RATIO_RULE,
     VERDICT_RULE,
     Interval,
@@ -296,7 +296,7 @@ def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
     each = " a sample" if by_sample else ""
     if ratio is None:
         compared = f"{one.variant} was not timed against {one.against}"
-    elif abs(ratio - 1) <= LEAST_DIFFERENCE:
+    elif abs(ratio - 1) <= MIN_DIFFERENCE:
         compared = f"{one.variant} takes as long{each} as {one.against}"
     else:
         compared = f"{one.variant} is {format_speed(ratio)}{each} than {one.against}"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.2
 #: A script that failed with less free disk space than this is run again, as that may be the reason.
-_LEAST_FREE_BYTES: Final = 1 << 20
+_MIN_FREE_BYTES: Final = 1 << 20
 
 
 class Slot(NamedTuple):
@@ -322,9 +322,7 @@ class _Live:
                         f"use a longer --limit; see {session.stderr}",
                     )
                     self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
-                elif (
-                    self.trial.state == "failed" and shutil.disk_usage(session.path).free < _LEAST_FREE_BYTES
-                ):
+                elif self.trial.state == "failed" and shutil.disk_usage(session.path).free < _MIN_FREE_BYTES:
                     self.disk_was_full = True
                     why = f"failed as the disk was full: {self.trial.why}"
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)

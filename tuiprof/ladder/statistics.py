@@ -18,9 +18,9 @@ Word = Literal["baseline", "faster", "slower", "no difference", "undecided", "wr
 
 CONFIDENCE: Final = 0.95
 #: A smaller difference, as a share, counts as none, even if it is significant.
-LEAST_DIFFERENCE: Final = 0.01
+MIN_DIFFERENCE: Final = 0.01
 #: An interval that contains 1 but extends further from it than this allows no verdict.
-MOST_DOUBT: Final = 0.10
+MAX_DOUBT: Final = 0.10
 
 #: If the mean step is this many times the median step or more, it is shown too.
 UNEVEN: Final = 1.5
@@ -50,8 +50,8 @@ RATIO_RULE: Final = (
 )
 VERDICT_RULE: Final = (
     "`faster` or `slower`: the interval of the ratio excludes 1 and the ratio is more than "
-    f"{LEAST_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval contains 1 and reaches further than "
-    f"{MOST_DOUBT * 100:.0f} % from it, or there is none, as for an interpreted kernel. `no difference`: otherwise. "
+    f"{MIN_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval contains 1 and reaches further than "
+    f"{MAX_DOUBT * 100:.0f} % from it, or there is none, as for an interpreted kernel. `no difference`: otherwise. "
     "`wrong`: the results differ from the reference; its speed does not count."
 )
 
@@ -143,9 +143,9 @@ def word_for(ratio: Interval | None) -> Word:
     if ratio is None:
         return "undecided"
     if ratio.low <= 1 <= ratio.high:
-        sure = max(ratio.high, 1 / ratio.low) <= 1 + MOST_DOUBT
+        sure = max(ratio.high, 1 / ratio.low) <= 1 + MAX_DOUBT
         return "no difference" if sure else "undecided"
-    if abs(ratio.value - 1) <= LEAST_DIFFERENCE:
+    if abs(ratio.value - 1) <= MIN_DIFFERENCE:
         return "no difference"
     return "faster" if ratio.value < 1 else "slower"
 

@@ -114,7 +114,7 @@ _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _JITTED: Final = re.compile(r"^PjitFunction\((?P<name>.+)\)$")
 _BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
 #: Jitted functions that are no step: what operators of jax.numpy become.
-_LEAST_SHARE: Final = 0.2
+_MIN_SHARE: Final = 0.2
 #: A sequence that repeats is a step if it is so much of what is launched: else a part of one, as a model's layers are.
 _MOST: Final = 0.75
 #: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
@@ -166,7 +166,7 @@ def _by_jitted(trace: Trace) -> tuple[Ints, str]:
     often = np.bincount(codes)
     took[often <= FEWEST] = 0
     kind = int(took.argmax())
-    if took[kind] < _LEAST_SHARE * took.sum() or not took[kind]:
+    if took[kind] < _MIN_SHARE * took.sum() or not took[kind]:
         return np.empty(0, np.int64), ""
     mine = _outermost(trace, rows[codes == kind])
     match = _JITTED.match(trace.names[kind])

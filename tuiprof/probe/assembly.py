@@ -53,7 +53,7 @@ Step = tuple[int, int, int, int, list[Part], Any, bool]
 INTERRUPTED_NS = 20_000
 _TAILS = 3
 _NOTING_NS = 400  # maximum time of only recording a part
-_MOST_PARTS = 20_000
+_MAX_PARTS = 20_000
 
 _NAMES = ("data", "backward", "optimizer", "forward", "evaluation", "checkpoint")
 _OF_CLOSURE = (FORWARD, BACKWARD)
@@ -190,7 +190,7 @@ class Assembly:
     def complete(self, keep_last: bool) -> list[Step]:
         """Return the steps that are complete, each once; the newest may be kept back if what comes next may be its."""
         with self._lock:
-            del self._parts[: -_MOST_PARTS // 2 if len(self._parts) > _MOST_PARTS else 0]
+            del self._parts[: -_MAX_PARTS // 2 if len(self._parts) > _MAX_PARTS else 0]
             count = len(self.steps) - keep_last
             found, self.steps = self.steps[:count], self.steps[count:]
             return found

@@ -30,15 +30,15 @@ OPTIONS = "black-box.json"  # in control/
 _STALL = "stall-"  # ids of requests made here
 _OLD_S = 60.0  # requests older than this process are ignored
 _QUIET_NS = 2_000_000_000  # after this time without a step, reading the Flight Recorder delays nothing
-_MOST_THREADS = 64
-_MOST_FRAMES = 100
-_MOST_TEXT = 500
+_MAX_THREADS = 64
+_MAX_FRAMES = 100
+_MAX_TEXT = 500
 _OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _THREAD_START = os.path.join(_OWN_FILES, "isolation.py")
 Frame = tuple[str, int, str]  # file, line, function
 
 FOLDER = "stacks"  # in the session
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 #: NCCL's recorder first; the second one is that of gloo.
 _DUMPS = (
     ("_dump_nccl_trace_json", ".json"),
@@ -66,13 +66,13 @@ def threads_now() -> list[dict[str, Any]]:
         found.append(
             {
                 "id": getattr(thread, "native_id", None) or 0,
-                "name": str(getattr(thread, "name", ""))[:_MOST_TEXT],
+                "name": str(getattr(thread, "name", ""))[:_MAX_TEXT],
                 "main": ident == main,
                 "frames": frames,
             }
         )
     found.sort(key=lambda thread: (not thread["main"], thread["id"]))
-    return found[:_MOST_THREADS]
+    return found[:_MAX_THREADS]
 
 
 def frames_of(frame: FrameType | None) -> list[Frame] | None:
@@ -82,7 +82,7 @@ def frames_of(frame: FrameType | None) -> list[Frame] | None:
     while frame is not None:
         code = frame.f_code
         outermost = code.co_filename
-        if len(frames) < _MOST_FRAMES and not outermost.startswith(_OWN_FILES):
+        if len(frames) < _MAX_FRAMES and not outermost.startswith(_OWN_FILES):
             frames.append(_frame(code, frame.f_lineno))
         frame = frame.f_back
     return None if outermost == _THREAD_START else frames
@@ -96,12 +96,12 @@ def frames_of_error(error: BaseException) -> list[Frame]:
         if not entry.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
             frames.append(_frame(entry.tb_frame.f_code, entry.tb_lineno))
         entry = entry.tb_next
-    return frames[::-1][:_MOST_FRAMES]
+    return frames[::-1][:_MAX_FRAMES]
 
 
 def _frame(code: Any, line: int | None) -> Frame:
     name = str(getattr(code, "co_qualname", code.co_name))
-    return code.co_filename[:_MOST_TEXT], line or 0, name[:_MOST_TEXT]
+    return code.co_filename[:_MAX_TEXT], line or 0, name[:_MAX_TEXT]
 
 
 def dump(session: str, name: str) -> str:
@@ -117,7 +117,7 @@ def dump(session: str, name: str) -> str:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ""
     data, ending = _read(sys.modules.get("torch._C._distributed_c10d"))
-    if not data or len(data) > _MOST_BYTES:
+    if not data or len(data) > _MAX_BYTES:
         return ""
     os.makedirs(os.path.join(session, FOLDER), exist_ok=True)
     path = f"{FOLDER}/{name}.flight{ending}"

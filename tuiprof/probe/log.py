@@ -29,7 +29,7 @@ FLUSH_S = 0.1
 _SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 _FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
-_MOST_FORMS = 1000
+_MAX_FORMS = 1000
 
 
 def step_line(
@@ -49,7 +49,7 @@ def _form(names: tuple[str, ...]) -> str:
     form = '{"t":"step","n":%d,"at":%d,"dur":%d'
     if names:
         form += ',"ph":{' + ",".join([dumps(str(name)).replace("%", "%%") + ":%d" for name in names]) + "}"
-    if len(_FORMS) < _MOST_FORMS:
+    if len(_FORMS) < _MAX_FORMS:
         _FORMS[names] = form
     return form
 

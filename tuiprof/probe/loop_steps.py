@@ -35,7 +35,7 @@ _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 #: After this many iterations the loop is final.
 _SURE = 10
 #: A loop with at most this many iterations in each of this many runs iterates over parts of a step.
-_MOST_PARTS, _RUNS = 16, 2
+_MAX_PARTS, _RUNS = 16, 2
 _TOOLS = (4, 3)  # ids that no well-known tool uses
 
 
@@ -155,7 +155,7 @@ class LoopSteps:
         inner = os.path.basename(_where(parts))
         self._runtime.note(
             "warn",
-            f"each step is one run of the loop at {inner}, which ends after at most {_MOST_PARTS} iterations: these "
+            f"each step is one run of the loop at {inner}, which ends after at most {_MAX_PARTS} iterations: these "
             f"are probably parts of a step. If they are steps (an epoch of a few batches), use --step-at {inner}",
         )
         self._watch(loops, begun=True)
@@ -241,7 +241,7 @@ class _Trial:
             return None
         if to == loop.head:
             self._iterations += 1
-            if self._iterations > _MOST_PARTS:
+            if self._iterations > _MAX_PARTS:
                 self._judge(True)
         return self._counted(code, at, to)
 

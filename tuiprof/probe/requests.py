@@ -28,7 +28,7 @@ _AFTER_CAPTURE = 2  # steps that are slow because a profiler has just stopped
 _AHEAD_NS = 400_000_000  # ranks look for requests every 100 ms: a step that all of them can still reach
 _SOON_NS = 500_000_000  # later captures are requested later, as the script may end first
 _WARM_UP = 10  # steps that are slow for other reasons
-_MOST_FAILURES = 3
+_MAX_FAILURES = 3
 _TRIGGER = re.compile(r"trigger-.+\.json")
 _LINE = re.compile(r".:\d{1,9}$")
 _FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed again within its clock's tick
@@ -204,7 +204,7 @@ class Triggers:
                 armed.made += 1
                 armed.ready_ns = monotonic_ns() + int(armed.trigger.cooldown_s * 1e9)
                 armed.failures = 0 if written else armed.failures + 1
-                if armed.failures >= _MOST_FAILURES:
+                if armed.failures >= _MAX_FAILURES:
                     self._stop(armed, f"{armed.failures} captures in a row failed")
 
     def _stop(self, armed: _Armed, why: str) -> None:

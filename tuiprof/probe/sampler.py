@@ -23,9 +23,9 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _known: dict[str, bool] = {}
 _with_packages: dict[str, bool] = {}
-_MOST_LINES = 2_000
+_MAX_LINES = 2_000
 _TOP = 20
-_MOST_FRAMES = 200
+_MAX_FRAMES = 200
 #: Packages; what they call (a model's layers, a function that is being traced) is part of a step.
 _FRAMEWORKS = frozenset(
     (
@@ -167,7 +167,7 @@ class Sampler:
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
         compiles = loads = False
         below: FrameType | None = None  # the frame that the script's innermost one has called
-        for _ in range(_MOST_FRAMES):
+        for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
             if is_script(frame.f_code.co_filename):
@@ -189,7 +189,7 @@ class Sampler:
                 innermost.f_lineno or 0,
                 "makes a batch" if loads else _doing(below),
             )
-            if key in self._lines or len(self._lines) < _MOST_LINES:
+            if key in self._lines or len(self._lines) < _MAX_LINES:
                 self._lines[key] += 1
         if self.wants_loops:
             self._compiling.append(compiles)

@@ -74,12 +74,12 @@ _QUIET_BACKWARDS_WITH_OPTIMIZER = 256
 _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
-_MOST_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
-_MOST_IN_TURN = (
+_MAX_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
+_MAX_IN_TURN = (
     16  # steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
 )
-_MOST_PHASES = 1000
-_MOST_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
+_MAX_PHASES = 1000
+_MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
 NO_CALL = -1
@@ -182,7 +182,7 @@ class Steps:
     def __init__(
         self, on_first: Callable[[], None], marks: deque[Mark] | None = None, several: bool = False
     ) -> None:
-        self.marks: deque[Mark] = deque(maxlen=_MOST_MARKS) if marks is None else marks
+        self.marks: deque[Mark] = deque(maxlen=_MAX_MARKS) if marks is None else marks
         self.marks.clear()
         self.assembly = Assembly(monotonic_ns())
         self.out: deque[tuple[Any, ...]] = deque()
@@ -512,7 +512,7 @@ class Steps:
     def _takes_over(self, optimizer: Any, sites: list[Site]) -> bool:
         """Whether steps of this other optimizer, at these sites, count from now on; if not, remember it as a part."""
         how = relation(self._sites, sites)
-        if how == BESIDE and self.n > _MOST_IN_TURN:
+        if how == BESIDE and self.n > _MAX_IN_TURN:
             how = ELSEWHERE
         if self.source != OPTIMIZER or how == TOGETHER:
             self._parts.add(id(optimizer))
@@ -524,13 +524,13 @@ class Steps:
             )
             return True
         if self._longest_row < 2:  # as many steps of one as of the other, as far as known
-            if self.n > _MOST_IN_TURN:
+            if self.n > _MAX_IN_TURN:
                 self._parts.add(id(optimizer))
             return False
         if self.capture is not None and self.capture.disturbing:
             return False
         self._parts.add(id(optimizer))
-        if how == AROUND and self.n <= _MOST_PARTS:
+        if how == AROUND and self.n <= _MAX_PARTS:
             self._counting_anew = True
             return True
         if how == AROUND:
@@ -644,7 +644,7 @@ class Phases(dict[str, Phase]):
     def __missing__(self, name: str) -> Phase:
         """Create a phase, and keep it unless the script seems to number its phases."""
         phase = Phase(self._steps, str(name))
-        if len(self) < _MOST_PHASES:
+        if len(self) < _MAX_PHASES:
             self[name] = phase
         return phase
 

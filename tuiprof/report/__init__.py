@@ -34,7 +34,7 @@ _MANY: Final = (
 )
 #: Rows of a table that are written for machines; a trace can have a row a name, and names without end. Tables begin
 #: with what costs most.
-MOST_ROWS: Final = 10_000
+MAX_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Style:
 
 def in_full(rows: int) -> str:
     """Return where the rows that people are not shown are to be had."""
-    which = "all of them" if rows <= MOST_ROWS else f"the first {MOST_ROWS}"
+    which = "all of them" if rows <= MAX_ROWS else f"the first {MAX_ROWS}"
     return f"{which} with --format csv or json"
 
 

@@ -37,7 +37,7 @@ _IN_FULL: Final = 1
 #: Findings on a page.
 _MOST: Final = 4
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
-_MOST_TRUST: Final = 4
+_MAX_TRUST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
 
 
@@ -48,8 +48,8 @@ def opening_text(answer: Answer, style: Style) -> str:
         lines += _line(answer.run, style, "")
     if not answer.complete:
         trust = wrap(answer.trust, style, "", "  ")
-        if len(trust) > _MOST_TRUST:
-            trust[_MOST_TRUST:] = ["  … see all with tuiprof report -v"]
+        if len(trust) > _MAX_TRUST:
+            trust[_MAX_TRUST:] = ["  … see all with tuiprof report -v"]
         lines += trust
     return _printed(lines, style)
 

@@ -19,10 +19,10 @@ from tuiprof.report import Style
 from tuiprof.report.sanitize import clip, sanitize, width
 
 #: Fewer points than this are read faster in the table.
-_LEAST_POINTS: Final = 8
+_MIN_POINTS: Final = 8
 #: Title, canvas and axis are eight lines together; bars are a line each.
-_CANVAS_LINES, _MOST_BARS = 6, 7
-_MOST_CELLS, _LEAST_CELLS = 100, 40
+_CANVAS_LINES, _MAX_BARS = 6, 7
+_MAX_CELLS, _MIN_CELLS = 100, 40
 #: Cells of the name of a bar.
 _NAME: Final = 28
 #: A value beyond so many times the 90th percentile is cut off and said in words: the others keep their shape.
@@ -36,7 +36,7 @@ def text_chart(table: Table, style: Style) -> list[str]:
     """
     if table.chart is None or not table.chart.in_text or not style.charts:
         return []
-    room = max(min(style.width or _MOST_CELLS, _MOST_CELLS), _LEAST_CELLS)
+    room = max(min(style.width or _MAX_CELLS, _MAX_CELLS), _MIN_CELLS)
     if table.chart.form == "bars":
         return _text_bars(table, table.chart, room)
     return _text_line(table, table.chart, room, style.plain)
@@ -63,7 +63,7 @@ def _text_line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
     series = drawn.series[0]
     column = table.column(series.value)
     values = numbers(table, series.high or series.value)
-    if len(values) < _LEAST_POINTS or max(values) <= 0:
+    if len(values) < _MIN_POINTS or max(values) <= 0:
         return []
     top = scale_top(values)
     labels = [column.text(top), column.text(0)]
@@ -115,7 +115,7 @@ def _text_bars(table: Table, drawn: Chart, room: int) -> list[str]:
     column, about = table.column(series.value), table.column(drawn.at)
     share = next((one.key for one in table.columns if one.kind == "share" and not one.hidden), None)
     known = table.rows.drop_nulls(series.value)
-    rows = known.head(_MOST_BARS)
+    rows = known.head(_MAX_BARS)
     if rows.is_empty() or max(values := [float(value) for value in rows[series.value].to_list()]) <= 0:
         return []
     names = [clip(sanitize(about.text(value)), _NAME) for value in rows[drawn.at].to_list()]
@@ -350,7 +350,7 @@ _MOST: Final = 250
 #: Shades: neighbours of one shade are one shape.
 _SHADES: Final = 8
 #: Height of a row, px, and of all of them.
-_ROW_PX, _LEAST_PX, _MOST_PX = 10, 60, 520
+_ROW_PX, _MIN_PX, _MAX_PX = 10, 60, 520
 
 
 def heat(table: Table, chart: Chart) -> str:
@@ -394,7 +394,7 @@ def heat(table: Table, chart: Chart) -> str:
         for level, path in enumerate(paths)
         if path
     )
-    size = max(_LEAST_PX, min(_MOST_PX, _ROW_PX * height))
+    size = max(_MIN_PX, min(_MAX_PX, _ROW_PX * height))
     return (
         f'<figure class="series heatmap"><figcaption>{title} <small>darkest: {escape(format_value(top, kind))}</small>'
         f'</figcaption><div class="ticks" aria-hidden="true"><span>{_text(f"{label} {at[0]}")}</span>'
@@ -418,7 +418,7 @@ def _text(words: str) -> str:
 #: The scale follows the bulk of both series, between these percentiles; what lies beyond is drawn at its edge.
 _BULK: Final = (2.0, 98.0)
 #: Room above and below the bulk, as a share of it and at least of the highest value: steady runs look steady.
-_ROOM, _LEAST_ROOM = 0.15, 0.03
+_ROOM, _MIN_ROOM = 0.15, 0.03
 
 
 def pair(table: Table, chart: Chart) -> list[str]:
@@ -429,7 +429,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
     if count < 2 or not any(len(values) > 1 for values in known):
         return []
     low, high = (float(edge) for edge in np.percentile(np.concatenate(known), _BULK))
-    room = max((high - low) * _ROOM, high * _LEAST_ROOM, 1e-9)
+    room = max((high - low) * _ROOM, high * _MIN_ROOM, 1e-9)
     low, high = max(low - room, 0.0), high + room
     columns = [table.column(one.value) for one in drawn]
     shapes = "".join(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuiprof.model import Report, Unavailable
-from tuiprof.report import MOST_ROWS, Renderer, Style
+from tuiprof.report import MAX_ROWS, Renderer, Style
 from tuiprof.report.sanitize import sanitize
 
 #: Begins a formula: at the start of a cell, blanks and a quote before it or not, full width or not.
@@ -52,7 +52,7 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, _style: Style) 
             keys = [column.key for column in table.columns]
             out.write(_comment(f"{report.analysis}.{table.key}: {table.title}"))
             writer.writerow(map(_cell, keys))
-            rows = table.rows.select(keys).head(MOST_ROWS)
+            rows = table.rows.select(keys).head(MAX_ROWS)
             writer.writerows([_cell(v) for v in row] for row in rows.iter_rows())
             if left := len(table.rows) - len(rows):
                 out.write(f"# {left} more rows are left out\n")

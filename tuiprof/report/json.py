@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuiprof.model import Report, Table, Unavailable
-from tuiprof.report import MOST_ROWS, Renderer, Style
+from tuiprof.report import MAX_ROWS, Renderer, Style
 
 SHAPE = 1
 
@@ -73,9 +73,9 @@ def _table(table: Table) -> dict[str, Any]:
         "columns": [{"key": c.key, "label": c.label, "kind": c.kind} for c in table.columns],
         "rows": [
             {key: _number(value) for key, value in zip(keys, row, strict=True)}
-            for row in table.rows.select(keys).head(MOST_ROWS).iter_rows()
+            for row in table.rows.select(keys).head(MAX_ROWS).iter_rows()
         ],
-        "rows_left_out": max(0, len(table.rows) - MOST_ROWS),
+        "rows_left_out": max(0, len(table.rows) - MAX_ROWS),
     }
 
 

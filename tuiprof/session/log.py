@@ -284,7 +284,7 @@ Record = (
 
 
 #: Lines kept in memory while the disk is full: 20 minutes of one device. Beyond that, the oldest are dropped.
-MOST_WAITING: Final = 4096
+MAX_WAITING: Final = 4096
 #: Prefixes of lines that are not readings.
 _WORDS: Final = tuple(b'{"t":"%s"' % kind for kind in (b"head", b"note", b"end"))
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -323,7 +323,7 @@ class LogWriter:
         """Append a record; return whether everything so far is on disk."""
         with self._lock:
             self._waiting.append(self._encoder.encode(record) + b"\n")
-            if len(self._waiting) > MOST_WAITING:
+            if len(self._waiting) > MAX_WAITING:
                 del self._waiting[1]  # the first may be half written
                 self._lost += 1
             return self._flush()

@@ -20,7 +20,7 @@ def find_tool(name: str) -> str | None:
 
 
 #: A longer document is not a report.
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
@@ -53,7 +53,7 @@ def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None)
             size += len(line)
             if line.startswith(b"}") and (whole := _object(b"".join(pending))) is not None:
                 yield whole
-            if line.startswith(b"}") or size > _MOST_BYTES:
+            if line.startswith(b"}") or size > _MAX_BYTES:
                 pending, size = [], 0
         elif text and said is not None:
             said(text.decode("utf-8", "replace"))

@@ -33,7 +33,7 @@ _NVLINK_ALL: Final = 0xFFFFFFFF  # scope: the sum over all links
 _KIB: Final = 1024
 #: A process list costs most of a millisecond and changes slowly.
 _PROCESSES_S: Final = 2.0
-_MOST_PROCESSES: Final = 8
+_MAX_PROCESSES: Final = 8
 
 
 class _Gpu:
@@ -172,7 +172,7 @@ class _Gpu:
             # In a container the driver gives pids of the host and may withhold the memory.
             self._memory = {p.pid: int(p.usedGpuMemory or 0) for p in running}
         values: dict[str, float] = {"processes": len(self._memory)}
-        largest = sorted(self._memory, key=lambda pid: -self._memory[pid])[:_MOST_PROCESSES]
+        largest = sorted(self._memory, key=lambda pid: -self._memory[pid])[:_MAX_PROCESSES]
         values.update((f"pid{pid}_mem_used_bytes", self._memory[pid]) for pid in largest if self._memory[pid])
         if tree is not None and (ours := tree.pids & self._memory.keys()):
             values["tree_mem_used_bytes"] = sum(self._memory[pid] for pid in ours)

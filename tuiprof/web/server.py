@@ -61,12 +61,12 @@ _HERE: Final = Path(__file__).parent
 _TERMINAL: Final = Path(textual_serve.__file__).parent / "static"
 #: In the environment: what a browser must bring.
 TOKEN_VARIABLE: Final = "TUIPROF_TOKEN"
-_LEAST_TOKEN: Final = 16
+_MIN_TOKEN: Final = 16
 _FONT_PX: Final = "15"
 #: A name or address, with or without a port.
 _HOST: Final = re.compile(r"[\w.:\[\]-]+", re.ASCII)
 #: Pages at once: each is a process of about 100 MB.
-_MOST_PAGES: Final = 16
+_MAX_PAGES: Final = 16
 #: Bytes of a message of a page: a paste.
 _LONGEST_MESSAGE: Final = 1 << 20
 #: A page that does not answer within half of it is gone, seconds.
@@ -242,11 +242,9 @@ class DashboardServer:
     def __init__(
         self, start: Start, *, host: str = "127.0.0.1", port: int = 8000, token: str | None = None
     ) -> None:
-        if token is not None and (
-            len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()
-        ):
+        if token is not None and (len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable()):
             raise UsageProblem(
-                f"a token needs at least {_LEAST_TOKEN} printable ASCII characters",
+                f"a token needs at least {_MIN_TOKEN} printable ASCII characters",
                 "omit --token to use a random one",
             )
         self.host, self.port = host, port
@@ -332,8 +330,8 @@ class DashboardServer:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         """Run one dashboard for one page, as long as both live; whichever ends first ends the other."""
-        if len(self._pages) >= _MOST_PAGES:
-            raise web.HTTPServiceUnavailable(text=f"tuiprof: {_MOST_PAGES} pages are open: close one\n")
+        if len(self._pages) >= _MAX_PAGES:
+            raise web.HTTPServiceUnavailable(text=f"tuiprof: {_MAX_PAGES} pages are open: close one\n")
         socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=_LONGEST_MESSAGE)
         self._pages.add(socket)
         try:

@@ -26,7 +26,7 @@ SILENT_NS = 50_000
 #: queued (CUDA queues about a thousand); otherwise the host was slow.
 BLOCKED_LAUNCH_NS, FULL_QUEUE = 200_000, 256
 #: If ordering the nodes takes more iterations than this, their dependencies are circular.
-MOST_PASSES = 200
+MAX_PASSES = 200
 #: Defaults for captures without a case to take the median of, ns.
 DEFAULT_LATENCY_NS, DEFAULT_GAP_NS, DEFAULT_CALL_NS = 8_000.0, 1_000.0, 5_000.0
 
@@ -449,7 +449,7 @@ class GraphBuilder:
         wraps &= np.arange(len(key)) <= before
         wraps[self.wrapped] = True
         # Host and device clocks differ slightly, so instants alone do not order the nodes.
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             after = np.maximum(key, np.where(wraps, key, key[before] + 1))
             after = np.where(other >= 0, np.maximum(after, key[other] + 1), after)
             if (after == key).all():

@@ -49,7 +49,7 @@ OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
 HICCUP_NS, HICCUP_TIMES = 200_000, 6.0
 _NUMBER = re.compile(r"#\d+$")
 #: Minimum number of steps to know an ordinary one.
-LEAST_STEPS = 3
+MIN_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Float
     excess = np.zeros(len(captured_ns))
     steps = np.sort(trace.steps.starts[(trace.steps.starts >= at[0]) & (trace.steps.starts < at[-1])])
     long = captured_ns >= HICCUP_NS
-    if len(steps) < LEAST_STEPS or not long.any():
+    if len(steps) < MIN_STEPS or not long.any():
         return excess
     _, kind = np.unique(events[:-1] * (2 * len(trace.names) + 3) + events[1:], return_inverse=True)
     step = np.searchsorted(steps, at[:-1], side="right")

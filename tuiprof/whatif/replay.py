@@ -26,7 +26,7 @@ from tuiprof.whatif import Edit
 from tuiprof.whatif.graph import WAIT, WORK, Graph
 
 #: Rounds are replayed until two take the same time within this share; minimum and maximum number of rounds.
-SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
+SAME, MIN_ROUNDS, MAX_ROUNDS = 0.001, 2, 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +84,12 @@ class Replay:
         reached = [0.0] * len(self.graph)
         last: list[int] = self.graph.last.tolist()
         took = 0.0
-        for count in range(MOST_ROUNDS):
+        for count in range(MAX_ROUNDS):
             before = reached.copy()
             _round(reached, *edges)
             # The slowest of host and streams limits the step: a host that runs ahead only fills the queue.
             newly = max(reached[node] - before[node] for node in last)
-            if count >= LEAST_ROUNDS and abs(newly - took) <= SAME * took:
+            if count >= MIN_ROUNDS and abs(newly - took) <= SAME * took:
                 break
             took = newly
         return Round(np.array(reached), np.array(before))
@@ -212,7 +212,7 @@ HOSTS: Final = (0.8, 1.25)
 #: Range of factors on the default costs on other machines.
 RANGE: Final = (0.25, 2.0)
 #: Maximum factor on the default costs.
-_MOST_SCALE: Final = 16.0
+_MAX_SCALE: Final = 16.0
 #: A host that keeps up with its device is probably faster than required: this factor applies to the recording costs.
 _KEEPS_UP: Final = 1.4
 #: Range of factors around a fit to the session's median, as the split of recording costs among events is unknown.
@@ -435,7 +435,7 @@ class Fit:
 
 def fit(graph: Graph, step_ns: float, edit: Edit | None = None) -> Fit:
     """Find the factor at which the replayed step, with an edit, takes a given time."""
-    low, high = 0.0, _MOST_SCALE
+    low, high = 0.0, _MAX_SCALE
     floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns(edit)
     paced, wanted = floor >= step_ns, max(floor, step_ns)
     if Replay(graph, low).step_ns(edit) <= wanted:

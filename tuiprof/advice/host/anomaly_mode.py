@@ -20,13 +20,13 @@ _VIEWS: Final = r"^aten::(view|t|transpose|permute|expand|select|slice|unsqueeze
 #: The share of that time that the operator itself takes.
 _KEEP: Final = 0.05
 #: Minimum share of checked nodes, and their minimum number.
-LEAST_SHARE, LEAST_NODES = 0.5, 5
+MIN_SHARE, MIN_NODES = 0.5, 5
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for a backward pass in which most nodes are checked for NaN."""
     nodes = np.flatnonzero(trace.named("^" + BACKWARD) & ~trace.named(_ACCUMULATES))
-    if len(nodes) < LEAST_NODES:
+    if len(nodes) < MIN_NODES:
         return
     is_node = np.zeros(len(trace), dtype=bool)
     is_node[nodes] = True
@@ -34,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     checks = checks[trace.nesting.directly_in(is_node, checks)]
     nan_checks = checks[trace.named(r"^aten::isnan$", checks)]
     checked = np.unique(trace.nesting.parent[nan_checks])
-    if len(checked) < LEAST_SHARE * len(nodes):
+    if len(checked) < MIN_SHARE * len(nodes):
         return
     yield Finding(
         "autograd anomaly mode is on: gradients are checked for NaN "

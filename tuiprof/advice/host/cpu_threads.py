@@ -17,14 +17,14 @@ from tuiprof.whatif import Edit
 
 #: A process that keeps at most this many cores busy computes on one. At least so many others have to be idle.
 ONE_CORE: Final = 1.3
-LEAST_IDLE: Final = 0.7
+MIN_IDLE: Final = 0.7
 #: Shorter operators do not gain from more threads, ns. The longer ones take at least this share of the time.
 LONG_NS: Final = 200_000
-LEAST_SHARE: Final = 0.3
+MIN_SHARE: Final = 0.3
 #: The throughput of each further core relative to the first: likely, least and most helpful.
 _ADDS: Final = (0.5, 0.2, 0.9)
 #: With more cores, the step of a small model rarely gets faster.
-_MOST_CORES: Final = 16
+_MAX_CORES: Final = 16
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     seen = trace.uncaptured
     if trace.device_indices or seen is None or seen.busy_cores is None or seen.idle_cores is None:
         return
-    if seen.busy_cores > ONE_CORE or seen.idle_cores < LEAST_IDLE:
+    if seen.busy_cores > ONE_CORE or seen.idle_cores < MIN_IDLE:
         return
     rows = evidence.calls.rows
     lengths = trace.lengths(rows)
@@ -44,9 +44,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         in_steps = trace.steps.step_of[rows] >= 0
         rows, lengths = rows[in_steps], lengths[in_steps]
     low, high = trace.span
-    if lengths.sum() < LEAST_SHARE * (high - low):
+    if lengths.sum() < MIN_SHARE * (high - low):
         return
-    usable = min(seen.usable_cores or _MOST_CORES, _MOST_CORES)
+    usable = min(seen.usable_cores or _MAX_CORES, _MAX_CORES)
     threads = min(1 + round(seen.idle_cores), usable)
     if threads < 2:  # the process may not use more
         return

@@ -24,7 +24,7 @@ _CALLS: Final = r"\bcallback\.py\(\d+\): __call__$|\bdebugging\.py\(\d+\): _flat
 #: The operator of the compiled function that runs it.
 _OPERATOR: Final = r"^(debug_callback|pure_callback|io_callback)\b"
 #: Events in a smaller share of the steps are occasional work of the script.
-LEAST_SHARE: Final = 0.75
+MIN_SHARE: Final = 0.75
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         places.setdefault(_called(trace, row), []).append(row)
     for place, found in places.items():
         mine = np.array(found)
-        if len(mine) < LEAST_SHARE * evidence.step_count:
+        if len(mine) < MIN_SHARE * evidence.step_count:
             continue
         inside = index_of_outer(trace, operators, mine)
         per_step = len(mine) / evidence.step_count if evidence.stepped else None

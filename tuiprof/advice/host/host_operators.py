@@ -15,7 +15,7 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_ns
 
 #: Shorter operators without device work are views and bookkeeping.
-LEAST_NS: Final = 30_000
+MIN_NS: Final = 30_000
 #: Operators that compute nothing: they are long only if the thread is held up.
 _VIEWS: Final = (
     r"^aten::(_?(reshape|view|unsafe_view)\w*|expand(_as)?|slice|select|narrow|transpose|permute|t|"
@@ -24,8 +24,8 @@ _VIEWS: Final = (
     r"numpy_T|real|imag|view_as_\w+|record_stream|requires_grad_?|broadcast_to|meshgrid|diagonal|unfold)$"
 )
 #: Minimum share of the step, and of the steps that have such operators.
-LEAST_SHARE: Final = 0.02
-LEAST_STEPS: Final = 0.5
+MIN_SHARE: Final = 0.02
+MIN_STEPS: Final = 0.5
 #: Share of the host time that remains if the device computes instead, which has to be launched: likely, least, most.
 _KEEP: Final = (0.1, 0.5, 0.0)
 _NAMED: Final = 3
@@ -41,7 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     used[calls.call_of_host_call[calls.call_of_host_call >= 0]] = True
     loading = calls.begin_in(fetches(trace))
     lengths = trace.lengths(calls.rows)
-    chosen = (calls.tracks == main) & (calls.steps >= 0) & (lengths >= LEAST_NS)
+    chosen = (calls.tracks == main) & (calls.steps >= 0) & (lengths >= MIN_NS)
     chosen &= (
         trace.named(r"^aten::", calls.rows)
         & ~trace.named(_VIEWS, calls.rows)
@@ -51,10 +51,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         & (calls.work_count == 0)
     )
     steps = len(np.unique(calls.steps[chosen]))
-    if steps < LEAST_STEPS * evidence.step_count:
+    if steps < MIN_STEPS * evidence.step_count:
         return
     a_step = float(lengths[chosen].sum()) / evidence.step_count
-    if a_step < LEAST_SHARE * float((trace.steps.ends - trace.steps.starts).mean()):
+    if a_step < MIN_SHARE * float((trace.steps.ends - trace.steps.starts).mean()):
         return
     total = Counter[str]()
     for index in np.flatnonzero(chosen).tolist():

@@ -11,9 +11,9 @@ from tuiprof.model import Trace
 from tuiprof.whatif import Edit
 
 #: Minimum share of the step.
-LEAST_WAIT: Final = 0.03
+MIN_WAIT: Final = 0.03
 #: Maximum number of workers to suggest; more rarely help.
-_MOST_WORKERS: Final = 8
+_MAX_WORKERS: Final = 8
 #: Factor on the number of workers if the idle cores are unknown.
 _UNKNOWN_MORE: Final = 2.0
 #: Host time of fetching a batch from a worker: at least this many ns, and this share of the time to make it, since
@@ -30,7 +30,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     wait = evidence.figure("data_loading", "data_wait_ns_per_step")
     wait = evidence.figure("data_loading", "data_wait_ns") if wait is None else wait
     share = evidence.figure("data_loading", "data_wait_share")
-    if report is None or wait is None or share is None or share < LEAST_WAIT:
+    if report is None or wait is None or share is None or share < MIN_WAIT:
         return
     kind = str(report.fact("worker_processes") or "")
     fetch = evidence.rows(FETCHES)[0]
@@ -85,10 +85,10 @@ def _workers(trace: Trace, on_device: bool) -> int:
     if seen is None or cores is None:
         return 4 if on_device else 1
     if seen.idle_cores is not None:
-        idle = min(round(seen.idle_cores), cores - 1, _MOST_WORKERS)
+        idle = min(round(seen.idle_cores), cores - 1, _MAX_WORKERS)
         return max(idle, 1) if on_device else max(idle, 0)
     # With a device, training needs one core to launch; without one, it computes on all of them.
-    return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
+    return max(min(cores - 1, _MAX_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MAX_WORKERS)
 
 
 def _times_more(trace: Trace) -> float:
@@ -99,7 +99,7 @@ def _times_more(trace: Trace) -> float:
     # The step waits for the workers, so the busy cores are mostly theirs.
     now = max(round(seen.busy_cores), 1)
     idle = round(seen.idle_cores)
-    return max(min(now + idle, _MOST_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
+    return max(min(now + idle, _MAX_WORKERS) / now, min(1 + idle / now, _UNKNOWN_MORE)) if idle else 0.0
 
 
 def with_workers(

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
@@ -21,16 +21,16 @@ from tuiprof.whatif import Edit, HostTime
 
 #: Minimum length of a stretch without operators and calls, ns, and minimum share of the step. Shorter ones are
 #: framework overhead between two operators, such as calling backward() or starting the optimizer.
-LEAST_NS: Final = 500_000
-LEAST_SHARE: Final = 0.02
+MIN_NS: Final = 500_000
+MIN_SHARE: Final = 0.02
 #: Minimum number of captured steps, as a single one may be an exception.
-LEAST_STEPS: Final = 2
+MIN_STEPS: Final = 2
 #: On a CPU, such a stretch may contain short operators without a gradient (reading, copying, printing) if they take
 #: at most this share of it.
 SHORT_NS: Final = 50_000
-MOST_INSIDE: Final = 0.25
+MAX_INSIDE: Final = 0.25
 #: The share of a stretch that counts as most of it.
-_MOST_OF_IT: Final = 0.6
+_MAX_SHARE_OF_ONE: Final = 0.6
 #: The text of the finding, by the activity that the sampler saw.
 _WHAT: Final = {
     "": "Python runs between operators",
@@ -45,13 +45,13 @@ _INSTEAD: Final = {
     "(torch._foreach_copy_)",
 }
 #: The share that stays in the step if moving it helps least.
-_LEAST_KEEP: Final = 0.25
+_MIN_KEPT: Final = 0.25
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for long stretches of the main thread outside operators, calls and data loading."""
     main = main_thread(trace)
-    if main is None or len(trace.steps) < LEAST_STEPS:
+    if main is None or len(trace.steps) < MIN_STEPS:
         return
     steps = trace.steps
     low, high = int(steps.starts.min()), int(steps.ends.max())
@@ -63,7 +63,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     others = np.concatenate((fetches(trace), known))
     taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
     starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
-    long = ends - starts >= max(LEAST_NS, LEAST_SHARE * (high - low) / len(steps))
+    long = ends - starts >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
     starts, ends = starts[long], ends[long]
     if not len(starts):
         return
@@ -79,7 +79,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     recurring = sorted(index for indices in places.values() for index in indices)
     part = float((ends - starts)[recurring].sum()) / (high - low)
     line = evidence.line_doing("", *_INSTEAD, least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part)
-    if part >= LEAST_NAMED and line is not None and not any(".py" in place for place in places):
+    if part >= MIN_NAMED and line is not None and not any(".py" in place for place in places):
         places = {line.where: recurring}
     else:
         line = None
@@ -105,7 +105,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "the training thread"
             + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else ""),
             Edit(host=host),
-            Edit(host=replace(host, keep=np.full(count, _LEAST_KEEP))),
+            Edit(host=replace(host, keep=np.full(count, _MIN_KEPT))),
             event=_next(trace, mine, int(ends[at[0]])),
         )
 
@@ -131,7 +131,7 @@ def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int,
     if not len(starts):
         return mine
     inside = Coverage(*union(trace.starts[mine], trace.ends[mine])).between(starts, ends)
-    sparse = inside <= MOST_INSIDE * (ends - starts)
+    sparse = inside <= MAX_INSIDE * (ends - starts)
     at = np.searchsorted(starts, trace.starts[mine], side="right") - 1
     in_sparse = (at >= 0) & (trace.starts[mine] < ends[np.maximum(at, 0)]) & sparse[np.maximum(at, 0)]
     return mine[~(short & in_sparse)]
@@ -141,7 +141,7 @@ def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: b
     """Return the location of a stretch: the innermost user function with most of it, else the operator after it."""
     inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
     frames = np.flatnonzero(
-        (inside > _MOST_OF_IT * (end - begin))
+        (inside > _MAX_SHARE_OF_ONE * (end - begin))
         & (trace.track_codes == main)
         & trace.is_category("python_function")
     )

@@ -22,9 +22,9 @@ _DIFFERENTIATES: Final = (
     r"\bapi\.py\(\d+\): (value_and_grad_f|grad_f|jacfun|vjp|jvp|linearize|_?vjp\w*_bwd|__call__)$"
 )
 #: A compiled step has a few calls; from this number on they are single operations.
-LEAST_CALLS: Final = 16
+MIN_CALLS: Final = 16
 #: Events in a smaller share of the steps are occasional work of the script.
-_LEAST_SHARE: Final = 0.75
+_MIN_SHARE: Final = 0.75
 #: Share of the host time that remains besides the computation: likely, least, most helpful.
 _STAYS: Final = (0.05, 0.3, 0.0)
 #: Computation time of a compiled step relative to single operations: it needs fewer passes over memory.
@@ -41,7 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     step_of = trace.steps.step_of[called]
     called, step_of = called[step_of >= 0], step_of[step_of >= 0]
     per_step = np.bincount(step_of, minlength=len(trace.steps))
-    if np.mean(per_step >= LEAST_CALLS) < _LEAST_SHARE:
+    if np.mean(per_step >= MIN_CALLS) < _MIN_SHARE:
         return
     differentiated = np.flatnonzero(trace.named(_DIFFERENTIATES) & trace.on_host)
     rows = np.union1d(called, differentiated)

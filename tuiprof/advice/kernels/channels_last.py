@@ -44,7 +44,7 @@ _FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
 _KEEP_TURNS: Final = (0.0, 0.0, 0.0)
 _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
 #: Minimum share of device time; below it, converting the model is not worthwhile.
-LEAST_SHARE: Final = 0.01
+MIN_SHARE: Final = 0.01
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     turns, native, depthwise = (trace.named(names, work) for names in (_TURNS, _NATIVE, _DEPTHWISE))
     lengths = trace.ends[work] - trace.starts[work]
     shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
-    if max(shares) < LEAST_SHARE or evidence.is_jax:
+    if max(shares) < MIN_SHARE or evidence.is_jax:
         return
     touched = turns | native | depthwise
     first_only = bool(trace.named(_FIRST_ONLY).any())

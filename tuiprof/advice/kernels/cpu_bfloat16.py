@@ -19,7 +19,7 @@ PRODUCTS: Final = (
     r"|evaluate_function: (Convolution|Addmm|Mm|Bmm|Baddbmm|Linear|MkldnnLinear)Backward"
 )
 #: Minimum share of the steps; below it, another type is not worthwhile.
-LEAST_SHARE: Final = 0.2
+MIN_SHARE: Final = 0.2
 #: Shorter calls, ns, take as long or longer in bfloat16 because of the casts around them. On a core of an AMD EPYC
 #: with avx512_bf16 (PyTorch 2.13, forward and backward) a Linear of 64 took 2.0 times as long, of 128 0.94 times.
 _SHORTEST_NS: Final = 100_000
@@ -41,7 +41,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     lengths = trace.lengths(products)
     products, lengths = products[lengths >= _SHORTEST_NS], lengths[lengths >= _SHORTEST_NS]
     low, high = trace.span
-    if lengths.sum() < LEAST_SHARE * (high - low):
+    if lengths.sum() < MIN_SHARE * (high - low):
         return
     # Under autocast most of them start with a cast.
     cast_in = np.unique(evidence.calls.inside(np.flatnonzero(trace.named(r"^aten::_to_copy$"))))

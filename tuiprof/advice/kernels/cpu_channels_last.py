@@ -17,7 +17,7 @@ from tuiprof.whatif import Edit
 
 _CONVOLUTIONS: Final = r"^aten::(conv\dd|_?convolution)$|evaluate_function: ConvolutionBackward"
 #: Minimum share of convolutions in the steps; below it, converting the model is not worthwhile.
-LEAST_SHARE: Final = 0.2
+MIN_SHARE: Final = 0.2
 #: Share of their time that remains: likely, least and most helpful. Four convolutions with batch norms, forward and
 #: backward in float32 on one core of an AMD EPYC (Zen 3), PyTorch 2.13: 56 ms instead of 74.
 _KEEP: Final = (0.75, 1.0, 0.55)
@@ -33,7 +33,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = rows[trace.named(_CONVOLUTIONS, rows)]
     lengths = trace.lengths(found)
     low, high = trace.span
-    if lengths.sum() < LEAST_SHARE * (high - low) or not _channels_first(trace, found):
+    if lengths.sum() < MIN_SHARE * (high - low) or not _channels_first(trace, found):
         return
     likely, least, most = (Edit(host=evidence.host_time(found, part)) for part in _KEEP)
     longest = int(found[np.argmax(lengths)])

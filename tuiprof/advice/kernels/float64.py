@@ -19,9 +19,9 @@ from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
 
 #: Minimum share of float64 operators in the steps; less may be intended (an accumulated loss).
-LEAST_SHARE: Final = 0.1
+MIN_SHARE: Final = 0.1
 #: Only the types of operators with at least this share of the step are read.
-_LEAST_EACH: Final = 0.002
+_MIN_EACH: Final = 0.002
 #: float32 moves half the bytes and multiplies twice as many numbers at once: likely, least, most.
 _KEEP: Final = (0.5, 0.8, 0.35)
 #: Names of float64 kernels: by their C++ types, if no narrower type is present, or by their library.
@@ -50,7 +50,7 @@ def _on_device(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     double = trace.named(_KERNEL, work) & ~trace.named(_NARROWER, work)
     rows, lengths = work[double], trace.lengths(work)
     share = float(lengths[double].sum() / max(lengths.sum(), 1))
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
     slow = chip is not None and "float64" not in chip.operations_per_s
@@ -78,7 +78,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     low, high = trace.span
     rows = np.flatnonzero(trace.is_category("cpu_op"))
-    rows = rows[trace.lengths(rows) >= _LEAST_EACH * (high - low) / evidence.step_count]
+    rows = rows[trace.lengths(rows) >= _MIN_EACH * (high - low) / evidence.step_count]
     asked = rows[trace.named(rf"{PRODUCTS}|^aten::(mul|add|sub|div|tanh|sigmoid|relu|gelu|sum|mean)$", rows)]
     double = [row for row, given in arguments(trace, asked) if given.types and given.types[0] == "double"]
     if not double:
@@ -87,7 +87,7 @@ def _on_cpu(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = evidence.calls.rows[evidence.calls.with_backward(_mask(inside, len(evidence.calls.rows)))]
     lengths = trace.lengths(found)
     share = float(lengths.sum()) / (high - low)
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     longest = int(found[np.argmax(lengths)])
     likely, least, most = (Edit(host=evidence.host_time(found, keep)) for keep in _KEEP)

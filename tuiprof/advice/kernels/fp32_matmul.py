@@ -16,7 +16,7 @@ from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
 
 #: Minimum share of device work.
-LEAST_SHARE: Final = 0.1
+MIN_SHARE: Final = 0.1
 #: Share of their time that remains with TF32 on an unknown chip. CUDA cores get closer to their peak than tensor
 #: cores, so the ratio of the peaks is multiplied by this factor.
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
@@ -52,7 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     slow &= calls.works_of("gemm", "convolution")
     lengths = trace.ends[work] - trace.starts[work]
     share = float(lengths[slow].sum() / max(lengths.sum(), 1))
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
     rates = chip.operations_per_s if chip is not None else {}

@@ -16,10 +16,10 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
-LONGEST_PERIOD, LEAST_PASSES = 40, 12
+LONGEST_PERIOD, MIN_PASSES = 40, 12
 #: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
 #: time, and in a step.
-LEAST_INNER, LEAST_INNER_IN_ALL = 6, 48
+MIN_INNER, MIN_INNER_IN_ALL = 6, 48
 #: Longer kernels compute more than their launch costs.
 SHORT_NS: Final = 15_000
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
@@ -52,12 +52,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     short, product = _short(calls, *_LAYERS), _short(calls, *_LAYERS[1:]) & trace.named("^aten::", calls.rows)
     product &= ~short
     for run in _runs(evidence):
-        if max(np.count_nonzero(which[run]) for which in (short, product)) < LEAST_PASSES:
+        if max(np.count_nonzero(which[run]) for which in (short, product)) < MIN_PASSES:
             continue
         words = trace.name_codes[calls.rows[run]].astype(np.int32)
         codes, products = (np.where(which[run], words, np.int32(-1)) for which in (short, product))
-        long = list(loops(codes, LONGEST_PERIOD, LEAST_PASSES))
-        of_products = loops(products, LONGEST_PERIOD, LEAST_PASSES)
+        long = list(loops(codes, LONGEST_PERIOD, MIN_PASSES))
+        of_products = loops(products, LONGEST_PERIOD, MIN_PASSES)
         for first, period, times in [*long, *of_products, *_inner(codes, long)]:
             members = np.arange(run[first], run[first + period * times - 1] + 1)
             chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
@@ -95,13 +95,13 @@ def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> It
     for first, period, times in long:
         rest[first : first + period * times] = -1
     of_body: dict[bytes, list[tuple[int, int, int]]] = {}
-    for first, period, times in loops(rest, LONGEST_PERIOD, LEAST_INNER):
+    for first, period, times in loops(rest, LONGEST_PERIOD, MIN_INNER):
         if period > 1:
             of_body.setdefault(np.sort(codes[first : first + period]).tobytes(), []).append(
                 (first, period, times)
             )
     for same in of_body.values():
-        if sum(times for _, _, times in same) >= LEAST_INNER_IN_ALL:
+        if sum(times for _, _, times in same) >= MIN_INNER_IN_ALL:
             yield from same
 
 

@@ -14,7 +14,7 @@ from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
 
 #: Minimum share of device work.
-LEAST_SHARE: Final = 0.1
+MIN_SHARE: Final = 0.1
 #: Share of the products' time that remains: bfloat16 is twice as fast on every chip with TF32, and operands are
 #: half as large. Likely, least and most helpful.
 _KEEP: Final = (0.5, 0.65, 0.37)
@@ -30,7 +30,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     products = calls.works_of("gemm", "convolution") & trace.named("tf32", work)
     lengths = trace.ends[work] - trace.starts[work]
     share = float(lengths[products].sum() / max(lengths.sum(), 1))
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     others = calls.works_of(*_OTHERS)
     likely, least, most = (

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.advice.finding import LEAST_NAMED, LINE_SHARE, AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, Finding
 from tuiprof.advice.kernels.single_tensor_optimizer import fewer_calls
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import loops
@@ -20,11 +20,11 @@ from tuiprof.model.intervals import Ints, distinct
 from tuiprof.whatif import Edit, HostTime
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
-LONGEST_PERIOD, LEAST_PASSES = 40, 8
+LONGEST_PERIOD, MIN_PASSES = 40, 8
 #: Operators shorter than this on average are dominated by call overhead …
 SHORT_NS = 50_000
 #: … if they take at least this share of the loop; otherwise the Python code between them dominates.
-LEAST_INSIDE = 0.25
+MIN_INSIDE = 0.25
 #: Layers of a model repeat as well, and cannot be called at once. They have their own parameters: autograd
 #: accumulates a gradient in (nearly) every iteration. Without a backward pass, these operators indicate layers.
 _ACCUMULATES: Final = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
@@ -92,7 +92,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
-        place["where"] or (line.where if line is not None and part >= LEAST_NAMED else ""),
+        place["where"] or (line.where if line is not None and part >= MIN_NAMED else ""),
         f"{instead}; or {jit}",
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs repeat in the same order: the calls cost more "
@@ -151,12 +151,12 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
     """Find the loops of one thread in one step."""
     starts, ends = trace.starts[rows], trace.ends[rows]
     codes = trace.name_codes[rows].astype(np.int32)
-    for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
+    for first, period, times in loops(codes, LONGEST_PERIOD, MIN_PASSES):
         lengths = (ends - starts)[first : first + period * times]
         span = int(ends[first + period * times - 1] - starts[first])
         # On an overloaded machine some of them take longer.
         usual_ns = float(np.median(lengths.reshape(times, period), axis=0).mean())
-        if usual_ns >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
+        if usual_ns >= SHORT_NS or lengths.sum() < MIN_INSIDE * span:
             continue
         around = ancestry_of(trace, rows[first : first + 1])
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])

@@ -14,9 +14,9 @@ from tuiprof.model import Trace
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 _FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
 #: Minimum number of launches in one optimizer step.
-LEAST_LAUNCHES = 50
+MIN_LAUNCHES = 50
 #: Share of the host time and device work of a per-parameter update that a fused step takes.
-_HOST, _WORK, _LEAST_WORK, _MOST_WORK = 0.05, 0.35, 0.6, 0.2
+_HOST, _WORK, _MIN_WORK, _MAX_WORK = 0.05, 0.35, 0.6, 0.2
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -26,10 +26,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     work, _ = evidence.work_in(rows)
     launches = np.unique(trace.links.launch_of[work])
-    if (
-        len(launches) < LEAST_LAUNCHES * len(rows)
-        or trace.named("multi_tensor_apply|fused|Fused", work).any()
-    ):
+    if len(launches) < MIN_LAUNCHES * len(rows) or trace.named("multi_tensor_apply|fused|Fused", work).any():
         return
     instead, has_fused = fewer_calls(trace.name(int(rows[0])))
     yield Finding(
@@ -39,8 +36,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "high",
         "Optimizer.step launches no multi-tensor kernel",
         evidence.without_operators(rows, _HOST, _WORK),
-        evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
-        evidence.without_operators(rows, _HOST / 2, _MOST_WORK),
+        evidence.without_operators(rows, 2 * _HOST, _MIN_WORK),
+        evidence.without_operators(rows, _HOST / 2, _MAX_WORK),
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
     )

@@ -18,7 +18,7 @@ from tuiprof.whatif import Edit
 _HALF: Final = re.compile(r"tensorop_.*(f16|h884|h1688|h16816).*_align[124]\b")
 _TF32: Final = re.compile(r"tensorop_(?!.*f16).*s1688.*_align[12]\b")
 #: Minimum share of device work.
-LEAST_SHARE: Final = 0.01
+MIN_SHARE: Final = 0.01
 #: Share of such a product that remains when aligned: likely, least and most helpful. Hopper's tensor core
 #: instructions need 16 bytes; other sizes fall back to Ampere's, at half the rate; a product of 9477 x 588 by 1152
 #: in bf16 took 131 us, and 37 us with 592 (https://github.com/m87-labs/kestrel/pull/143).
@@ -37,7 +37,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = work[slow[trace.name_codes[work]]]
     lengths = trace.lengths(rows)
     share = float(lengths.sum() / max(trace.lengths(work).sum(), 1))
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     newer = bool(trace.info.devices) and _NEWER.search(trace.info.devices[0].name) is not None
     turing = np.array([bool(_TURING.search(name)) for name in trace.names], dtype=bool)

@@ -16,7 +16,7 @@ from tuiprof.model import Trace
 #: momentum: 5 over 9. Likely, least helpful, most helpful.
 _KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
 #: With fewer different kernels, there are no more passes than in a fused step.
-LEAST_PASSES: Final = 3
+MIN_PASSES: Final = 3
 #: Share of the host time that remains.
 _KEEP_HOST: Final = 0.4
 
@@ -30,7 +30,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     work, _ = evidence.work_in(rows)
     passes = work[trace.named("multi_tensor_apply", work)]
-    if len(np.unique(trace.name_codes[passes])) < LEAST_PASSES or trace.named("[Ff]used", work).any():
+    if len(np.unique(trace.name_codes[passes])) < MIN_PASSES or trace.named("[Ff]used", work).any():
         return
     likely, least, most = (evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)
     yield Finding(

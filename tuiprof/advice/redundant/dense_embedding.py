@@ -17,7 +17,7 @@ _GRADIENT: Final = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backw
 _FILLS: Final = r"^aten::(zeros|new_zeros|zero_|fill_)$"
 #: Minimum share of device work for filling the tables; on a CPU, of the step. A smaller fill is that of a vocabulary,
 #: most of whose rows a batch of text may use.
-LEAST_SHARE: Final = 0.02
+MIN_SHARE: Final = 0.02
 #: An optimizer operator that takes at least this share of the time of filling a table on a CPU processes such a table.
 _OVER_TABLE: Final = 0.25
 #: How often an optimizer operator reads or writes a tensor as large as the table: AdamW's fused one reads gradient,
@@ -49,7 +49,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         whole = "device time"
     share = float(fill_ns.sum()) / max(all_ns, 1)
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     filled = evidence.without_operators(fills)
     likely, most = (filled | _without_updates(trace, evidence, fill_ns, keep) for keep in _KEEP)

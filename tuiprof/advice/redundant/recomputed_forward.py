@@ -19,7 +19,7 @@ _FORWARD: Final = (
     r"|gelu|silu|relu|lstm|gru)$"
 )
 #: Minimum share of the device's time, or of a CPU's; below it, the saving is not worth the memory.
-LEAST_SHARE: Final = 0.03
+MIN_SHARE: Final = 0.03
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         of, share = "device time", float(trace.lengths(work).sum() / trace.lengths(trace.device_work).sum())
     else:
         of, share = "the time", host_ns / (trace.span[1] - trace.span[0])
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     host = HostTime(trace.track_codes[nodes].astype(np.int64), starts, ends, np.zeros(len(nodes)))
     user = evidence.function_of(int(forward[0]))

@@ -16,7 +16,7 @@ from tuiprof.model.intervals import Ints
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
-_LEAST_LAYERS: Final = 4
+_MIN_LAYERS: Final = 4
 #: Ranges that the probe puts around each call of a model: class, number of the object, and whether it has gradients.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?$")
 
@@ -65,7 +65,7 @@ def _same_models(calls: Calls, models: Ints, layers: Ints) -> Iterator[Ints]:
     for index, row in enumerate(models.tolist()):
         mine = layers[inside == index]
         named = _MODEL.match(trace.name(row))
-        if named is None or len(mine) < _LEAST_LAYERS:
+        if named is None or len(mine) < _MIN_LAYERS:
             continue
         key = (
             int(calls.steps[mine[0]]),
@@ -86,7 +86,7 @@ def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
     for step in np.unique(calls.steps[layers]):
         mine = layers[calls.steps[layers] == step]
         for run in np.split(mine, np.flatnonzero(np.diff(made[mine])) + 1):
-            if len(run) >= _LEAST_LAYERS and not made[run[0]] and _same_weights(calls, run, mine[made[mine]]):
+            if len(run) >= _MIN_LAYERS and not made[run[0]] and _same_weights(calls, run, mine[made[mine]]):
                 yield run
 
 

@@ -14,7 +14,7 @@ from tuiprof.whatif import Edit
 #: Where removing them all saves this many times what removing those of any one place saves, they hide one another.
 _MORE: Final = 2.0
 #: So much of the step they have to save.
-_LEAST_SHARE: Final = 0.02
+_MIN_SHARE: Final = 0.02
 #: Places that are replayed one by one, and those that are named.
 _PLACES: Final = 12
 _NAMED: Final = 3
@@ -37,7 +37,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for edit in edits.values():
         every = every | edit
     together_ns = step.likely_ns(every)
-    if together_ns < _LEAST_SHARE * step.step_ns:
+    if together_ns < _MIN_SHARE * step.step_ns:
         return
     longest = sorted(places, key=lambda place: -sum(row.blocked_ns for row in places[place]))
     if any(_MORE * step.likely_ns(edits[place]) > together_ns for place in longest[:_PLACES]):

@@ -27,7 +27,7 @@ from tuiprof.model.units import (
 )
 
 #: Standard errors from which on a difference of medians is significant; minimum number of steps per side.
-SURE_ERRORS, LEAST_STEPS = 3.0, 4
+SURE_ERRORS, MIN_STEPS = 3.0, 4
 #: Smaller differences, as a share, count as none.
 SAME_SHARE = 0.01
 #: 1.4826 makes a median absolute deviation the standard deviation of a normal distribution; a median is 1.2533
@@ -37,12 +37,12 @@ _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
 
 #: Maximum assumed correlation of neighboring steps.
-_MOST_ALIKE = 0.9
+_MAX_LIKENESS = 0.9
 
 RULES = (
     Rule(
         "sure",
-        f"The medians differ by {SURE_ERRORS:g} standard errors or more, with at least {LEAST_STEPS} steps on each "
+        f"The medians differ by {SURE_ERRORS:g} standard errors or more, with at least {MIN_STEPS} steps on each "
         "side; the error comes from the spread of step times around the median and grows when steps are few or "
         "correlated. The interval is 1.96 of these errors. "
         "It covers noise within the two runs, not between runs: for that, run interleaved trials "
@@ -95,7 +95,7 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     a, b = float(np.median(before)), float(np.median(after))
     fewest = min(len(before), len(after))
     basis = f"{len(before)} and {len(after)} steps"
-    if fewest < LEAST_STEPS:
+    if fewest < MIN_STEPS:
         return StepChange(a, b, None, None, f"unknown: only {fewest} step{'s' if fewest > 1 else ''}", basis)
     errors = (_error(before), _error(after))
     error = float(np.hypot(errors[0], errors[1]))
@@ -125,7 +125,7 @@ def _error(times: Ints) -> float:
         low, errors = _around_median(n)
         ordered = np.sort(times)
         error = max(error, float(ordered[n - low] - ordered[low - 1]) / (2 * errors))
-    alike = min(max(_likeness(times), 0.0), _MOST_ALIKE)
+    alike = min(max(_likeness(times), 0.0), _MAX_LIKENESS)
     return error * math.sqrt((1 + alike) / (1 - alike))
 
 

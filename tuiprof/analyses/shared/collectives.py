@@ -40,12 +40,12 @@ _BROADCAST_PARTS: Final = (
 SAME_LATENESS: Final = 0.7
 
 #: Maximum number of ranks to read, evenly spread, and maximum total size of their files, which are read in full.
-MOST_RANKS: Final = 64
-MOST_BYTES: Final = 2 << 30
+MAX_RANKS: Final = 64
+MAX_BYTES: Final = 2 << 30
 #: Maximum total size of the ranks' files to read them along with a trace whose ranks nobody asked to compare.
-MOST_BESIDE_BYTES: Final = 64 << 20
+MAX_BESIDE_BYTES: Final = 64 << 20
 #: Maximum spread of the ends of one collective; beyond it, ranks without known groups may never have met.
-MOST_SCATTER_NS: Final = 1_000_000
+MAX_SCATTER_NS: Final = 1_000_000
 #: Computation on the same device slows a transfer by up to this factor: only a longer collective waits.
 SLOWED: Final = 1.5
 
@@ -391,7 +391,7 @@ def _chosen(together: TraceSet) -> list[int]:
     """Return the ranks to read: all of them, or as many as the limits allow, evenly spread."""
     files = together.files
     mean = max(sum(file.size_bytes for file in files) / len(files), 1)
-    most = min(len(files), max(2, min(MOST_RANKS, int(MOST_BYTES / mean))))
+    most = min(len(files), max(2, min(MAX_RANKS, int(MAX_BYTES / mean))))
     return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
 
 
@@ -418,14 +418,14 @@ def peer_waits(trace: Trace) -> PeerWaits:
     bound = _transfer_bound(trace, rows)
     ns, last = np.where(lengths > SLOWED * bound, lengths - bound, 0), np.full(len(rows), -1)
     together = trace.siblings if len(rows) else None
-    if together is None or sum(file.size_bytes for file in together.files) > MOST_BESIDE_BYTES:
+    if together is None or sum(file.size_bytes for file in together.files) > MAX_BESIDE_BYTES:
         return PeerWaits(rows, ns, last)
     read, _ = ranks_of(trace)
     mine = next((index for index, rank in enumerate(read) if rank.rank == own_rank(trace)), -1)
     waits = waiting(read) if len(read) > 1 else None
     for one in waits.groups if waits is not None and mine >= 0 else ():
         spread = waits.skew_spread if waits is not None else None
-        met = one.group.name or (spread is not None and spread[one.members].max() <= MOST_SCATTER_NS)
+        met = one.group.name or (spread is not None and spread[one.members].max() <= MAX_SCATTER_NS)
         if not met or mine not in one.members:
             continue
         each = np.stack(
@@ -480,7 +480,7 @@ _SAYS: Final = "record_param_comms"
 #: A list of ranks in full; PyTorch writes ``...`` in the middle of a long one.
 _RANKS: Final = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
 #: Maximum number of ranks kept per group.
-_MOST_RANKS: Final = 100_000
+_MAX_RANKS: Final = 100_000
 #: What Megatron, DeepSpeed and PyTorch's device meshes call groups, by a word in the name.
 _KINDS: Final = {
     "data-parallel": ("data", "dp", "ddp", "fsdp", "replicate", "shard"),
@@ -618,7 +618,7 @@ def _configured(trace: Trace) -> dict[str, tuple[int, ...]]:
     found = {}
     for group in listed if isinstance(listed, list) else ():
         ranks = group.get("ranks") if isinstance(group, Mapping) else None
-        if isinstance(ranks, list) and len(ranks) <= _MOST_RANKS and all(type(rank) is int for rank in ranks):
+        if isinstance(ranks, list) and len(ranks) <= _MAX_RANKS and all(type(rank) is int for rank in ranks):
             found[str(group.get("pg_name", ""))] = tuple(sorted(ranks))
     return found
 

@@ -139,7 +139,7 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
 #: A kernel shorter than this costs about as much to launch as to run.
 SHORT_NS = 10_000
 #: Maximum period of a loop, and minimum number of repetitions to list a sequence.
-LONGEST_PERIOD, LEAST_REPEATS = 64, 3
+LONGEST_PERIOD, MIN_REPEATS = 64, 3
 #: Kernels of a sequence whose names are shown.
 _SPELLED = 8
 _SCHEMA = {
@@ -173,7 +173,7 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
         pl.concat(found or [pl.DataFrame(schema=_SCHEMA)])
         .group_by("shape", "kernels", "length", maintain_order=True)
         .agg(pl.col("times", "device_ns", "idle_ns", "host_ns").sum(), pl.col("event").first())
-        .filter(pl.col("times") >= LEAST_REPEATS)
+        .filter(pl.col("times") >= MIN_REPEATS)
         .sort("host_ns", descending=True)
     )
 
@@ -191,7 +191,7 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     gap = np.append(0, np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0))
     taken = np.zeros(len(work), dtype=bool)
     words = np.where(short, codes, -1).astype(np.int32)
-    repeated = list(loops(words, LONGEST_PERIOD, LEAST_REPEATS, alone=~whole))
+    repeated = list(loops(words, LONGEST_PERIOD, MIN_REPEATS, alone=~whole))
     for start, period, passes in repeated:
         taken[start : start + passes * period] = True
     chain_starts, chain_ends = runs(of_kind(*_FUSABLE) & short & ~taken, 2)

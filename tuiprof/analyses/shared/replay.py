@@ -23,7 +23,7 @@ from tuiprof.whatif.build import GraphBuilder, Unreplayable, Waits
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, calibrate
 
 #: Maximum number of replayed launches if steps can be omitted or none are marked, so that a replay takes milliseconds.
-MOST_LAUNCHES = 5_000
+MAX_LAUNCHES = 5_000
 #: Minimum profiler slowdown to report.
 SLOWED = 0.05
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
@@ -65,21 +65,21 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
         begin, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
         if in_part(trace):  # the middle, without startup and end of the run
             launches = trace.starts[trace.links.launches]
-            first = (len(launches) - MOST_LAUNCHES) // 2
-            begin, end = int(launches[first]), int(launches[first + MOST_LAUNCHES])
+            first = (len(launches) - MAX_LAUNCHES) // 2
+            begin, end = int(launches[first]), int(launches[first + MAX_LAUNCHES])
         return begin, end, 0
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
     launched = np.searchsorted(trace.starts[trace.links.launches], ends) - np.searchsorted(
         trace.starts[trace.links.launches], starts[0]
     )
-    count = max(int(np.searchsorted(launched, MOST_LAUNCHES, side="right")), 1)
+    count = max(int(np.searchsorted(launched, MAX_LAUNCHES, side="right")), 1)
     return int(starts[0]), int(ends[:count].max()), count
 
 
 def in_part(trace: Trace) -> bool:
     """Return whether only a part of a trace is replayed, because it is long and marks no steps."""
-    return not len(trace.steps) and len(trace.links.launches) > MOST_LAUNCHES
+    return not len(trace.steps) and len(trace.links.launches) > MAX_LAUNCHES
 
 
 @cached_on_trace

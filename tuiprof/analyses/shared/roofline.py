@@ -23,7 +23,7 @@ from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif.chips import Chip, find_chip
 
 #: Maximum number of operators to read: those of one step, else from the middle.
-MOST_OPERATORS: Final = 5_000
+MAX_OPERATORS: Final = 5_000
 #: Bytes of an element, as Kineto names types.
 _SIZES: Final = {
     "double": 8,
@@ -40,7 +40,7 @@ _SIZES: Final = {
 }
 _HALF: Final = ("c10::BFloat16", "c10::Half")
 #: PyTorch allows 64 dimensions; more than this is not a shape.
-_MOST_DIMS: Final = 12
+_MAX_DIMS: Final = 12
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 #: Operators with a kind independent of their kernel names.
 _BY_OPERATOR: Final = {
@@ -191,9 +191,9 @@ def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
     work = trace.device_work
     if len(trace.steps):
         work = work[trace.steps.step_of[work] == len(trace.steps) // 2]
-    elif len(work) > MOST_OPERATORS:
-        first = (len(work) - MOST_OPERATORS) // 2
-        work = work[first : first + MOST_OPERATORS]
+    elif len(work) > MAX_OPERATORS:
+        first = (len(work) - MAX_OPERATORS) // 2
+        work = work[first : first + MAX_OPERATORS]
     launch = trace.links.launch_of[work]
     operators = np.full(len(work), -1, dtype=np.int64)
     asked = np.flatnonzero(launch >= 0)
@@ -223,7 +223,7 @@ def _is_shape(dims: object) -> bool:
     """Return whether a value is a plausible tensor shape."""
     return (
         isinstance(dims, list)
-        and len(dims) <= _MOST_DIMS
+        and len(dims) <= _MAX_DIMS
         and all(type(n) is int and 0 <= n < 1 << 40 for n in dims)
     )
 

@@ -30,7 +30,7 @@ from tuiprof.whatif import Edit, HostTime
 from tuiprof.whatif.replay import Calibrated
 
 #: Maximum number of locations to remove from the replayed step one by one; further ones hardly matter.
-MOST_REPLAYED = 12
+MAX_REPLAYED = 12
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
 
@@ -253,7 +253,7 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
 def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
     """Return the saving per step without the given waits, in the columns of :func:`bound`, from the replayed step.
 
-    Beyond the :data:`MOST_REPLAYED` with the largest bound, the bound is used.
+    Beyond the :data:`MAX_REPLAYED` with the largest bound, the bound is used.
     """
     stepped = bool(step.graph.step_count)
     found = bound(waits, by, step.graph.step_count or None)
@@ -261,7 +261,7 @@ def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated
     found = found.sort(key, descending=True, maintain_order=True)
     values = found[key].to_list()
     calls_of = waits.select(*by, "event", "begun_by")
-    for index, row in enumerate(found.head(MOST_REPLAYED).iter_rows(named=True)):
+    for index, row in enumerate(found.head(MAX_REPLAYED).iter_rows(named=True)):
         mine = (
             calls_of.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else calls_of
         )

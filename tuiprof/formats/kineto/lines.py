@@ -51,7 +51,7 @@ _DOT = ord(".")
 #: Times a word with one byte of 1 this has the position of that byte, from the low end, in the highest byte.
 _FROM_LAST = _u(0x0001020304050607)
 #: More digits may not fit 64 bits.
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 
 
 class Text:
@@ -123,7 +123,7 @@ def _word(words: Words, at: Ints) -> tuple[Words, Ints]:
 def integers(words: Words, at: Ints) -> tuple[Ints, Ints]:
     """Read a whole number at each position: the numbers, and how many digits each has.
 
-    None, or more than :data:`MOST_DIGITS`, is no number. The eight bytes after each number must be readable.
+    None, or more than :data:`MAX_DIGITS`, is no number. The eight bytes after each number must be readable.
     """
     value, count = _word(words, at)
     long = np.flatnonzero(count == 8)
@@ -214,7 +214,7 @@ _KEYS = (
     ("bytes", b"tes", constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
 )
 #: If more than this share of a chunk has another format, the JSON decoder is faster.
-_MOST_OTHERS = 0.3
+_MAX_OTHERS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class LineReader:
         chosen = slice(None) if complete.sound.all() else np.flatnonzero(complete.sound)
         rows = complete.rows[chosen]
         read = len(rows) + sum(map(len, flows.values()))
-        if read < len(chunk.starts) * (1 - _MOST_OTHERS):
+        if read < len(chunk.starts) * (1 - _MAX_OTHERS):
             return None
         try:
             codes = self._heads.number(
@@ -367,7 +367,7 @@ class _Chunk:
         values, digits = integers(words, every + 3)
         fine = (
             (digits > 0)
-            & (digits <= MOST_DIGITS)
+            & (digits <= MAX_DIGITS)
             & (characters[every + 2] == _SPACE)
             & _ENDS[characters[every + 3 + digits]]
         )

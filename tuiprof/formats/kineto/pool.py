@@ -93,7 +93,7 @@ def write_at(file: int, data: bytes, offset: int) -> None:
 _DEPTH, _TOGETHER = 3, 6
 #: Minimum bytes per worker, to offset its startup (about 0.1 s).
 _WORTH_A_WORKER = 24 << 20
-_MOST_WORKERS = 8
+_MAX_WORKERS = 8
 #: Assumed minimum compression ratio of JSON, to decide whether to start workers.
 _SHRINKS = 8
 
@@ -101,7 +101,7 @@ _SHRINKS = 8
 def start_pool(source: Source, asked: int | None) -> Pool | None:
     """Start a suitable number of worker processes, or None; they import modules in parallel with the reader."""
     size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
-    count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
+    count = max(0, min(cores() - 1, _MAX_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
     if not count:
         return None
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
 
 #: Largest code of a category, which fills two bytes.
-_MOST_CATEGORIES: Final = 0xFFFF
+_MAX_CATEGORIES: Final = 0xFFFF
 
 
 class Column:
@@ -168,7 +168,7 @@ class Gathered:
 
     def code_of_cat(self, cat: str) -> int:
         """Return the code of a category word, adding it if necessary; the last code is for all further words."""
-        return self._cats.setdefault(cat, min(len(self._cats), _MOST_CATEGORIES))
+        return self._cats.setdefault(cat, min(len(self._cats), _MAX_CATEGORIES))
 
     def code_of_lane(self, pid: Identity, tid: Identity) -> int:
         """Return the code of a lane, adding it if necessary."""

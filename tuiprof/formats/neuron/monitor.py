@@ -24,7 +24,7 @@ _LATENCIES: Final = (("total_latency", "latency"), ("device_latency", "device_la
 _PERCENTILES: Final = (("p50", "p50"), ("p99", "p99"), ("p100", "max"))
 _NS: Final = 1e9
 #: Plausibility limits: a report with more cores, a longer period or a larger figure is damaged.
-_MOST_CORES: Final = 4096
+_MAX_CORES: Final = 4096
 _LONGEST_PERIOD_S: Final = 86_400.0
 _LARGEST: Final = 1e18
 
@@ -68,7 +68,7 @@ class Reports:
         """Number of logical NeuronCores of the machine, as the driver counts them; 0 = not reported."""
         with self._lock:
             cores = _number(self._hardware, "neuron_device_count") * self._cores_a_device
-            return int(cores) if 0 <= cores <= _MOST_CORES else 0
+            return int(cores) if 0 <= cores <= _MAX_CORES else 0
 
     @property
     def _cores_a_device(self) -> int:
@@ -230,7 +230,7 @@ def _number(value: Any, key: str) -> float:
 
 def _index(text: str) -> int | None:
     """Return the index of a core; None if the text is not one."""
-    return int(text) if len(text) <= 4 and text.isdecimal() and int(text) < _MOST_CORES else None
+    return int(text) if len(text) <= 4 and text.isdecimal() and int(text) < _MAX_CORES else None
 
 
 def _pid(runtime: dict[str, Any]) -> int:

@@ -299,7 +299,7 @@ def device_counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame |
 
 _TABLE: Final = "SystemProfileEvents"
 #: Indices from here on are not cores.
-_MOST_CORES: Final = 1 << 10
+_MAX_CORES: Final = 1 << 10
 _EVENT: Final[Columns] = {
     **TIMES,
     **dict.fromkeys(("name", "trace_event_source", "instance_id", "process_id", "thread_id", "group"), TEXT),
@@ -346,7 +346,7 @@ def read_system(tables: Tables) -> list[Stretch]:
     source = _source(frame, name)
     hardware = np.array([word == "neuron_hw" for word in source.words], dtype=bool)[source.codes]
     number = numbers(frame, "nc_idx").to_numpy()
-    device = np.where(hardware, np.where((number >= 0) & (number < _MOST_CORES), number, 0), -1)
+    device = np.where(hardware, np.where((number >= 0) & (number < _MAX_CORES), number, 0), -1)
     category = name.beside(source, _category)
     thread = coded(frame, "process_id").beside(
         coded(frame, "thread_id"), lambda process, tid: f"{process}/{tid}"
@@ -424,7 +424,7 @@ def system_tracks(names: list[str]) -> tuple[Track, ...]:
     for index, name in enumerate(names):
         if name.startswith("NeuronCore "):
             core, _, physical = name.removeprefix("NeuronCore ").partition(" core ")
-            device = int(core) if core.isdecimal() and int(core) < _MOST_CORES else 0
+            device = int(core) if core.isdecimal() and int(core) < _MAX_CORES else 0
             label = f"NeuronCore {core or 0}" + (f" physical {physical}" if physical else "")
             tracks.append(Track(index, "stream", "Neuron", index, label, device))
         else:

@@ -32,11 +32,11 @@ from typing import Any, Callable
 
 from ..isolation import own_errors_dropped, write_file
 
-_MOST_FRAMES = 100
-_MOST_SITES = 500_000
+_MAX_FRAMES = 100
+_MAX_SITES = 500_000
 _OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: Maximum length of the allocator's history; the oldest allocations are dropped.
-MOST_ENTRIES = 200_000
+MAX_ENTRIES = 200_000
 #: The probe itself records the history of the whole run (see :mod:`.torch_black_box`): a capture uses that.
 kept_for_black_box = False
 _PROTOTYPE = "Synchronization debug mode is a prototype"  # said once when it is switched on
@@ -91,10 +91,10 @@ class SiteWatch:
     def _saw(self, what: str, frame: types.FrameType | None, began_ns: int | None = None) -> None:
         """Record a wait that has just ended."""
         now = time.time_ns()
-        if len(self._sites) >= _MOST_SITES:
+        if len(self._sites) >= _MAX_SITES:
             return
         locations: list[tuple[types.CodeType, int]] = []
-        while frame is not None and len(locations) < _MOST_FRAMES:
+        while frame is not None and len(locations) < _MAX_FRAMES:
             if not frame.f_code.co_filename.startswith(_OWN_FILES):
                 locations.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
@@ -143,7 +143,7 @@ class AllocationWatch:
         if self._torch._C._cuda_isHistoryEnabled():
             self._on = kept_for_black_box
             return
-        self._record("all", context="all", stacks="python", max_entries=MOST_ENTRIES)
+        self._record("all", context="all", stacks="python", max_entries=MAX_ENTRIES)
         self._on = True
 
     def stop(self) -> list[tuple[int, int, str, list[str]]]:

@@ -29,9 +29,9 @@ from . import syncs
 FOLDER = "memory"  # in the session
 _AGAIN_NS = 1_000_000_000  # minimum interval between snapshots …
 _AT_ONCE = 2  # … after this many
-_MOST_RECORDS = 100
-_MOST_PENDING = 64  # maximum number of pending checks; beyond it steps are not checked
-_MOST_NAMED = 3  # maximum number of gradients named per step
+_MAX_RECORDS = 100
+_MAX_PENDING = 64  # maximum number of pending checks; beyond it steps are not checked
+_MAX_NAMED = 3  # maximum number of gradients named per step
 
 
 class OutOfMemoryWatch:
@@ -59,7 +59,7 @@ class OutOfMemoryWatch:
             self._torch._C._cuda_attach_out_of_memory_observer(self._failed)
             if self._history and not self._torch._C._cuda_isHistoryEnabled():
                 self._torch.cuda.memory._record_memory_history(
-                    "all", context="all", stacks="python", max_entries=syncs.MOST_ENTRIES
+                    "all", context="all", stacks="python", max_entries=syncs.MAX_ENTRIES
                 )
                 syncs.kept_for_black_box = True
         except Exception as error:
@@ -70,7 +70,7 @@ class OutOfMemoryWatch:
     def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
         """Write a snapshot of the memory; called by the allocator, which raises afterwards."""
         try:
-            if self._runtime.has_left or self._records >= _MOST_RECORDS:
+            if self._runtime.has_left or self._records >= _MAX_RECORDS:
                 return
             self._records += 1
             path, why = self._snapshot()
@@ -143,7 +143,7 @@ class NanWatch:
             if self._busy():
                 return
             self._read()
-            if len(self._pending) < _MOST_PENDING:
+            if len(self._pending) < _MAX_PENDING:
                 self._ask(optimizer)
         except Exception:
             self._hook.failed()
@@ -204,10 +204,10 @@ class NanWatch:
             return
         self._named = True
         names = self._names()
-        for parameter, value in bad[:_MOST_NAMED]:
+        for parameter, value in bad[:_MAX_NAMED]:
             name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
             write(f"gradient of {name}", check.n, _in_words(value))
-        if len(bad) > _MOST_NAMED:
+        if len(bad) > _MAX_NAMED:
             write(f"gradients of {len(bad)} of {len(values)} parameters", check.n, "nan or inf")
 
     def _names(self) -> dict[int, str]:

@@ -23,13 +23,13 @@ from ..steps import DEVICE
 _BUDGET_NS = 2_000
 _SHARE_OF_STEP = 0.001
 _WINDOW = 32  # boundaries after which the cost is judged
-_MOST_EVERY = 4096
+_MAX_INTERVAL = 4096
 # A longer boundary was blocked by a full launch queue, as the script's next launch would have been: not a cost.
 _BLOCKED_NS = 200_000
 _READ_AT_ONCE = 8
 _READ_AFTER_NS = 100_000_000
-_MOST_PENDING = 4096
-_MOST_POOLED = 64
+_MAX_PENDING = 4096
+_MAX_POOLED = 64
 
 
 class TorchDevice:
@@ -107,7 +107,7 @@ class TorchDevice:
             event.record(self._stream)  # twice as fast as letting it look the stream up
             every = self.every
             timed = self._last is not None and self._last_n == n - 1
-            if timed and len(self._pending) < _MOST_PENDING:
+            if timed and len(self._pending) < _MAX_PENDING:
                 self._pending.append((n, self._last, event, self._stream, every == 1, every))
             if timed and every > 1:
                 self._last = None
@@ -169,7 +169,7 @@ class TorchDevice:
         # Hysteresis: timing more steps requires a clear margin.
         while _cost_a_step(boundary_ns, every) > allowed_ns * (0.7 if every < self.every else 1.0):
             every = 4 if every == 1 else every * 2
-        self.every = min(every, _MOST_EVERY)
+        self.every = min(every, _MAX_INTERVAL)
 
     def drop_pending(self) -> None:
         """Discard unread steps: their numbers are withdrawn."""
@@ -193,7 +193,7 @@ class TorchDevice:
         """Read all that have happened (at the end of the script)."""
         if self._hook.on:
             try:
-                self._read(_MOST_PENDING)
+                self._read(_MAX_PENDING)
             except Exception:
                 self._hook.failed()
 
@@ -213,7 +213,7 @@ class TorchDevice:
             pending.popleft()
             # Milliseconds as a float32 with a resolution of about 0.5 µs.
             self._steps.out.append((DEVICE, n, int(first.elapsed_time(second) * 1e6), every))
-            if len(pool) < _MOST_POOLED:
+            if len(pool) < _MAX_POOLED:
                 pool.append(first)
                 if not shared:
                     pool.append(second)

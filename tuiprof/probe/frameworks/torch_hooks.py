@@ -26,7 +26,7 @@ from .torch_device import TorchDevice
 #: With these step sources, a model that is not trained is the main work.
 _OF_INFERENCE = (BATCH, LOOP)
 #: Maximum number of wrapped classes, for scripts that handle their modules one by one.
-_MOST_CLASSES = 16
+_MAX_CLASSES = 16
 _HANDLED = ("named_parameters", "train", "to")
 _COMPILED = "torch._dynamo.eval_frame"
 _LABELS = {FORWARD: "forward", EVALUATION: "evaluation", CHECKPOINT: "checkpoint"}
@@ -306,7 +306,7 @@ class Models:
 
     def _handled(self, kind: type) -> None:
         self._steps.has_modules = True
-        if len(self._wrapped) < _MOST_CLASSES and kind is not self._torch.nn.Module:
+        if len(self._wrapped) < _MAX_CLASSES and kind is not self._torch.nn.Module:
             self.wrap(kind)
 
     def wrap(self, kind: Any) -> None:

@@ -30,7 +30,7 @@ _CLASSES = ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped", "_JitWr
 #: without it, one of those with more calls than it, which excludes occasional evaluations.
 _QUIET, _OF_OTHERS = 3, 32
 #: A function called in a loop inside another's loop is part of the other's step, up to this many calls.
-_MOST_PARTS = 256
+_MAX_PARTS = 256
 #: Types of which a returned object is not the given one.
 _PLAIN = (type(None), bool, int, float, str, bytes, tuple, list)
 
@@ -350,7 +350,7 @@ class _Calls:
         if self._longest_row < 2 and self._steps.n <= _OF_OTHERS:
             return False  # as often as the other, as far as known
         self._looked_at.add(key)
-        few = self._longest_row >= 2 and self._steps.n <= _MOST_PARTS
+        few = self._longest_row >= 2 and self._steps.n <= _MAX_PARTS
         return few and relation(self._sites, script_sites(sys._getframe(3))) == AROUND
 
 

@@ -18,7 +18,7 @@ from tuiprof.session.live.hosts import SILENT_S, HostState, lost_hosts
 from tuiprof.session.live.series import JITTER_RULE, Floats, Ints
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
-from tuiprof.session.store.output import LEAST_FREE_BYTES
+from tuiprof.session.store.output import MIN_FREE_BYTES
 
 Level = Literal["warn", "bad"]
 
@@ -43,7 +43,7 @@ _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P
 #: Every rule by name.
 RULES: Final = {
     "storage": (
-        f"less than {format_bytes(LEAST_FREE_BYTES)} free on the session's file system, or its files cannot be written"
+        f"less than {format_bytes(MIN_FREE_BYTES)} free on the session's file system, or its files cannot be written"
     ),
     "lost host": (
         f"the recorder of a host ended without a final record, or no record of it (it writes at least every 5 s) "

@@ -40,9 +40,9 @@ from tuiprof.session.store.meta import Clock
 #: for this many readings, and a machine may have hundreds, one per core.
 KEEP_READINGS: Final = 1800
 #: Maximum number of figures kept per device.
-MOST_FIGURES: Final = 512
+MAX_FIGURES: Final = 512
 #: Maximum number of devices with per-core figures, for runs on many hosts.
-MOST_WITH_CORES: Final = 64
+MAX_WITH_CORES: Final = 64
 CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
 #: Maximum number of requests for stacks whose answers are kept, for runs that stall repeatedly.
@@ -89,7 +89,7 @@ class DeviceHistory:
         columns: dict[str, Array] = {"t_ns": t_ns}
         for name in dict.fromkeys(name for reading in readings for name in reading.m):
             if name not in self.overview:
-                if name in self.rows or len(self.overview) >= MOST_FIGURES:  # "t_ns" is the time itself
+                if name in self.rows or len(self.overview) >= MAX_FIGURES:  # "t_ns" is the time itself
                     continue
                 if not self._cores and CORE.fullmatch(name):
                     continue
@@ -308,7 +308,7 @@ class Fold:
                 state.memory.setdefault(device, MemorySeries()).extend(items, state.offset_ns)
             for key, found in readings.items():
                 if key not in self.devices:
-                    self.devices[key] = DeviceHistory(key, cores=len(self.devices) < MOST_WITH_CORES)
+                    self.devices[key] = DeviceHistory(key, cores=len(self.devices) < MAX_WITH_CORES)
                 self.devices[key].extend(found, state.offset_ns)
             for group in (steps, device_times, memory, readings):
                 group.clear()

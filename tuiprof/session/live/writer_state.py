@@ -44,11 +44,11 @@ RECORDER: Final = "recorder"
 KEEP_STEPS: Final = 1 << 16
 #: Steps kept in full for all ranks together (half a gigabyte), and the minimum per rank.
 KEEP_STEPS_OF_ALL: Final = 1 << 22
-KEEP_STEPS_LEAST: Final = 1 << 10
+MIN_KEPT_STEPS: Final = 1 << 10
 #: Allocator readings kept in full per device of a rank: half an hour at one per second.
 KEEP_MEMORY: Final = 1 << 11
 #: Maximum number of phase and metric names, so that a script that generates names cannot fill the memory.
-MOST_NAMES: Final = 24
+MAX_NAMES: Final = 24
 _MISSING_NS: Final = -1
 _ALL: Final = slice(None)  # all kept rows
 #: Phases that are excluded from step times if at most this share of steps have them.
@@ -77,7 +77,7 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
 
 def steps_kept(world: int) -> int:
     """Return the number of steps per rank to keep in full; the number of ranks is untrusted."""
-    return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
+    return min(KEEP_STEPS, max(MIN_KEPT_STEPS, KEEP_STEPS_OF_ALL // max(1, world)))
 
 
 class StepSeries:
@@ -112,7 +112,7 @@ class StepSeries:
         self.longest: tuple[int, int, int] | None = (
             None  # ``(n, t_ns, dur_ns)`` of the longest uncaptured step so far
         )
-        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MOST_NAMES`
+        self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MAX_NAMES`
         self._histogram = Histogram()  # of uncaptured steps, like the sums
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # number of steps with each of these
@@ -394,7 +394,7 @@ class StepSeries:
         kept = []
         for name in seen:
             if f"{prefix}{name}" not in self.rows:
-                if sum(column.startswith(prefix) for column in self.rows.names) >= MOST_NAMES:
+                if sum(column.startswith(prefix) for column in self.rows.names) >= MAX_NAMES:
                     if len(self.dropped_names) < 100:
                         self.dropped_names.add(name)
                     continue

@@ -1,7 +1,7 @@
 """The process that writes the script's output to its session; started by :mod:`tuiprof.session.run.output_pipes`.
 
 It reads two pipes until their write ends are closed. Output that cannot be written is buffered in memory, up to
-:data:`MOST_WAITING` bytes per pipe; beyond that, the oldest half is dropped and counted, and a line in the file marks
+:data:`MAX_WAITING` bytes per pipe; beyond that, the oldest half is dropped and counted, and a line in the file marks
 the gap.
 
 It is run by its path and uses only the standard library, so that it starts fast and needs little memory. It gets
@@ -24,7 +24,7 @@ from collections import deque
 from contextlib import suppress
 
 #: Maximum number of bytes of a stream that are buffered while they cannot be written.
-MOST_WAITING = 4 << 20
+MAX_WAITING = 4 << 20
 #: Bytes to read at a time; the capacity of a pipe.
 BLOCK = 1 << 20
 #: Pause after a small read, so that line-by-line output does not wake the process for each line.
@@ -84,7 +84,7 @@ class Stream:
 
         If the buffer is full while writing works, nothing is read, and the script blocks until the disk catches up.
         """
-        if self._size >= MOST_WAITING and not self.stuck:
+        if self._size >= MAX_WAITING and not self.stuck:
             return 0
         try:
             block = os.read(self.pipe, BLOCK)
@@ -98,8 +98,8 @@ class Stream:
                 self.moved_s = time.monotonic()
             self._waiting.append(block)
             self._size += len(block)
-        if self._size > MOST_WAITING and self.stuck:
-            self.keep_newest(MOST_WAITING // 2)
+        if self._size > MAX_WAITING and self.stuck:
+            self.keep_newest(MAX_WAITING // 2)
         return len(block)
 
     def keep_newest(self, size: int) -> None:

@@ -162,7 +162,7 @@ class Tee:
 
 
 #: With less free space than this, the disk counts as full: file systems reserve some.
-LEAST_FREE_BYTES: Final = 16 << 10
+MIN_FREE_BYTES: Final = 16 << 10
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -203,6 +203,6 @@ def recording_problem(session: Session) -> str:
     except OSError:  # an unresponsive mount
         return ""
     # Some network file systems report no blocks.
-    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
         return f"no space left: nothing more is recorded; the script keeps running ({session.path})"
     return ""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 #: Maximum number of sessions listed, newest first; older ones can be opened by path.
-_MOST_SESSIONS: Final = 200
+_MAX_SESSIONS: Final = 200
 #: Maximum number of recent commands.
-_MOST_COMMANDS: Final = 5
+_MAX_COMMANDS: Final = 5
 #: Number of newest sessions whose traces are listed.
 _WITH_TRACES: Final = 20
 EXAMPLE: Final = "metrics-naive.pt.trace.json.gz"
@@ -105,7 +105,7 @@ class Library:
         from tuiprof.session.store.folders import list_sessions
         from tuiprof.session.store.meta import Labels, read_labels
 
-        sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
+        sessions = list_sessions(self.root, limit=_MAX_SESSIONS, known=self._known)
         for session in sessions:  # a finished session does not grow, so its size is computed once
             if (
                 session.id not in self._sizes
@@ -145,7 +145,7 @@ class Library:
             if command is not None and (command.argv, command.cwd) not in seen:
                 seen.add((command.argv, command.cwd))
                 yield replace(command, median_ns=session.median_ns)
-            if len(seen) == _MOST_COMMANDS:
+            if len(seen) == _MAX_COMMANDS:
                 return
 
     def run(self, argv: tuple[str, ...], cwd: Path, capture: str, *, stack: bool = False) -> Session:

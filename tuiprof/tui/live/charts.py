@@ -19,9 +19,9 @@ from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
 #: How many outliers get a label.
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 #: With more steps than this, the whole run is drawn from its downsampled overview instead of step by step.
-_MOST_STEPS = 50_000
+_MAX_STEPS = 50_000
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
@@ -72,7 +72,7 @@ def chart_data(
         live=view.live,
         selected=_selected(steps, selected),
     )
-    if view.window_s is None and len(steps) > _MOST_STEPS:
+    if view.window_s is None and len(steps) > _MAX_STEPS:
         overview = steps.overview
         known = slice(
             None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
@@ -92,7 +92,7 @@ def chart_data(
     captured = steps.rows["captured"][rows]
     numbers = steps.rows["n"][rows]
     slow = steps.outliers(rows) - (rows.start or 0)
-    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
+    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MAX_MARKS]]
     marks = tuple(
         Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
         for i in slowest
@@ -222,7 +222,7 @@ _MOVE_PARTS = 8
 _SLACK = 0.2
 #: Least share of the y axis that the bulk must fill, when the time axis has scrolled and before; below it the
 #: y axis is scaled again (the first steps are often slow and would set too large a scale).
-_LEAST_MOVED, _LEAST = 0.35, 0.15
+_MIN_MOVED, _LEAST = 0.35, 0.15
 #: In text lines of which the mean line fills more than this share, the paler range is left out: it would show
 #: only between the line's dots, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
@@ -334,7 +334,7 @@ class StripChart(Lines):
             low, high = self._range
             slack = 0.0 if moved else _SLACK * (high - low)
             inside = low - slack <= bulk_low and high + slack >= bulk_high
-            if inside and (bulk_high - bulk_low) > (_LEAST_MOVED if moved else _LEAST) * (high - low):
+            if inside and (bulk_high - bulk_low) > (_MIN_MOVED if moved else _LEAST) * (high - low):
                 return low, high
         pad = (bulk_high - bulk_low) * 0.08
         step = nice_step(bulk_high - bulk_low + 2 * pad, 8)

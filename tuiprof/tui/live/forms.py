@@ -15,7 +15,7 @@ from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
 
 #: Maximum number of steps for a readable trace.
-_MOST_STEPS: Final = 1000
+_MAX_STEPS: Final = 1000
 _TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
 _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -38,7 +38,7 @@ class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
     )
 
     def __init__(self, steps: int) -> None:
-        many = whole(f"steps must be a whole number from 1 to {_MOST_STEPS}", 1, _MOST_STEPS)
+        many = whole(f"steps must be a whole number from 1 to {_MAX_STEPS}", 1, _MAX_STEPS)
         fields = (
             Text("steps", "steps", str(steps), parse=many),
             Tick("stack", "Python stacks: name source lines; slow the steps"),

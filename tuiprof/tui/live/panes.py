@@ -511,7 +511,7 @@ class RunPanes(Vertical):
         """Draw the ranks side by side if there are several."""
         box, ranks, rank = self.query_one("#ranks", Painted), self._moment.feed.fold.ranks, self._moment.rank
         found = compare_ranks(ranks, now_ns) if len(ranks) > 1 else []
-        most = live_view.MOST_LANES if self.screen.has_class("-tall") else 4
+        most = live_view.MAX_LANES if self.screen.has_class("-tall") else 4
         shown = rank.name if rank is not None else ""
         hosts = self._moment.hosts
         box.paint(

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
 PHASES_TITLE = "where a step goes"
 #: With more phases than this, the last ones are added up as "… more".
-_MOST_PHASES = 7
+_MAX_PHASES = 7
 #: Ranks beyond this many are summarized in one line.
-MOST_LANES = 8
+MAX_LANES = 8
 #: Maximum width of a host's name.
 _HOST_WIDTH = 16
 #: Before this time in a run, the recorder's cost is mostly that of its start.
@@ -235,9 +235,9 @@ class Phase:
 
 
 def phases_of(means: dict[str, float]) -> list[Phase]:
-    """Return the phases to show; beyond :data:`_MOST_PHASES` the last ones are added up."""
+    """Return the phases to show; beyond :data:`_MAX_PHASES` the last ones are added up."""
     named = [(name, dur) for name, dur in means.items() if name != "other"]
-    shown = named if len(named) <= _MOST_PHASES else named[: _MOST_PHASES - 1]
+    shown = named if len(named) <= _MAX_PHASES else named[: _MAX_PHASES - 1]
     found = [Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)]
     if len(shown) < len(named):
         rest = sum(dur for _, dur in named[len(shown) :])

@@ -27,7 +27,7 @@ _BAD_SHARE: Final = 0.05
 #: Key of the fact with the share of a step that all findings of an analysis save together.
 _SAVES_SHARE = "saves_share"
 #: Tabs show savings of at least this share of a step.
-LEAST_SHARE = 0.005
+MIN_SHARE = 0.005
 _BAR_CELLS: Final = 28
 #: Minimum width for the bar.
 _WITH_BAR: Final = 100
@@ -241,7 +241,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
             saving.setdefault(name, together_share(answer))
-        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= LEAST_SHARE else ""
+        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= MIN_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(

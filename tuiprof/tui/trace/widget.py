@@ -33,7 +33,7 @@ from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
 from tuiprof.tui.timeline.timeline import SearchLine, Timeline
 from tuiprof.tui.trace.head import FindingHead, TraceHead
 from tuiprof.tui.trace.view import (
-    LEAST_SHARE,
+    MIN_SHARE,
     Finding,
     Headline,
     findings_of,
@@ -351,7 +351,7 @@ class TraceView(Vertical):
             return False
         if tab == "advice":  # its verdict is the first finding
             return True
-        more = isinstance(answer, Report) and together_share(answer) > (found.share or 0.0) + LEAST_SHARE
+        more = isinstance(answer, Report) and together_share(answer) > (found.share or 0.0) + MIN_SHARE
         return tab == tab_of_rule(found.rule) and not more
 
     def action_finding(self, by: int) -> None:
