@@ -1196,6 +1196,26 @@ def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool)
         assert row["wins_ns"] == pytest.approx(0.95 * 700_000, rel=0.03)
 
 
+@pytest.mark.parametrize(("filled", "advised"), [("aten::zeros", True), ("aten::neg", False)])
+def test_codes_are_picked_counted_and_summed_without_one_hot_vectors(filled: str, advised: bool) -> None:
+    row = finding(
+        gpu_bound(
+            *(("aten::linear", GEMM, 500), ("aten::argmin", REDUCE, 50)),
+            *((filled, UNARY, 50), ("aten::scatter_", UNARY, 10)),
+            *(("aten::matmul", GEMM, 100), ("aten::sum", REDUCE, 40), ("aten::mul", ELEMENTWISE, 30)),
+            *(("aten::t", UNARY, 1), ("aten::matmul", GEMM, 100), ("aten::mean", REDUCE, 40)),
+            ("aten::sum", REDUCE, 300),
+            *(("aten::add", ELEMENTWISE, 30), ("aten::sum", REDUCE, 300)),
+        ),
+        "one-hot-product",
+    )
+    assert (row is not None) == advised
+    if row is not None:
+        picked, summed = 50 + 10 + 100, 40 + 1 + 100 + 40 + 300
+        assert row["wins_ns"] == pytest.approx(0.95 * 1000 * (picked + summed), rel=0.03)
+        assert "index_add_" in row["instead"]
+
+
 ONE_HOT: Op = ("aten::one_hot", UNARY, 100)
 PICK: Sequence[Op] = (("aten::mul", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100))
 
