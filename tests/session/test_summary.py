@@ -117,16 +117,16 @@ def test_the_table_of_lines_is_referred_to_only_if_there_is_one(tmp_path: Path) 
     for samples in (5, 50):
         session = new_session(tmp_path, f"train-{samples}")
         lines = line("lines", at=30_000_000, samples=samples, top=[["/train.py", 8, samples]])
-        append(
-            session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines
-        )
+        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
         assert ("see the table of lines" in summarise(session).table("phases").note) == (samples == 50)
 
 
 def test_sampling_is_a_share_of_the_time_since_the_run_began(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     # A script without steps: its log is opened as it ends.
-    began = head(session, mono_ns=session.meta.mono_ns + 4_000_000_000, unix_ns=session.meta.unix_ns + 4_000_000_000)
+    began = head(
+        session, mono_ns=session.meta.mono_ns + 4_000_000_000, unix_ns=session.meta.unix_ns + 4_000_000_000
+    )
     seen = line("lines", at=4_000_001_000, samples=40, top=[["/serve.py", 8, 40]], ns=4_000_000)
     append(session, "rank0", began, seen)
     assert "Sampling took 0.1 % of a core" in summarise(session).table("lines").note
