@@ -101,18 +101,18 @@ def test_of_a_script_that_trains_in_a_thread_lines_are_those_of_that_thread(
 
 
 IN_A_FRAMEWORK = """
-import sys, time, types, torch
-def module(name, text):
+import types, torch
+def module(name, path, text):
     made = types.ModuleType(name)
     made.torch = torch
-    exec(compile(text, "/opt/site-packages/" + name + ".py" if "fit" in text else "/tmp/cache/c0.py", "exec"), vars(made))
+    exec(compile(text, path, "exec"), vars(made))
     return made
-trainer = module("trainer", \"\"\"
+trainer = module("trainer", "/opt/site-packages/trainer.py", \"\"\"
 def fit(loss, optimizer):
     torch.autograd.backward(loss)
     optimizer.step()
 \"\"\")
-generated = module("torch._inductor.runtime.compile_tasks.c0", \"\"\"
+generated = module("torch._inductor.runtime.compile_tasks.c0", "/tmp/cache/c0.py", \"\"\"
 def call(x):
     for _ in range(3):
         x = x @ x
