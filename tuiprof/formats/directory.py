@@ -225,7 +225,11 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} runs begin with {run!r}" if found else f"there is no run {run!r}"
-    known = f"there are {', '.join(one.run for one in sets[-8:])}" if len(sets) > 1 else "there is one run: omit --run"
+    known = (
+        f"there are {', '.join(one.run for one in sets[-8:])}"
+        if len(sets) > 1
+        else "there is one run: omit --run"
+    )
     raise UsageProblem(problem, known)
 
 
