@@ -610,6 +610,23 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert finding(trace, other.pop()) is None
 
 
+@pytest.mark.parametrize(("operator", "at_ns"), [("arange", 5), ("stack", 5), ("arange", 300)])
+def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(operator: str, at_ns: int) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        made.step(number, at, at + 400).op(f"aten::{operator}", at + at_ns, at + at_ns + 3)
+        made.op("aten::copy_", at + 9, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, at + 15, at + 110, correlation, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 290), correlation + 2)
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 390), correlation + 3)
+    row = found(made.trace(), "pageable-memory")
+    assert ("device=..." in row["instead"]) == ((operator, at_ns) == ("arange", 5))
+    assert ("DataLoader" in row["instead"]) == ((operator, at_ns) != ("arange", 5))
+
+
 def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None:
     made, at = Made(), 0
     for number in range(6):

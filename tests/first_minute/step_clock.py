@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-_MOST = 1 << 20
+_CAPACITY = 1 << 20
 _ticks = None
 _count = 0
 
@@ -23,9 +23,9 @@ def tick(*_args, **_more):
     now = time.perf_counter_ns()
     if _ticks is None:
         with open(Path(__file__).with_name(f"{os.getpid()}.ticks"), "w+b") as file:
-            file.truncate(8 * _MOST)
-            _ticks = memoryview(mmap.mmap(file.fileno(), 8 * _MOST)).cast("q")
-    if _count < _MOST:
+            file.truncate(8 * _CAPACITY)
+            _ticks = memoryview(mmap.mmap(file.fileno(), 8 * _CAPACITY)).cast("q")
+    if _count < _CAPACITY:
         _ticks[_count] = now
         _count += 1
 

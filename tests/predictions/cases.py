@@ -48,7 +48,7 @@ class Case:
         """Return the lines that make the cost, as ``file:line``: those with the comment ``cost: NAME``, if any."""
         return [
             f"{file.name}:{number}"
-            for file in sorted(Path(__file__).parent.glob("*cases.py"))
+            for file in sorted(Path(__file__).parent.glob("*.py"))
             for number, line in enumerate(file.read_text().splitlines(), 1)
             if line.endswith(f"# cost: {self.name}")
         ]

@@ -102,6 +102,43 @@ def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool
     assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_running_ahead_is_named_as_a_cause_only_where_it_can_happen(framework: str, tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    durations = [40_000] * 60 + [12_000_000] * 40
+    began = head(session, versions={framework: "1.0"})
+    append(session, "rank0", began, *(step(n, dur) for n, dur in enumerate(durations)))
+    [note] = summarise(session).notes
+    assert ("the host launches several steps" in note) == (framework == "jax")
+    assert note.endswith("compare the mean or steps/s")
+
+
+def test_the_table_of_lines_is_referred_to_only_if_there_is_one(tmp_path: Path) -> None:
+    for samples in (5, 50):
+        session = new_session(tmp_path, f"train-{samples}")
+        lines = line("lines", at=30_000_000, samples=samples, top=[["/train.py", 8, samples]])
+        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
+        assert ("see the table of lines" in summarise(session).table("phases").note) == (samples == 50)
+
+
+def test_sampling_is_a_share_of_the_time_since_the_run_began(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    # A script without steps: its log is opened as it ends.
+    began = head(
+        session, mono_ns=session.meta.mono_ns + 4_000_000_000, unix_ns=session.meta.unix_ns + 4_000_000_000
+    )
+    seen = line("lines", at=4_000_001_000, samples=40, top=[["/serve.py", 8, 40]], ns=4_000_000)
+    append(session, "rank0", began, seen)
+    assert "Sampling took 0.1 % of a core" in summarise(session).table("lines").note
+
+
+def test_many_steps_a_second_are_counted_without_an_exponent(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    at = (1_000 + n * 48_000 for n in range(1, 101))
+    append(session, "rank0", head(session), *(line("step", n=n, at=t, dur=48_000) for n, t in enumerate(at)))
+    assert "20 833 steps/s" in summarise(session).verdict.sentence
+
+
 def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     usual = {"forward": 400_000, "backward": 600_000}

@@ -92,6 +92,9 @@ def traces(draw: st.DrawFn) -> Trace:
                     track=2 if stream == 7 else 3,
                 )
                 free[stream], at = end, at + 6
+            elif draw(st.booleans()):
+                made.call(draw(st.sampled_from(["cudaEventRecord", "cudaStreamWaitEvent"])), at, at + 1)
+                at += 2
             else:
                 end = max([at + 2, *(done + 1 for done in free.values())])
                 correlation += 1
@@ -167,6 +170,27 @@ def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> N
     copies = trace.device_work[trace.named("copy", trace.device_work)]
     assert step.captured_ns == pytest.approx(1_000_000, rel=0.01)
     assert step.likely_ns(Edit(work=copies, keep=np.zeros(len(copies)))) <= 20_000
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_streams_that_wait_for_each_other_do_not_overlap_when_launches_come_sooner(ordered: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000)
+        made.launch("one", (at + 300, at + 305), (at + 310, at + 410), first)
+        if ordered:
+            made.call("cudaEventRecord", at + 320, at + 321)
+            made.call("cudaStreamWaitEvent", at + 600, at + 601)
+        made.launch("two", (at + 700, at + 705), (at + 710, at + 810), first + 1, stream=20, track=3)
+        if ordered:
+            made.call("cudaEventRecord", at + 720, at + 721)
+            made.call("cudaStreamWaitEvent", at + 990, at + 991)
+    step = step_of(made.trace())
+    faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 4_000_000), np.full(1, 0.01))
+    assert step.captured_ns == pytest.approx(1_000_000, rel=0.01)
+    took = step_after(step, Edit(host=faster))  # nothing is launched after the last of the waits
+    assert took > 170_000 if ordered else took == pytest.approx(100_000, rel=0.05)
 
 
 def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:

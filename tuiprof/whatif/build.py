@@ -31,6 +31,8 @@ MAX_PASSES = 200
 DEFAULT_LATENCY_NS, DEFAULT_GAP_NS, DEFAULT_CALL_NS = 8_000.0, 1_000.0, 5_000.0
 
 _NO_WAIT, _BLOCKED = -1, -2
+#: Calls by which a stream waits for work on another one, and those that mark that work.
+_STREAM_WAIT, _EVENT_RECORD = r"^(cuda|hip|cu)StreamWaitEvent", r"^(cuda|hip|cu)EventRecord"
 
 
 class Unreplayable(Exception):
@@ -349,13 +351,66 @@ class GraphBuilder:
             launched = np.fromiter(keys, dtype=np.int64, count=len(calls))
             streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched))
         gap_ns, latency_ns = _typical(streams)
+        ordered = self._ordered(streams)
         for index in range(len(streams)):
-            self._stream(streams, index, gap_ns, latency_ns)
+            self._stream(streams, index, gap_ns, latency_ns, ordered)
         for join, row in self.released:
             self.nodes.other[join] = self.node_of_work[row]
         return streams
 
-    def _stream(self, streams: list[_Stream], index: int, gap_ns: float, latency_ns: float) -> None:
+    def _ordered(self, streams: list[_Stream]) -> dict[int, list[int]]:
+        """Return the works on other streams that each work waits for, by the calls before its launch.
+
+        The profiler records neither the event nor the stream of these calls. A stream is taken to wait when it is
+        launched to next, once per call, for the streams that were launched to last before the last event was recorded.
+        Where launches are late, the capture alone would not show that these works depend on each other.
+        """
+        trace, found = self.trace, dict[int, list[int]]()
+        if len(streams) < 2:
+            return found
+        rows = trace.between(self.low, self.high)
+        waits, records = rows[trace.named(_STREAM_WAIT)[rows]], rows[trace.named(_EVENT_RECORD)[rows]]
+        if not len(waits) or not len(records):
+            return found
+        launches = np.concatenate([stream.launch for stream in streams])
+        works = np.concatenate([stream.rows for stream in streams])
+        on = np.repeat(np.arange(len(streams)), [len(stream.rows) for stream in streams])
+        for track in np.unique(trace.track_codes[waits]).tolist():
+            mine = np.flatnonzero(trace.track_codes[launches] == track)
+            mine = mine[np.argsort(trace.starts[launches[mine]], kind="stable")]
+            launched = trace.starts[launches[mine]]
+            own_waits, own_records = (
+                np.sort(trace.starts[which[trace.track_codes[which] == track]]) for which in (waits, records)
+            )
+            after = np.searchsorted(launched, own_waits)
+            marked = np.searchsorted(own_records, own_waits) - 1
+            known = (after < len(mine)) & (marked >= 0)
+            last: dict[int, int] = {}  # of each stream, its last work, the stream launched to last at the end
+            at = 0
+            for launch in np.unique(after[known]).tolist():
+                which = known & (after == launch)
+                until = int(np.searchsorted(launched, own_records[marked[which].max()]))
+                for position in mine[at:until].tolist():
+                    last.pop(int(on[position]), None)
+                    last[int(on[position])] = int(works[position])
+                at = max(at, until)
+                waiting = mine[launch]
+                before = [work for stream, work in last.items() if stream != on[waiting]]
+                found[int(works[waiting])] = [
+                    work
+                    for work in before[-int(which.sum()) :]
+                    if trace.ends[work] <= trace.starts[works[waiting]]
+                ]
+        return found
+
+    def _stream(
+        self,
+        streams: list[_Stream],
+        index: int,
+        gap_ns: float,
+        latency_ns: float,
+        ordered: Mapping[int, list[int]],
+    ) -> None:
         stream, others = streams[index], streams[:index] + streams[index + 1 :]
         nodes, first = self.nodes, len(self.nodes.kind)
         gaps, latencies = stream.starts - stream.free, stream.starts - stream.launched
@@ -380,6 +435,10 @@ class GraphBuilder:
                     )
                     self.released.append((before, cause[0]))
                     gap = 0
+            for work in ordered.get(row, ()):
+                free_ns = float(begin - gap - self.trace.ends[work])
+                before = nodes.device(JOIN, -1, begin, before, 0.0, other_ns=min(free_ns, 0.0))
+                self.released.append((before, work))
             peers = self.peers_ns.get(row, 0)
             before = nodes.device(
                 WORK,

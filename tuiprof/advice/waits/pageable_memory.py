@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
+from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.waits import COPY_KINDS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Floats, Ints, union
@@ -21,6 +22,15 @@ _TORCH = (
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True)",
     "copy into a pinned tensor with non_blocking=True and read it a step later, after an event",
 )
+#: To the device, of a tensor that the step makes.
+_MADE = "create it on the device (device=...), or once before the loop and keep it there (register_buffer)"
+#: Operators that make a tensor from nothing, as no loaded batch is made.
+_MAKING = (
+    r"^aten::(arange|linspace|logspace|eye|tril_?|triu_?|tril_indices|triu_indices|one_hot|\w+_window|"
+    r"(randn?|normal|uniform|bernoulli)(_like|_)?|outer|polar)$"
+)
+#: Share of the copies of which that is known.
+_MADE_SHARE = 0.5
 _JAX = (
     "jax.device_put the next batch during the step, or keep the array on the device",
     "start the copy with .copy_to_host_async() and read it a step later",
@@ -40,20 +50,40 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if size <= SMALL_BYTES or trace.named("Pinned", copies).any():
             continue
         to_device = row.kind.endswith("to device")
+        made = to_device and _made_in_step(trace, evidence, copies)
+        copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
         likely, least, most = (_pinned(trace, evidence, copies, inside, part) for part in _OF_LINK)
         yield Finding(
-            f"{format_bytes(size)} are copied {'to' if to_device else 'from'} the device {evidence.rhythm(row)}, "
+            f"{format_bytes(size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.location(row),
-            (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
+            _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
             "the memory is not pinned, so the call blocks the host and the copy runs well below link speed",
             likely,
             least,
             most,
             event=row.event,
-            switch="pin_memory=1" if to_device and not evidence.is_jax else "",
+            switch="pin_memory=1" if to_device and not made and not evidence.is_jax else "",
         )
+
+
+def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:
+    """Return whether operators on the CPU make what is copied, between other launches and the copy."""
+    calls, launches = evidence.calls, trace.links.launches
+    rows = calls.rows
+    made = trace.named(_MAKING, rows) & (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
+    copying = np.unique(trace.links.launch_of[copies])
+    copying = copying[copying >= 0]
+    known = 0
+    for track in np.unique(trace.track_codes[copying]).tolist():
+        mine = copying[trace.track_codes[copying] == track]
+        others = np.setdiff1d(launches[trace.track_codes[launches] == track], copying)
+        before = np.append(np.iinfo(np.int64).min, np.sort(trace.starts[others]))
+        since = before[np.searchsorted(before, trace.starts[mine]) - 1]
+        at = np.sort(trace.starts[rows[made & (calls.tracks == track)]])
+        known += int((np.searchsorted(at, since) < np.searchsorted(at, trace.starts[mine])).sum())
+    return known > 0 and known >= _MADE_SHARE * len(copying)
 
 
 def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
