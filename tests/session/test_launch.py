@@ -308,7 +308,9 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     assert "ls is not a Python interpreter" in fails("train.py", python="/bin/ls")
     (tmp_path / "python2").write_text("#!/bin/sh\nprintf tuiprof-python:2.7\n")
     (tmp_path / "python2").chmod(0o755)
-    assert "is Python 2.7 — tuiprof runs scripts in" in fails("train.py", python=tmp_path / "python2")
+    assert "is Python 2.7, which is too old — tuiprof runs scripts in" in fails(
+        "train.py", python=tmp_path / "python2"
+    )
     assert not list(tmp_path.glob("sessions/*"))
     # These are only known once they are executed.
     (tmp_path / "plain").chmod(0o755)
