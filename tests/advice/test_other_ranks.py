@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import Made
+from analyses.made import BACKWARD, Made
 
 from tuiprof.advice import advise
 from tuiprof.analyses.shared.collectives import peer_waits
@@ -96,6 +96,27 @@ def found(trace: Trace, rule: str) -> dict[str, Any] | None:
     return rows.row(0, named=True) if len(rows) else None
 
 
+def hosted(arrives: Sequence[int], left: int = 1_500, beside: int = 0) -> Trace:
+    """A rank on a CPU: a thread of gloo runs the collective, which begins at these µs of its steps.
+
+    Args:
+        arrives: When, one per step.
+        left: When all ranks leave it.
+        beside: How long the main thread computes meanwhile.
+    """
+    made = Made()
+    for number, arrival in enumerate(arrives):
+        at = number * 2_000
+        made.step(number, at, at + 1_900)
+        made.op("aten::mm", at + 5, at + arrival - 10)
+        made.op("c10d::allreduce_", at + arrival - 8, at + arrival - 2)
+        if beside:
+            made.op("aten::mm", at + arrival, at + arrival + beside)
+        made.add("annotation", "gloo:all_reduce", at + arrival, at + left, track=BACKWARD)
+        made.op("aten::mm", at + left + 5, at + 1_880)
+    return made.trace()
+
+
 # -- separation ---------------------------------------------------------------------------------------------
 
 
@@ -175,6 +196,25 @@ def test_the_late_rank_is_named_with_the_wait() -> None:
     assert alone is not None
     assert "another rank in collectives, at least" in alone["what"]
     assert found(together(rank([LEFT - TRANSFER] * 4), rank([50] * 4)), "late-rank") is None
+
+
+def test_the_late_rank_is_named_where_the_host_runs_the_collectives() -> None:
+    trace = together(hosted([100] * 4), hosted([1_480] * 4))
+    row = found(trace, "late-rank")
+    assert row is not None
+    assert "rank 0 waits for rank 1 in collectives, 1.38 ms a step" in row["what"]
+    assert row["wins_ns"] == pytest.approx(1_380_000, rel=0.05)
+    assert found(trace, "python-time") is None  # the main thread waits; no Python runs
+    assert found(together(hosted([1_480] * 4), hosted([100] * 4)), "late-rank") is None
+
+
+def test_a_wait_beside_which_the_main_thread_computes_costs_nothing() -> None:
+    busy = together(hosted([100] * 4, beside=1_380), hosted([1_480] * 4))
+    assert found(busy, "late-rank") is None
+
+
+def test_a_rank_alone_whose_thread_runs_a_collective_runs_no_python() -> None:
+    assert found(hosted([100] * 4), "python-time") is None
 
 
 @pytest.mark.parametrize(("host_us", "waits"), [(540, False), (380, True)])

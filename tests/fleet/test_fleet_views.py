@@ -107,6 +107,30 @@ def test_no_step_is_slow_and_none_is_a_straggler_in_an_even_job(sample: Sample, 
     assert said["slow_kernels"].verdict.level == "good"
 
 
+@pytest.mark.parametrize("late", [(1, 1, 1), (0, 1, 1)])
+def test_ranks_that_wait_irregularly_are_said_to_wait_for_one_or_for_each_other(
+    late: tuple[int, ...], sample: Sample, tmp_path: Path
+) -> None:
+    Job(sample, Plan(2, 2, 5_000, clocks_ns=0)).write(tmp_path)
+    summary = Fleet(gather(files_in(tmp_path), Processes(2))).summary
+    steps = summary.steps["step"].unique().sort().to_list()[: len(late)]
+    files = dict(summary.files.select("rank", "file").iter_rows())
+    wait = pl.lit(0)
+    for number, (step, rank) in enumerate(zip(steps, late, strict=True)):
+        waits = (pl.col("step") == step) & (pl.col("file") == files[1 - rank])
+        wait = pl.when(waits).then((4_000_000, 9_000_000, 20_000_000)[number]).otherwise(wait)
+    few = pl.col("step").is_in(steps)
+    changed = replace(
+        summary,
+        steps=summary.steps.filter(few),
+        collectives=summary.collectives.filter(few).with_columns(pl.col("dur") + wait),
+    )
+    report = next(one for one in reports(Fleet(changed), ["stragglers"]) if isinstance(one, Report))
+    assert report.fact("stragglers") == 0
+    assert ("mostly for rank 1" in report.verdict.sentence) == (sum(late) == 3)
+    assert ("not for the same one each time" in report.verdict.sentence) == (sum(late) < 3)
+
+
 @pytest.mark.parametrize("rank", [None, 9])
 def test_a_slow_step_is_the_steps_or_a_ranks(fleet: Fleet, rank: int | None) -> None:
     """A step is long on all ranks alike, or because of one, which all others wait for."""

@@ -145,7 +145,9 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
         "tail": "written",
         "zero": "failed",
     }
-    assert "before step 900" in ends["never"].why
+    assert ends["never"].why == (
+        "the script ended at step 14, before step 900; capture earlier steps: tuiprof record --capture 1@7"
+    )
     assert "step 0 cannot be captured" in ends["past"].why
     assert "at least 1" in ends["zero"].why
     assert "after 2 of 100 steps" in ends["tail"].why

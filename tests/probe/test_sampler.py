@@ -98,3 +98,43 @@ def test_of_a_script_that_trains_in_a_thread_lines_are_those_of_that_thread(
     assert done.code == 0, done.err
     (_, line, _), *_ = done.of(records.Lines)[-1].top
     assert line == 9
+
+
+IN_A_FRAMEWORK = """
+import types, torch
+def module(name, path, text):
+    made = types.ModuleType(name)
+    made.torch = torch
+    exec(compile(text, path, "exec"), vars(made))
+    return made
+trainer = module("trainer", "/opt/site-packages/trainer.py", \"\"\"
+def fit(loss, optimizer):
+    torch.autograd.backward(loss)
+    optimizer.step()
+\"\"\")
+generated = module("torch._inductor.runtime.compile_tasks.c0", "/tmp/cache/c0.py", \"\"\"
+def call(x):
+    for _ in range(3):
+        x = x @ x
+    return x
+\"\"\")
+model = torch.nn.Parameter(torch.rand(1200, 1200))
+optimizer = torch.optim.SGD([model], lr=1e-9)
+for step in range(12):
+    trainer.fit((model @ model).sum(), optimizer)
+    generated.call(model.detach())
+"""
+
+
+def test_what_a_framework_does_for_the_script_and_code_that_a_compiler_generated_are_at_the_line_that_calls_them(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(IN_A_FRAMEWORK)
+    assert done.code == 0, done.err
+    lines = done.of(records.Lines)[-1]
+    seen: dict[tuple[str, int], set[str]] = {}
+    for (file, line, _), doing in zip(lines.top, lines.doing, strict=True):
+        seen.setdefault((file.rpartition("/")[2], line), set()).add(doing)
+    assert {file for file, _ in seen} == {"script.py"}, lines
+    assert "backward" in seen["script.py", 22], lines
+    assert ("script.py", 23) in seen, lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,8 +329,16 @@ def test_packages_in_a_folder_of_their_own_are_not_the_script(
     (installed / "framework-1.0.dist-info").mkdir(parents=True)
     (project / "project.egg-info").mkdir(parents=True)  # an editable checkout
     monkeypatch.setattr(sys, "path", [str(installed), str(project), *sys.path])
-    assert not is_script(str(installed / "framework/optimizer.py"))
-    assert is_script(str(project / "train.py"))
+    assert not is_script(frame_of(installed / "framework/optimizer.py"))
+    assert is_script(frame_of(project / "train.py"))
+
+
+def frame_of(path: Path) -> FrameType:
+    """Return a frame that runs the code of a file."""
+    found: dict[str, Any] = {}
+    exec(compile("import sys\nframe = sys._getframe()", str(path), "exec"), found)
+    frame: FrameType = found["frame"]
+    return frame
 
 
 TWO_OPTIMIZERS = """

@@ -140,6 +140,8 @@ def test_environments_conda_pyenv_and_path_are_found_once_each(tmp_path: Path) -
     beside = python(project / ".venv" / "bin", target=base)
     conda = python(tmp_path / "conda" / "train" / "bin")
     on_path = python(tmp_path / "bin", "python3")
+    environment = python(tmp_path / "train-env" / "bin", target=on_path)
+    (tmp_path / "train-env" / "pyvenv.cfg").touch()
     python(tmp_path / "bin", "python", target=on_path)  # the same one by another name
     python(home / ".pyenv" / "shims")
     (home / ".conda").mkdir()
@@ -148,6 +150,7 @@ def test_environments_conda_pyenv_and_path_are_found_once_each(tmp_path: Path) -
     (tmp_path / "broken" / "bin" / "python").write_text("not executable")
     path = [
         home / ".pyenv" / "shims",
+        tmp_path / "train-env" / "bin",
         tmp_path / "broken" / "bin",
         tmp_path / "bin",
         tmp_path / "bin",
@@ -161,7 +164,8 @@ def test_environments_conda_pyenv_and_path_are_found_once_each(tmp_path: Path) -
         (active, "active environment"),
         (beside, ".venv in project"),
         (conda, "conda train"),
+        (environment, "PATH: train-env"),
+        (tmp_path / "bin" / "python", f"PATH: {tmp_path / 'bin'}"),
         (base, "pyenv 3.12.1"),
-        (tmp_path / "bin" / "python", "PATH"),
         (Path(sys.executable), "tuiprof's own"),
     ]

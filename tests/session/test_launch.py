@@ -17,12 +17,13 @@ import pytest
 from waiting import until
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run import launch
 from tuiprof.session.run.control import request_capture, request_stop, stop_unless_over
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
 from tuiprof.session.run.supervisor import Plan
-from tuiprof.session.store.folders import Session, find_session, list_sessions
+from tuiprof.session.store.folders import Session, find_session
 from tuiprof.session.store.status import Status, processes
 from tuiprof.system.process import alive
 
@@ -307,7 +308,9 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     assert "ls is not a Python interpreter" in fails("train.py", python="/bin/ls")
     (tmp_path / "python2").write_text("#!/bin/sh\nprintf tuiprof-python:2.7\n")
     (tmp_path / "python2").chmod(0o755)
-    assert "is Python 2.7 — tuiprof runs scripts in" in fails("train.py", python=tmp_path / "python2")
+    assert "is Python 2.7, which is too old — tuiprof runs scripts in" in fails(
+        "train.py", python=tmp_path / "python2"
+    )
     assert not list(tmp_path.glob("sessions/*"))
     # These are only known once they are executed.
     (tmp_path / "plain").chmod(0o755)

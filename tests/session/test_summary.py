@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from session.session_logs import append, head, line, new_session, step
 from tuiprof.cli.answering import page
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import Style
-from tuiprof.session.live.summary import summarise
+from tuiprof.session.live.listing import summary_of
+from tuiprof.session.live.summary import listing, summarise
 from tuiprof.session.store.folders import Session
 
 
@@ -102,6 +104,43 @@ def test_a_median_that_is_no_usual_step_is_said(durations: list[int], said: bool
     assert not said or ("40.0 % of the steps" in notes[0] and "the mean is 4.82 ms" in notes[0])
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_running_ahead_is_named_as_a_cause_only_where_it_can_happen(framework: str, tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    durations = [40_000] * 60 + [12_000_000] * 40
+    began = head(session, versions={framework: "1.0"})
+    append(session, "rank0", began, *(step(n, dur) for n, dur in enumerate(durations)))
+    [note] = summarise(session).notes
+    assert ("the host launches several steps" in note) == (framework == "jax")
+    assert note.endswith("compare the mean or steps/s")
+
+
+def test_the_table_of_lines_is_referred_to_only_if_there_is_one(tmp_path: Path) -> None:
+    for samples in (5, 50):
+        session = new_session(tmp_path, f"train-{samples}")
+        lines = line("lines", at=30_000_000, samples=samples, top=[["/train.py", 8, samples]])
+        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
+        assert ("see the table of lines" in summarise(session).table("phases").note) == (samples == 50)
+
+
+def test_sampling_is_a_share_of_the_time_since_the_run_began(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    # A script without steps: its log is opened as it ends.
+    began = head(
+        session, mono_ns=session.meta.mono_ns + 4_000_000_000, unix_ns=session.meta.unix_ns + 4_000_000_000
+    )
+    seen = line("lines", at=4_000_001_000, samples=40, top=[["/serve.py", 8, 40]], ns=4_000_000)
+    append(session, "rank0", began, seen)
+    assert "Sampling took 0.1 % of a core" in summarise(session).table("lines").note
+
+
+def test_many_steps_a_second_are_counted_without_an_exponent(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    at = (1_000 + n * 48_000 for n in range(1, 101))
+    append(session, "rank0", head(session), *(line("step", n=n, at=t, dur=48_000) for n, t in enumerate(at)))
+    assert "20 833 steps/s" in summarise(session).verdict.sentence
+
+
 def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     usual = {"forward": 400_000, "backward": 600_000}
@@ -142,3 +181,48 @@ def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: in
     assert "waits for data 25.0 %" in note
     assert fix in note
     assert ("4 workers again 8 times" in note) == (fix == "persistent_workers")
+
+
+def ahead(session: Session) -> list[bytes]:
+    """Steps that the host launches in a tenth of the time that they take on the device."""
+    steps = [step(n, 100_000) for n in range(30)]
+    return [head(session), *steps, *(line("dev", n=n, dur=1_000_000) for n in range(30))]
+
+
+def evaluating(session: Session) -> list[bytes]:
+    """Every fifth step has an evaluation in it, and they get slower."""
+    phases = {"evaluation": 4_000_000}
+    return [
+        head(session),
+        *(
+            step(
+                n, 1_000_000 + n * 10_000 + (4_000_000 if n % 5 == 0 else 0), ph=phases if n % 5 == 0 else {}
+            )
+            for n in range(40)
+        ),
+    ]
+
+
+def withdrawn(session: Session) -> list[bytes]:
+    """Batches were counted until the first optimizer step."""
+    steps = (line("step", n=n, at=90_000_000 + n * 1_000_000, dur=1_000_000) for n in range(10))
+    source = line("source", at=80_000_000, what="optimizer steps", withdrawn=60)
+    return [head(session), *(step(n, 10_000) for n in range(60)), source, *steps]
+
+
+@pytest.mark.parametrize("log", [ahead, evaluating, withdrawn])
+def test_a_list_has_the_step_time_of_the_report(
+    tmp_path: Path, log: Callable[[Session], list[bytes]]
+) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", *log(session))
+    report = summarise(session)
+    assert summary_of(session).median_ns == report.fact("step_median_ns")
+    assert summary_of(session).steps == report.fact("steps")
+
+
+def test_a_list_says_that_a_median_is_of_the_last_steps(tmp_path: Path) -> None:
+    for count, said in ((50, ""), (5_000, "of long runs, the median of the last steps")):
+        session = new_session(tmp_path, f"train-{count}")
+        append(session, "rank0", head(session), *(step(n) for n in range(count)))
+        assert listing(tmp_path, [summary_of(session)]).tables[0].note == said

@@ -123,6 +123,27 @@ async def test_palette_help_and_the_way_out_are_at_the_same_place_in_every_foote
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
+async def test_the_footer_of_a_text_field_shows_no_key_that_is_typed_into_it(tmp_path: Path) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+
+    def footer() -> str:
+        return screen_text(app).rstrip("\n").split("\n")[-1]
+
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until_shown(pilot, "? help", "Learn")
+        await pilot.press("slash", "plus", "question_mark", "slash")
+        await until_shown(pilot, "+?/", "no match")
+        assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await pilot.press("escape")
+        app.go.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
+        await until_shown(pilot, "Syncs by location", "+ - 0 zoom", "/ filter")
+        await pilot.press("slash")
+        await until_shown(pilot, "text to search for")
+        assert footer().split() == ["esc", "clear", "filter", "ctrl+p", "commands", "f1", "help"]
+
+
 async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:
     config.write_text('theme = "tuiprof-light"\n[keys]\n"live.window" = "w"\n')
     app = live(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import venv
@@ -17,7 +18,7 @@ from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import Summary
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch import RunForm
@@ -248,11 +249,16 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=False)
     monkeypatch.setenv("VIRTUAL_ENV", str(bare))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho -n tuiprof-python:2.7\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     app = TuiprofApp(start)
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await until_shown(pilot, "2 of 3 can run", "P change")
         await pilot.press("P")
         await until_shown(pilot, "active environment", "neither torch nor jax", "use it")
+        await until_shown(pilot, "PATH: ", "is Python 2.7, which is too old")
         app.screen.query_one(Choices).move_to(str(bare / "bin" / "python"))
         await pilot.press("enter")
         await until(pilot, lambda: app.start.python == bare / "bin" / "python")

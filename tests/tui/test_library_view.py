@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.session.store.folders import Summary
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Labels
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, VariantItem, items
@@ -83,7 +83,21 @@ def test_a_filter_finds_names_states_tags_and_variants() -> None:
     assert keys("failed") == ["session:/s/b"]
     assert keys("fused") == ["ladder:metrics"]
     assert keys("nowhere") == []
+    assert lines(view.items(SHELF, "nowhere")) == ["no match"]
     assert text(view.about_nothing(SHELF, "nowhere", 80)[0]).startswith("nothing matches 'nowhere'")
+
+
+def test_a_captured_trace_is_named_by_its_time() -> None:
+    profile = Path("/s/a/traces/plugins/profile/2026_11_25_21_16_45/host.xplane.pb")
+    shelf = replace(SHELF, captured={SHELF.sessions[0].id: (profile,)})
+    assert "trace captured at 21:16:45" in "\n".join(lines(view.items(shelf, "")))
+
+
+def test_the_keys_of_a_session_are_wrapped() -> None:
+    for width in (40, 64, 100):
+        rows = [text(row).rstrip() for row in view.about_session(SHELF, SHELF.sessions[0], [], width)]
+        assert all(len(row) <= width for row in rows if "/s/a" not in row)
+        assert "mark to compare" in rows[-1]
 
 
 def test_the_table_of_variants_leaves_out_columns_that_have_no_room() -> None:

@@ -85,7 +85,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             Fact("hosts", "hosts", len(fleet.hosts) or None, "count"),
             Fact("step_ns", "step, median of ranks", step, "ns"),
             Fact("stragglers", "stragglers", int(fleet.late.sum()), "count"),
-            Fact("first_straggler", "waited for most", int(fleet.number[first]), "count"),
+            Fact("first_straggler", "rank waited for most", int(fleet.number[first]), "count"),
             Fact("first_straggler_group", "in its", _label(fleet, first) or None, "text"),
             Fact("groups", "process groups", len(fleet.groups) if fleet.grouped else None, "count"),
             Fact("held_ns_per_step", "the others wait for it a step", float(fleet.held.waited[first]), "ns"),
@@ -113,10 +113,14 @@ def _verdict(fleet: Fleet, win: float | None) -> Verdict:
     if not fleet.late.any():
         waited = float(np.median(fleet.held.slack))
         if step and waited >= BAD_SHARE * step:
-            return Verdict(
-                f"ranks wait {format_ns(waited)} a step for one another, but not for the same one each time ({over})",
-                "warn",
-            )
+            last = fleet.held.last
+            whom = "but not for the same one each time"
+            if last.max() >= ALWAYS * last.sum():
+                whom = (
+                    f"mostly for rank {fleet.number[last.argmax()]}, but by times that differ too much from step to "
+                    "step to be certain"
+                )
+            return Verdict(f"ranks wait {format_ns(waited)} a step for one another, {whom} ({over})", "warn")
         return Verdict(f"the ranks keep pace: {format_ns(waited)} of waiting a step ({over})", "good")
     units = _units(fleet)
     said = ", ".join(words for words, _ in units[:_NAMED])

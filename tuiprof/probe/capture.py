@@ -292,6 +292,10 @@ class Capturer:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:
                 why = f"the script ended at step {n - 1}, before step {request.at}"
+                first = n // 2
+                if first and not request.cause:
+                    few = min(request.steps, n - first)
+                    why += f"; capture earlier steps: tuiprof record --capture {few}@{first}"
             self._tell(request, "failed", first=request.at, why=why)
         self._queue = []
         self.wait(120.0)

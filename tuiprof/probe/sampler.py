@@ -23,6 +23,7 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _known: dict[str, bool] = {}
 _with_packages: dict[str, bool] = {}
+_activities: dict[str, str] = {}
 _MAX_LINES = 2_000
 _TOP = 20
 _MAX_FRAMES = 200
@@ -33,9 +34,16 @@ _FRAMEWORKS = frozenset(
         *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
     )
 )
-#: Modules that trace or compile, which is not part of a step.
-_COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
-#: Activities by the module of a frame below the script's; the one next to the script decides.
+#: Modules that trace or compile, which is not part of a step. Compiled functions run in other modules of them.
+_COMPILING = (
+    "jax._src.interpreters",
+    "jax._src.compiler",
+    "torch._dynamo.convert_frame",
+    "torch._inductor.graph",
+)
+#: Modules of code that a compiler has generated.
+_GENERATED = ("torch._inductor.",)
+#: Activities by the module of a frame below the script's; see :func:`_doing`.
 _DOING = (
     ("torch.utils.data", "waits for a batch"),
     ("copy", "copies"),
@@ -47,7 +55,8 @@ _DOING = (
     ("torch.cuda", "waits for the device"),
     ("torch.distributed", "collectives"),
     ("jax._src.array", "reads an array"),
-    *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
+    *((name, "compiles") for name in ("jax._src.interpreters.mlir", "jax._src.interpreters.partial_eval")),
+    *((name, "compiles") for name in _COMPILING[1:]),
 )
 #: Activities by function, for tensor methods written in Python.
 _TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": "prints a tensor"}
@@ -63,12 +72,13 @@ Site = tuple[CodeType, int, bool]
 TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
 
 
-def is_script(filename: str) -> bool:
-    """Whether a code object's file belongs to the script."""
+def is_script(frame: FrameType) -> bool:
+    """Whether a frame runs code of the script."""
+    filename = frame.f_code.co_filename
     known = _known.get(filename)
     if known is None:
         known = _known[filename] = _is_script(filename)
-    return known
+    return known and not str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
 
 
 def is_probe(filename: str) -> bool:
@@ -109,7 +119,7 @@ def _holds_packages(folder: str) -> bool:
 def script_line(frame: FrameType | None) -> str:
     """Return ``file:line`` of the innermost frame of the script, from this one on; empty = there is none."""
     while frame is not None:
-        if is_script(frame.f_code.co_filename):
+        if is_script(frame):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -166,11 +176,11 @@ class Sampler:
         script: list[FrameType] = []
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
         compiles = loads = False
-        below: FrameType | None = None  # the frame that the script's innermost one has called
+        below: list[FrameType] = []  # what the script's innermost one has called, innermost first
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
-            if is_script(frame.f_code.co_filename):
+            if is_script(frame):
                 innermost = innermost or frame
                 script.append(frame)
             else:
@@ -180,7 +190,7 @@ class Sampler:
                 if module.partition(".")[0] in _FRAMEWORKS:
                     script.clear()
             if innermost is None and not is_probe(frame.f_code.co_filename):
-                below = frame
+                below.append(frame)
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
@@ -231,14 +241,30 @@ class Sampler:
         return inside
 
 
-def _doing(below: FrameType | None) -> str:
-    """Return the activity of a frame that the script has called; empty = none of the known ones."""
-    if below is None:
-        return ""
-    module = str(below.f_globals.get("__name__", ""))
+def _doing(below: list[FrameType]) -> str:
+    """Return the activity of what the script has called, innermost frame first; empty = none of the known ones.
+
+    The outermost known activity decides, as a backward pass may run a model again; but an optimizer may run the
+    backward pass in a closure, and anything may compile.
+    """
+    found = ""
+    for frame in reversed(below):
+        doing = _activity(frame)
+        if doing == "compiles":
+            return doing
+        if not found or (found == "optimizer" and doing == "backward"):
+            found = doing
+    return found
+
+
+def _activity(frame: FrameType) -> str:
+    module = str(frame.f_globals.get("__name__", ""))
     if module == "torch._tensor":
-        return _TENSOR.get(below.f_code.co_name, "")
-    return next((doing for name, doing in _DOING if module.startswith(name)), "")
+        return _TENSOR.get(frame.f_code.co_name, "")
+    known = _activities.get(module)
+    if known is None:
+        known = _activities[module] = next((doing for name, doing in _DOING if module.startswith(name)), "")
+    return known
 
 
 def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
@@ -293,8 +319,8 @@ def script_sites(frame: FrameType | None) -> list[Site]:
     found: list[Site] = []
     while frame is not None:
         caller = frame.f_back
-        if is_script(frame.f_code.co_filename):
-            by_script = caller is not None and is_script(caller.f_code.co_filename)
+        if is_script(frame):
+            by_script = caller is not None and is_script(caller)
             found.append((frame.f_code, frame.f_lasti, by_script))
         frame = caller
     return found[::-1]

@@ -113,6 +113,8 @@ def _nothing_found(answer: Answer) -> tuple[str, str]:
     bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
     if bad:
         return SIGNS["warn"], f"no rule names a first change: see {bad} below"
+    if answer.in_part:
+        return SIGNS["warn"], "no rule found a cost in what could be read of this trace"
     return SIGNS["good"], "nothing to change: no rule found a cost in this trace"
 
 

@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.collectives import own_rank, peer_waits
+from tuiprof.analyses.shared.collectives import host_peer_waits, own_rank, peer_waits
 from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace
-from tuiprof.model.intervals import total, union
+from tuiprof.model.intervals import Ints, complement, total, union
 from tuiprof.model.units import format_ns
-from tuiprof.whatif import Edit
+from tuiprof.whatif import Edit, HostTime
 
 #: Minimum share of the captured time.
 LEAST: Final = 0.1
@@ -21,12 +22,21 @@ LEAST: Final = 0.1
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for waits in collectives that take a large part of the step."""
-    waits = peer_waits(trace)
+    by_host = host_peer_waits(trace)
+    waits = by_host if len(by_host.rows) else peer_waits(trace)
     inside = trace.steps.step_of[waits.rows] >= 0 if evidence.stepped else True
     held = np.flatnonzero((waits.ns > 0) & inside)
     rows, ns = waits.rows[held], waits.ns[held]
-    waited = total(*union(trace.starts[rows], trace.starts[rows] + ns))
     low, high = trace.span
+    starts, ends = union(trace.starts[rows], trace.starts[rows] + ns)
+    edit = Edit(waits=rows)
+    if waits is by_host:
+        main = main_thread(trace)
+        if main is None:
+            return
+        starts, ends = _idle(trace, main, starts, ends)
+        edit = Edit(host=HostTime(np.full(len(starts), main), starts, ends, np.zeros(len(starts))))
+    waited = total(starts, ends)
     if not len(held) or waited < LEAST * (high - low):
         return
     known = waits.last[held] >= 0
@@ -45,10 +55,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         ("a message of that size is" if rank is None else "the same collectives are")
         + f" faster {'elsewhere in the trace' if rank is None else 'on the rank that arrives last'}; a profiler may "
         "delay one rank more than another",
-        Edit(waits=rows),
+        edit,
         Edit(),
         event=longest,
     )
+
+
+def _idle(trace: Trace, thread: int, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return the parts of some stretches in which a thread runs no operator."""
+    low, high = trace.span
+    operators = np.flatnonzero(trace.is_category("cpu_op") & (trace.track_codes == thread))
+    outside = complement(starts, ends, low, high)
+    busy = union(
+        np.concatenate((trace.starts[operators], outside[0])),
+        np.concatenate((trace.ends[operators], outside[1])),
+    )
+    return complement(*busy, low, high)
 
 
 RULE = AdviceRule("late-rank", find)

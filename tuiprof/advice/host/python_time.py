@@ -12,6 +12,7 @@ from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, 
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
@@ -68,7 +69,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not len(starts):
         return
     # While another thread works for it, the main thread waits.
-    threads = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
+    threads = np.concatenate((recorded, rows_of(trace)))
+    threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
     elsewhere = Coverage(*union(trace.starts[threads], trace.ends[threads])).between(starts, ends)
     alone = elsewhere < 0.2 * (ends - starts)
     starts, ends = starts[alone], ends[alone]

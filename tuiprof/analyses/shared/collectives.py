@@ -397,7 +397,7 @@ def _chosen(together: TraceSet) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PeerWaits:
-    """How much of each collective on a device is waiting for another rank; arrays of shape ``(c,)``."""
+    """How much of each collective is waiting for another rank; arrays of shape ``(c,)``."""
 
     rows: Ints  # rows of the trace, ascending
     ns: Ints  # the wait in each; the rest is the transfer
@@ -411,12 +411,25 @@ class PeerWaits:
 
 @cached_on_trace
 def peer_waits(trace: Trace) -> PeerWaits:
-    """Separate the collectives of a trace into transfers and waits for other ranks."""
+    """Separate the collectives of devices into transfers and waits for other ranks."""
     rows = rows_of(trace)
     rows = rows[~trace.on_host[rows]]
     lengths = trace.lengths(rows)
     bound = _transfer_bound(trace, rows)
-    ns, last = np.where(lengths > SLOWED * bound, lengths - bound, 0), np.full(len(rows), -1)
+    return _compared(trace, rows, np.where(lengths > SLOWED * bound, lengths - bound, 0))
+
+
+@cached_on_trace
+def host_peer_waits(trace: Trace) -> PeerWaits:
+    """Separate the collectives of the host's threads (gloo, MPI) likewise, if the other ranks are known."""
+    rows = rows_of(trace)
+    rows = rows[trace.on_host[rows]]
+    return _compared(trace, rows, np.zeros(len(rows), dtype=np.int64))
+
+
+def _compared(trace: Trace, rows: Ints, ns: Ints) -> PeerWaits:
+    """Return the waits in collectives, from the other ranks where they can be read, else as given."""
+    last = np.full(len(rows), -1)
     together = trace.siblings if len(rows) else None
     if together is None or sum(file.size_bytes for file in together.files) > MAX_BESIDE_BYTES:
         return PeerWaits(rows, ns, last)
@@ -426,7 +439,8 @@ def peer_waits(trace: Trace) -> PeerWaits:
     for one in waits.groups if waits is not None and mine >= 0 else ():
         spread = waits.skew_spread if waits is not None else None
         met = one.group.name or (spread is not None and spread[one.members].max() <= MAX_SCATTER_NS)
-        if not met or mine not in one.members:
+        # Threads of the host leave a collective when they get to run, so the ends say nothing about whether they met.
+        if not (met or trace.on_host[rows].all()) or mine not in one.members:
             continue
         each = np.stack(
             [(read[i].ends - read[i].starts)[which] for i, which in zip(one.members, one.which, strict=True)]

@@ -14,11 +14,12 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verd
 from tuiprof.model.characters import as_utf8, shell_word
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share, format_speed
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, host_problems, host_states
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.series import (
     AHEAD_RULE,
@@ -33,7 +34,7 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
-from tuiprof.session.store.folders import Session, Summary
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.meta import viewings
 from tuiprof.session.store.output import last_lines, lost_output, recording_problem
@@ -64,7 +65,7 @@ _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
 _OTHER_NOTE = (
     f"{_REST}: time outside of all phases, such as Python code of the loop, logging, copies to the device and "
-    "framework code around the model; see the table of lines"
+    "framework code around the model"
 )
 
 
@@ -75,11 +76,12 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     lead = fold.lead
     stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
     hosts = host_states(session, fold)
+    lines = _lines(lead, session)
     found = (
         _hosts(hosts),
         _ranks(fold),
-        _phases(lead),
-        _lines(lead, session),
+        _phases(lead, has_lines=lines is not None),
+        lines,
         _devices(fold, foreign_devices(fold, session)),
         _captures(fold),
         _step_time(fold),
@@ -148,10 +150,11 @@ def _two_kinds(lead: WriterState, stats: StepStats) -> str:
     long = float((dur_ns > _FAR * stats.median_ns).mean())
     if long < _MANY:
         return ""
+    ahead = ", for example because the host launches several steps and then waits for all of them"
     return (
         f"the median is not what a step takes on average: {format_share(long)} of the steps take more than twice as "
-        f"long, and the mean is {format_ns(stats.mean_ns)}, for example because the host launches several steps and "
-        "then waits for all of them; compare the mean or steps/s"
+        f"long, and the mean is {format_ns(stats.mean_ns)}{ahead if lead.can_run_ahead else ''}; compare the mean or "
+        "steps/s"
     )
 
 
@@ -175,7 +178,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
-        f"{stats.rate_hz:.3g} steps/s"
+        f"{format_value(stats.rate_hz, 'number')} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
         + (f"; steps are {what}" if (what := described(fold.lead)) else "")
     )
@@ -354,7 +357,7 @@ def _ranks(fold: Fold) -> Table | None:
     return Table("ranks", "Ranks", columns, pl.DataFrame(rows).sort("median_ns", descending=True))
 
 
-def _phases(lead: WriterState | None) -> Table | None:
+def _phases(lead: WriterState | None, *, has_lines: bool) -> Table | None:
     if lead is None:
         return None
     ordinary, means = lead.steps.ordinary_phases(), lead.steps.phase_means()
@@ -384,7 +387,8 @@ def _phases(lead: WriterState | None) -> Table | None:
     )
     title = "Step time by phase"
     chart = Chart(title, (Series("step_ns"),), at="phase", form="bars")
-    return Table("phases", title, columns, pl.DataFrame(rows), _diagnosis(ordinary, means, lead), chart=chart)
+    note = _diagnosis(ordinary, means, lead, has_lines=has_lines)
+    return Table("phases", title, columns, pl.DataFrame(rows), note, chart=chart)
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
@@ -403,7 +407,7 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
         f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, taken where it "
         "leaves Python or waits; each counts for the script's line in its stack"
     )
-    took_ns = lines.at - lead.head.mono_ns if lead.head is not None else 0
+    took_ns = lines.at + lead.offset_ns  # since the start of the run: sampling begins before the first step
     if lines.ns and took_ns > 0:
         note += f". Sampling took {format_share(lines.ns / took_ns)} of a core"
     return Table("lines", "Time by line of the script", columns, pl.DataFrame(rows), note) if rows else None
@@ -416,7 +420,9 @@ def _short(file: str, session: Session) -> str:
     return str(path.relative_to(cwd)) if cwd in path.parents else path.name
 
 
-def _diagnosis(ordinary: dict[str, float], means: dict[str, float], lead: WriterState) -> str:
+def _diagnosis(
+    ordinary: dict[str, float], means: dict[str, float], lead: WriterState, *, has_lines: bool
+) -> str:
     """Return remarks on the phases of a run; may be empty."""
     total, mean = sum(ordinary.values()), sum(means.values())
     remarks = []
@@ -427,7 +433,7 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float], lead: Writer
             + _data_fix(lead.workers, waits * len(lead.steps))
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
-        remarks.append(_OTHER_NOTE)
+        remarks.append(f"{_OTHER_NOTE}; see the table of lines" if has_lines else _OTHER_NOTE)
     between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
     if sum(between.values()) >= _MIN_BETWEEN * mean:
         shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
@@ -583,9 +589,6 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     running = sum(item.state == "running" for item in summaries)
     sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
     sentence += f", {running} running" if running else ""
-    return Report(
-        "list",
-        "Sessions",
-        Verdict(sentence),
-        tables=(Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None)),),
-    )
+    note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
+    table = Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None), note)
+    return Report("list", "Sessions", Verdict(sentence), tables=(table,))

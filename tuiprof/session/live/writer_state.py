@@ -472,6 +472,12 @@ class WriterState:
         return int(self.steps.rows["t_ns"][-1]) if len(self.steps) else -1
 
     @property
+    def can_run_ahead(self) -> bool:
+        """Whether calls of its framework return before their work has ended: on an accelerator, and with XLA."""
+        versions = self.head.versions if self.head is not None else {}
+        return bool(self.uses) or "jax" in versions or "torch_xla" in versions
+
+    @property
     def cost_per_step_ns(self) -> float | None:
         """Cost of the probe's hooks per step, ns; None = unknown."""
         return self.cost.ns / self.cost.steps if self.cost and self.cost.steps else None

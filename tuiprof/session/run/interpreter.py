@@ -95,7 +95,8 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
         raise LaunchError(f"{python} is not a Python interpreter", remedy)
     if (int(answer[1]), int(answer[2])) < _OLDEST:
         raise LaunchError(
-            f"{python} is Python {answer[1]}.{answer[2]}", "tuiprof runs scripts in Python 3.9 and later"
+            f"{python} is Python {answer[1]}.{answer[2]}, which is too old",
+            "tuiprof runs scripts in Python 3.9 and later",
         )
 
 
@@ -217,14 +218,16 @@ def _candidates(cwd: Path, env: Mapping[str, str], home: Path) -> Iterator[tuple
             yield folder / name / "bin" / "python", f"{name} in {folder.name or folder}"
     for prefix in _conda_prefixes(env, home):
         yield prefix / "bin" / "python", f"conda {prefix.name}"
-    pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv") / "versions"
-    for folder in _folders(pyenv):
-        yield folder / "bin" / "python", f"pyenv {folder.name}"
-    shims = str(pyenv.parent / "shims")
+    pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv")
     for directory in env.get("PATH", os.defpath).split(os.pathsep):
-        if directory and directory != shims:  # a shim starts one of the versions above
+        folder = Path(directory).absolute()
+        if directory and folder != pyenv / "shims":  # a shim starts one of the versions below
+            prefix = folder.parent
+            origin = f"PATH: {prefix.name if (prefix / 'pyvenv.cfg').is_file() else folder}"
             for name in ("python", "python3"):
-                yield Path(directory).absolute() / name, "PATH"
+                yield folder / name, origin
+    for folder in _folders(pyenv / "versions"):
+        yield folder / "bin" / "python", f"pyenv {folder.name}"
     yield Path(sys.executable), "tuiprof's own"
 
 
@@ -252,7 +255,8 @@ __all__ = ["Facts", "choose_python", "facts"]
 
 _SCRIPT = Path(__file__).with_name("interpreter_facts.py")
 _MARK = "tuiprof-facts:"
-_NAMED = ("torch", "torchmetrics", "triton", "jax", "torch-xla", "torch-neuronx")
+#: Packages named in one line, the most important first: a narrow line is cut.
+_NAMED = ("torch", "jax", "torch-xla", "torch-neuronx", "triton", "torchmetrics")
 
 _known: dict[Path, Facts] = {}
 

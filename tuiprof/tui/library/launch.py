@@ -129,8 +129,6 @@ def _capture(text: str) -> str:
     return text
 
 
-#: Oldest Python that the probe supports.
-_OLDEST: Final = "3.9"
 #: Number of interpreters queried in parallel.
 _AT_ONCE: Final = 2
 
@@ -188,8 +186,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _ask(self) -> None:
-        from tuiprof.ladder.availability import satisfies
-        from tuiprof.session.run.interpreter import facts
+        from tuiprof.session.run.interpreter import facts, must_be_python
 
         worker = get_current_worker()
 
@@ -197,9 +194,8 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             answer: Facts | str = ""
             if not worker.is_cancelled:
                 try:
+                    must_be_python(one.path)
                     answer = facts(one.path)
-                    if not satisfies(answer.version, f">={_OLDEST}"):
-                        answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
                 except TuiprofError as error:
                     answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
             if not worker.is_cancelled:

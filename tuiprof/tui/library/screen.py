@@ -30,7 +30,8 @@ from tuiprof.tui.widgets.lines import Heading, Painted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tuiprof.session.store.folders import Session, Summary
+    from tuiprof.session.live.listing import Summary
+    from tuiprof.session.store.folders import Session
     from tuiprof.tui.library.launch import LaunchOptions, RunOptions
 
 
@@ -166,7 +167,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             show=False,
         ),
         _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
-        _library("escape", "clear", "clear filter", "Clear the filter", id="library.clear", show=False),
+        _library("escape", "clear", "clear filter", "Clear the filter", id="library.clear"),
         _library("q", "quit", "quit", "Quit tuiprof; runs continue", id="library.quit"),
     ]
     CSS_PATH = "screen.tcss"
@@ -326,6 +327,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Return whether an action applies to the item under the cursor; in the filter field, a slash is text."""
         if action == "filter":
             return self.focused is None or self.focused.id != "filter"
+        if action == "clear":
+            return self.has_class("-filtering")
         kind = self.current.partition(":")[0] if self.is_mounted else ""
         if action == "into":
             return kind == "ladder" or (

@@ -18,14 +18,16 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
+    from tuiprof.session.live.listing import Summary
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.folders import Summary
     from tuiprof.session.store.meta import Labels
 
 #: File endings left out of the names of traces.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
 #: Name of a captured trace: rank and Unix time in ms.
 _STAMPED: Final = re.compile(r"rank\d+\.(\d{13})")
+#: Name of the folder of a trace of XLA: local time.
+_STAMPED_FOLDER: Final = re.compile(r"\d{4}_\d\d_\d\d_(\d\d)_(\d\d)_(\d\d)")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
     "finished": (glyphs.DONE, "good", ""),
@@ -217,7 +219,7 @@ def items(
                 out.append(Choice("", []))
             out.append(Choice("", partial(_group_line, title, remark), indent=1))
             out.extend(choices or [Choice("", [("no session yet", "dim")])])
-    return out
+    return out or [Choice("", [("no match", "dim")])]
 
 
 def _group_line(title: str, remark: str, width: int) -> Row:
@@ -241,6 +243,8 @@ def _trace_line(path: Path, width: int) -> Row:
     if stamp := _STAMPED.fullmatch(name):
         at = datetime.fromtimestamp(int(stamp[1]) / 1e3, UTC).astimezone()
         return fit([(f"  trace captured at {at:%H:%M:%S}", "dim")], width)
+    if stamp := _STAMPED_FOLDER.fullmatch(path.parent.name):
+        return fit([(f"  trace captured at {':'.join(stamp.groups())}", "dim")], width)
     return fit([(f"  trace {sanitize(name)}", "dim")], width)
 
 
@@ -499,7 +503,7 @@ def about_example(listing: Listing, width: int) -> list[Row]:
 
 def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row:
     """Return the line of an interpreter: its origin, version and frameworks, or why it cannot be used."""
-    row: Row = [(f"{glyphs.RUNNING if chosen else ' '} ", "good"), (f"{sanitize(origin):<22} ", "text")]
+    row: Row = [(f"{glyphs.RUNNING if chosen else ' '} ", "good"), (f"{_cell(origin, 22)} ", "text")]
     if answer is None:
         return [*row, (glyphs.ELLIPSIS, "dim")]
     if isinstance(answer, str):
@@ -545,7 +549,11 @@ def about_session(listing: Listing, session: Summary, errors: list[str], width: 
     verb = "watch" if session.state == "running" else "open"
     keys = (("enter", verb), ("R", "replay"), ("t", "tags"), ("m", "note"), ("space", "mark to compare"))
     rows.append([])
-    rows.append([span for name, does in keys for span in ((f"{name} ", "key"), (f"{does}   ", "dim"))])
+    for name, does in keys:
+        key: Row = [(f"{name} ", "key"), (f"{does}   ", "dim")]
+        if rows[-1] and row_width(rows[-1]) + row_width(key) - 3 > width:
+            rows.append([])
+        rows[-1].extend(key)
     return rows
 
 

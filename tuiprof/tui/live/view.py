@@ -12,17 +12,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from tuiprof.model.characters import shell_word
-from tuiprof.model.units import format_count, format_ns, format_share, format_speed
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, Fold, NoteLine
 from tuiprof.session.live.hosts import HostState, RankTimes
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import Session, Summary
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.tui.terminal import glyphs
@@ -179,7 +180,7 @@ def stats_row(
     parts: list[Row] = [
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
         [("jitter ", "dim"), (format_share(stats.jitter), "text")],
-        [(f"{stats.rate_hz:.3g}", "text"), (" steps/s", "dim")],
+        [(format_value(stats.rate_hz, "number"), "text"), (" steps/s", "dim")],
     ]
     if batch:
         parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])

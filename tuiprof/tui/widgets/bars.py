@@ -10,6 +10,8 @@ from rich.color import Color
 from rich.segment import Segment, Segments
 from rich.style import Style
 from textual import events
+from textual.binding import Binding
+from textual.keys import KEY_NAME_REPLACEMENTS
 from textual.message import Message
 from textual.screen import Screen
 from textual.scrollbar import ScrollBar, ScrollBarRender
@@ -22,6 +24,8 @@ _EVERYWHERE: Final = ("command_palette", "help", "leave", "quit")
 _LEAVE_WIDTH: Final = 5
 #: Below this width the command palette's key has no label.
 _NARROW: Final = 60
+#: Keys that type a character under another name than its own: Textual does not know that a text field takes them.
+_TYPED: Final = frozenset(KEY_NAME_REPLACEMENTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +64,27 @@ class KeyBar(Lines):
 
     def _bindings_changed(self, _screen: Screen[Any]) -> None:
         if self.is_attached and self.screen.is_active:
+            focused = self.screen.focused
+            typing = focused is not None and focused.check_consume_key("a", "a")
             self._keys = [
                 _Key(
-                    self.app.get_key_display(binding),
+                    self._display(binding, typing=typing),
                     self._labels.get(binding.id or "", binding.description),
                     key,
                     tooltip,
                     binding.action,
                 )
                 for key, (_node, binding, enabled, tooltip) in self.screen.active_bindings.items()
-                if binding.show and enabled
+                if binding.show and enabled and not (typing and key in _TYPED)
             ]
             self.redraw()
+
+    def _display(self, binding: Binding, *, typing: bool) -> str:
+        """Return the name of a key; if the displayed one is typed into a text field, that of the binding's own key."""
+        name = self.app.get_key_display(binding)
+        if typing and len(name) == 1:
+            return self.app.get_key_display(binding.with_key(binding.key, None))
+        return name
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the keys."""
