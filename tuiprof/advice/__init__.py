@@ -439,13 +439,13 @@ def _table(found: Priorities, trace: Trace) -> Table:
             Column(
                 "wins_ns", "saves/step" if stepped else "saves", "ns", "What the change most likely saves."
             ),
-            Column("wins_low_ns", "at least", "ns"),
-            Column("wins_high_ns", "at most", "ns"),
+            Column("wins_low_ns", "at least", "ns", secondary=True),
+            Column("wins_high_ns", "at most", "ns", secondary=True),
             Column("share", "of step", "share", hidden=not stepped),
             Column("what", "what", "text"),
             Column("where", "where", "text", elide="start"),
             Column("instead", "instead", "text"),
-            Column("sure", "sure", "text"),
+            Column("sure", "sure", "text", secondary=True),
             Column("because", "because", "text", "The evidence."),
             Column(
                 "overlaps",
@@ -453,6 +453,7 @@ def _table(found: Priorities, trace: Trace) -> Table:
                 "text",
                 "Fixing the findings above saves part of this.",
                 hidden=not any(item.overlaps for item in found.findings),
+                secondary=True,
             ),
             Column("proof", "proof", "text", "The command that measures it before and after."),
             Column("rule", "rule", "text", hidden=True),
