@@ -231,10 +231,10 @@ def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
 def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns to show by default.
 
-    Columns without values are left out. In a table of prose, so are all columns of sentences but the first: they are
+    Secondary columns and columns without values are left out. In a table of prose, so are all columns of sentences but the first: they are
     shown in full below the table.
     """
-    shown = [column for column in table.columns if not column.hidden]
+    shown = [column for column in table.columns if not (column.hidden or column.secondary)]
     if len(table.rows):
         shown = [column for column in shown if column is shown[0] or _has_values(table.rows[column.key])]
     if not table.prose:
@@ -423,20 +423,20 @@ def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
     for label, value in event.fields:
         rows += _field(label, value, width)
     if event.launch is not None:
-        rows += _section("launched by  (l goes there)")
+        rows += _section("launched by  (f goes there)")
         rows += _named(trace, event.launch, width)
     if event.work:
         count = (
             f"{format_count(event.work_count)} device events" if event.work_count > 1 else "one device event"
         )
-        rows += _section(f"launched {count}  (l goes to the first)")
+        rows += _section(f"launched {count}  (f goes to the first)")
         for row in event.work:
             rows += _named(trace, row, width)
         if event.work_count > len(event.work):
             rows.append([(f"  and {format_count(event.work_count - len(event.work))} more", "dim")])
     for link in event.links:
         if link.relation not in ("launches", "launched by"):
-            key_name = "l" if link is event.links[0] else "L"
+            key_name = "f" if link is event.links[0] else "F"
             rows += _section(f"{link.relation}  ({key_name} goes there)")
             rows += _named(trace, link.row, width)
             between = link_words(trace, event.row, link).rpartition(", ")[2]
