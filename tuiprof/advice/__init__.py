@@ -444,9 +444,9 @@ def _table(found: Priorities, trace: Trace) -> Table:
             Column("share", "of step", "share", hidden=not stepped),
             Column("what", "what", "text"),
             Column("where", "where", "text", elide="start"),
-            Column("instead", "instead", "text"),
+            Column("instead", "fix", "text"),
             Column("sure", "sure", "text", secondary=True),
-            Column("because", "because", "text", "The evidence."),
+            Column("because", "why", "text", "The evidence."),
             Column(
                 "overlaps",
                 "overlaps",
