@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.session.session_logs import new_session
+from tuiprof.cli import main
 
 LOADED = """
 import time, torch, tuiprof
@@ -129,3 +133,15 @@ def test_a_switch_that_meets_nothing_is_told(tmp_path: Path) -> None:
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
     assert tried.returncode == 1
     assert "not applied: the script creates nothing" in tried.stdout
+
+
+def test_without_such_advice_the_command_that_shows_the_rest_can_be_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session(tmp_path, "train")
+    trace = {"traceEvents": [event("cpu_op", "aten::mm", 0, 900, 9)]}
+    (session.path / "traces").mkdir(exist_ok=True)
+    (session.path / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(trace))
+    assert main(["--sessions", str(tmp_path), "fix", session.id]) == 0
+    _, _, command = capsys.readouterr().out.partition("see tuiprof ")
+    assert main(["--sessions", str(tmp_path), *shlex.split(command)]) == 0

@@ -172,8 +172,9 @@ def read_session(root: Path) -> None:
     from tuiprof.ladder import report as ladder_report
     from tuiprof.ladder.state import list_ladders
     from tuiprof.report import render_all
+    from tuiprof.session.live.listing import list_sessions
     from tuiprof.session.live.summary import listing
-    from tuiprof.session.store.folders import find_session, list_sessions
+    from tuiprof.session.store.folders import find_session
     from tuiprof.tui.library.data import Library
 
     refused: list[Exception] = []

@@ -56,6 +56,18 @@ def test_ranks_by_name_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert shape(tmp_path) == [(rank, f"trace_rank{rank}.json", "name") for rank in (0, 2, 10)]
 
 
+def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    write(tmp_path / "one" / "rank0.json")
+    with pytest.raises(UsageProblem) as alone:
+        open_set(tmp_path / "one", run="other", opener=unread)
+    assert alone.value.remedy == "there is one run: omit --run"
+    for name in ("2026_01_01_00_00_00", "2026_01_02_00_00_00"):
+        write(tmp_path / "two" / "plugins" / "profile" / name / "host.trace.json")
+    with pytest.raises(UsageProblem) as several:
+        open_set(tmp_path / "two", run="other", opener=unread)
+    assert "2026_01_01_00_00_00, 2026_01_02_00_00_00" in several.value.remedy
+
+
 def test_ranks_as_the_files_say_where_names_do_not(tmp_path: Path) -> None:
     write(tmp_path / "node-b_71.1795296535410.pt.trace.json.gz", rank=0)
     write(tmp_path / "node-a_93.1795296535412.pt.trace.json.gz", rank=1)

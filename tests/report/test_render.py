@@ -13,6 +13,7 @@ import pytest
 
 from tests import real_traces
 from tuiprof.advice.answer import answer
+from tuiprof.analyses import run
 from tuiprof.analyses.shared.replay import opening
 from tuiprof.errors import UsageProblem
 from tuiprof.formats import open_trace
@@ -333,6 +334,20 @@ def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Leve
     page = Answer("t", "", 0, None, None, None, None, "trust: complete", True, (), (line,))
     for text in (to_text(page, Style()), to_markdown(page)):
         assert sentence in text
+
+
+def test_a_trace_that_could_be_read_in_part_is_not_said_to_need_no_change(tmp_path: Path) -> None:
+    whole = (shipped("traces") / "metrics-naive.pt.trace.json.gz").read_bytes()
+    path = tmp_path / "cut.pt.trace.json.gz"
+    path.write_bytes(whole[:20_000])
+    trace = open_trace(path)
+    page = answer(trace, "t")
+    assert not page.changes
+    for text in (to_text(page, Style()), to_markdown(page)):
+        assert "! no rule found a cost in what could be read of this trace" in text
+    found = run("advice", trace)
+    assert isinstance(found, Report)
+    assert found.verdict.level == "warn"
 
 
 def test_what_a_trace_cannot_tell_does_not_push_its_findings_off_the_screen() -> None:

@@ -22,9 +22,10 @@ from tests.waiting import running, until
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.collecting import Remote
 from tuiprof.session.live.hosts import host_states
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import arm, disarm, request_capture, request_stop
-from tuiprof.session.store.folders import find_session, list_sessions
+from tuiprof.session.store.folders import find_session
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.status import Collected, read_collected, write_collected
 from tuiprof.system import process

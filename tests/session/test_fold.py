@@ -18,6 +18,7 @@ from session_logs import append, head, line, new_session, step
 from tuiprof.session.live import fold as fold_module
 from tuiprof.session.live import writer_state
 from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import Replay, read_fold
 from tuiprof.session.live.series import Histogram, Overview, step_stats
 from tuiprof.session.live.summary import summarise
@@ -35,7 +36,6 @@ from tuiprof.session.log import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.folders import summary_of
 from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.tui.app.inline import strip_rows
 

@@ -25,12 +25,13 @@ from tuiprof.session.live.hosts import (
     host_states,
     outdated,
 )
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import Live, Replay, read_fold
 from tuiprof.session.live.summary import ranges, summarise
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import steps_kept
 from tuiprof.session.log import DeviceStep, Head, Step, Telemetry
-from tuiprof.session.store.folders import find_session, list_sessions, run_of
+from tuiprof.session.store.folders import find_session, run_of
 from tuiprof.session.store.hosts import Part, group_parts
 from tuiprof.session.store.meta import Clock, SessionMeta
 from tuiprof.system.process import pid_namespace

@@ -24,9 +24,10 @@ from tuiprof.ladder.state import (
 )
 from tuiprof.ladder.statistics import judge
 from tuiprof.ladder.trial import begin, conclude
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.run.interpreter import facts
 from tuiprof.session.run.launch import wait
-from tuiprof.session.store.folders import find_session, list_sessions
+from tuiprof.session.store.folders import find_session
 
 SCRIPT = """
 import argparse, json, sys, time

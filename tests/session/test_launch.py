@@ -17,12 +17,13 @@ import pytest
 from waiting import until
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run import launch
 from tuiprof.session.run.control import request_capture, request_stop, stop_unless_over
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
 from tuiprof.session.run.supervisor import Plan
-from tuiprof.session.store.folders import Session, find_session, list_sessions
+from tuiprof.session.store.folders import Session, find_session
 from tuiprof.session.store.status import Status, processes
 from tuiprof.system.process import alive
 

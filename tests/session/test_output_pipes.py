@@ -18,11 +18,12 @@ import pytest
 from small_disk import small_disk
 from waiting import running, until
 
+from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
-from tuiprof.session.store.folders import Session, summary_of
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.output import Counts, lost_output, read_counts, recording_problem
 from tuiprof.session.store.status import Status, processes
 from tuiprof.system.process import alive

@@ -14,6 +14,7 @@ import pytest
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.live.listing import list_sessions
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.run.control import request_stop
 from tuiprof.session.store.folders import (
@@ -21,7 +22,6 @@ from tuiprof.session.store.folders import (
     Session,
     create,
     find_session,
-    list_sessions,
     sessions_root,
 )
 from tuiprof.session.store.meta import LABELS_FILE, Labels, add_note, read_labels, set_tags

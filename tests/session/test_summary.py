@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from session.session_logs import append, head, line, new_session, step
 from tuiprof.cli.answering import page
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import Style
-from tuiprof.session.live.summary import summarise
+from tuiprof.session.live.listing import summary_of
+from tuiprof.session.live.summary import listing, summarise
 from tuiprof.session.store.folders import Session
 
 
@@ -179,3 +181,48 @@ def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: in
     assert "waits for data 25.0 %" in note
     assert fix in note
     assert ("4 workers again 8 times" in note) == (fix == "persistent_workers")
+
+
+def ahead(session: Session) -> list[bytes]:
+    """Steps that the host launches in a tenth of the time that they take on the device."""
+    steps = [step(n, 100_000) for n in range(30)]
+    return [head(session), *steps, *(line("dev", n=n, dur=1_000_000) for n in range(30))]
+
+
+def evaluating(session: Session) -> list[bytes]:
+    """Every fifth step has an evaluation in it, and they get slower."""
+    phases = {"evaluation": 4_000_000}
+    return [
+        head(session),
+        *(
+            step(
+                n, 1_000_000 + n * 10_000 + (4_000_000 if n % 5 == 0 else 0), ph=phases if n % 5 == 0 else {}
+            )
+            for n in range(40)
+        ),
+    ]
+
+
+def withdrawn(session: Session) -> list[bytes]:
+    """Batches were counted until the first optimizer step."""
+    steps = (line("step", n=n, at=90_000_000 + n * 1_000_000, dur=1_000_000) for n in range(10))
+    source = line("source", at=80_000_000, what="optimizer steps", withdrawn=60)
+    return [head(session), *(step(n, 10_000) for n in range(60)), source, *steps]
+
+
+@pytest.mark.parametrize("log", [ahead, evaluating, withdrawn])
+def test_a_list_has_the_step_time_of_the_report(
+    tmp_path: Path, log: Callable[[Session], list[bytes]]
+) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", *log(session))
+    report = summarise(session)
+    assert summary_of(session).median_ns == report.fact("step_median_ns")
+    assert summary_of(session).steps == report.fact("steps")
+
+
+def test_a_list_says_that_a_median_is_of_the_last_steps(tmp_path: Path) -> None:
+    for count, said in ((50, ""), (5_000, "of long runs, the median of the last steps")):
+        session = new_session(tmp_path, f"train-{count}")
+        append(session, "rank0", head(session), *(step(n) for n in range(count)))
+        assert listing(tmp_path, [summary_of(session)]).tables[0].note == said

@@ -18,7 +18,7 @@ from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
-from tuiprof.session.store.folders import Summary
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch import RunForm

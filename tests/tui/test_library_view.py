@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.session.store.folders import Summary
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Labels
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, VariantItem, items

@@ -11,7 +11,7 @@ from synthetic import Synthetic
 from textual.pilot import Pilot
 from tiny_library import choose
 
-from tuiprof.session.store.folders import Summary
+from tuiprof.session.live.listing import Summary
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import LadderItem, Listing, VariantItem

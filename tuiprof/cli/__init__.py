@@ -73,7 +73,7 @@ class _Verbs(click.Group):
     cls=_Verbs,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without a command, the dashboard opens. `tuiprof --record …` is short for `tuiprof record …`.",
+    epilog="Without a command, the dashboard opens. `tuiprof --record …` is the same as `tuiprof record …`.",
 )
 @click.version_option(__version__, prog_name="tuiprof")
 @click.option(

@@ -120,7 +120,8 @@ class Tools:
     @_answering
     def sessions(self) -> dict[str, Any]:
         """List the recorded sessions, the newest first."""
-        from tuiprof.session.store.folders import list_sessions, sessions_root
+        from tuiprof.session.live.listing import list_sessions
+        from tuiprof.session.store.folders import sessions_root
 
         rows = [
             {

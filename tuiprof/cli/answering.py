@@ -339,7 +339,9 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             able.setdefault(item.rule, (item, {**item.finding.environment, **switch}))
     if tried is None:
         if not able:
-            sys.stdout.write("no advice can be tried without editing the script: see tuiprof report advice\n")
+            sys.stdout.write(
+                f"no advice can be tried without editing the script: see tuiprof report {shell_word(target)} advice\n"
+            )
         for rule, (item, environment) in able.items():
             variables = " ".join(f"{name}={value}" for name, value in environment.items())
             if item.finding.switch:

@@ -246,8 +246,9 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 @click.pass_obj
 def list_(invocation: Invocation, as_json: bool) -> int:
     """List recorded sessions, newest first."""
+    from tuiprof.session.live.listing import list_sessions
     from tuiprof.session.live.summary import listing
-    from tuiprof.session.store.folders import list_sessions, sessions_root
+    from tuiprof.session.store.folders import sessions_root
 
     root = sessions_root(invocation.sessions)
     summaries = list_sessions(root)

@@ -274,7 +274,8 @@ def history(
     """
     from tuiprof.fleet.gather import File, gather
     from tuiprof.formats import open_set
-    from tuiprof.session.store.folders import Session, Summary, summary_of
+    from tuiprof.session.live.listing import Summary, summary_of
+    from tuiprof.session.store.folders import Session
     from tuiprof.session.store.hosts import group_parts
 
     points: list[Point] = []

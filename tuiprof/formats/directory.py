@@ -225,7 +225,12 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} runs begin with {run!r}" if found else f"there is no run {run!r}"
-    raise UsageProblem(problem, f"there are {', '.join(one.run for one in sets[-8:])}")
+    known = (
+        f"there are {', '.join(one.run for one in sets[-8:])}"
+        if len(sets) > 1
+        else "there is one run: omit --run"
+    )
+    raise UsageProblem(problem, known)
 
 
 def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:

@@ -387,6 +387,7 @@ class Answer:
     notes: tuple[str, ...] = ()  # caveats
     run: Line | None = None  # outcome of the recorded run; None = a trace without a session
     refused: str = ""  # why this trace allows no advice; empty = it does
+    in_part: bool = False  # events are missing that may have shown a cost
 
 
 LaneKind = Literal["steps", "ranges", "busy", "calls", "waits", "idle"]

@@ -178,7 +178,7 @@ def _host(trace: Trace) -> list[Remark]:
             Remark(
                 "no-python-frames",
                 "no Python frames: source lines cannot be named",
-                "record with `tuiprof --record … --stack`, or with_stack=True",
+                "record with `tuiprof record --stack`, or with_stack=True",
             )
         )
     if trace.steps.read_from:

@@ -188,6 +188,7 @@ def opening(trace: Trace, title: str) -> Answer:
         (),
         (),
         (),
+        in_part=trusted.level == "bad",
     )
 
 

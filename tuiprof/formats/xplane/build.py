@@ -551,7 +551,8 @@ def _remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame 
         found.append(
             Remark(
                 "paired-waits",
-                f"{format_count(waits)} host waits were assembled from pairs of begin and end marks",
+                f"{format_count(waits)} host {'wait was' if waits == 1 else 'waits were'} assembled from pairs of "
+                "begin and end marks",
             )
         )
     if steps is not None and (again := len(steps) - steps["step"].n_unique()):

@@ -19,6 +19,7 @@ from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, host_problems, host_states
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.live.series import (
     AHEAD_RULE,
@@ -33,7 +34,7 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
-from tuiprof.session.store.folders import Session, Summary
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.meta import viewings
 from tuiprof.session.store.output import last_lines, lost_output, recording_problem
@@ -588,9 +589,6 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     running = sum(item.state == "running" for item in summaries)
     sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
     sentence += f", {running} running" if running else ""
-    return Report(
-        "list",
-        "Sessions",
-        Verdict(sentence),
-        tables=(Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None)),),
-    )
+    note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
+    table = Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None), note)
+    return Report("list", "Sessions", Verdict(sentence), tables=(table,))

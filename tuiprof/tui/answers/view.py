@@ -206,11 +206,11 @@ def _title(table: NextTable, *, first: bool) -> Row:
     return [*row, ("  t", "key"), (" shows it", "dim")] if first else row
 
 
-def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
+def _first_rows(table: NextTable, width: int, max_rows: int) -> list[Row]:
     rows, count = table.rows, len(table.rows)
     if not count:
         return [[(f" {table.empty or 'no rows'}", "dim")]]
-    shown = most if count <= most else most - 1
+    shown = max_rows if count <= max_rows else max_rows - 1
     layout = lay_out(rows, range(shown), max(width - 2, 0))
     columns = list(zip(layout.order, layout.widths, strict=True))
     gap = " " * GAP
@@ -469,7 +469,7 @@ def _named(trace: Trace, row: int, width: int) -> list[Row]:
     """Return duration and name of an event in up to two lines."""
     duration = format_ns(int(trace.ends[row] - trace.starts[row]))
     head = f"{duration:>9}  "
-    lines = wrap(sanitize(trace.name(row)), max(width - len(head), 12), most=2)
+    lines = wrap(sanitize(trace.name(row)), max(width - len(head), 12), max_lines=2)
     rows: list[Row] = [[(head, "dim"), (lines[0], "text")]]
     return rows + [[(" " * len(head), "dim"), (line, "text")] for line in lines[1:]]
 

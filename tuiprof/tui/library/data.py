@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
     from tuiprof.ladder import scenarios
     from tuiprof.ladder.state import LadderRun
+    from tuiprof.session.live.listing import Summary
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.folders import Session, Summary
+    from tuiprof.session.store.folders import Session
     from tuiprof.session.store.meta import Scenario
     from tuiprof.telemetry import Device
 
@@ -102,7 +103,7 @@ class Library:
             SessionError: The folder of sessions cannot be read.
         """
         from tuiprof.ladder import scenarios
-        from tuiprof.session.store.folders import list_sessions
+        from tuiprof.session.live.listing import list_sessions
         from tuiprof.session.store.meta import Labels, read_labels
 
         sessions = list_sessions(self.root, limit=_MAX_SESSIONS, known=self._known)

@@ -30,7 +30,8 @@ from tuiprof.tui.widgets.lines import Heading, Painted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tuiprof.session.store.folders import Session, Summary
+    from tuiprof.session.live.listing import Summary
+    from tuiprof.session.store.folders import Session
     from tuiprof.tui.library.launch import LaunchOptions, RunOptions
 
 

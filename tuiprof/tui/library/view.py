@@ -18,8 +18,8 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
+    from tuiprof.session.live.listing import Summary
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.folders import Summary
     from tuiprof.session.store.meta import Labels
 
 #: File endings left out of the names of traces.

@@ -19,11 +19,12 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import Alert, alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, HostWatch
+from tuiprof.session.live.listing import Summary, list_sessions, summary_of
 from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.sharing import foreign_devices
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.folders import Session, Summary, list_sessions, session_dirs, summary_of
+from tuiprof.session.store.folders import Session, session_dirs
 from tuiprof.session.store.meta import store_viewing
 from tuiprof.session.store.output import recording_problem
 from tuiprof.system import process

@@ -18,9 +18,9 @@ from textual.widgets import Input
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import compare_ranks
+from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.step_source import activity, counted, likely
-from tuiprof.session.store.folders import Summary
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import Verdict

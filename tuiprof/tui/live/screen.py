@@ -38,7 +38,7 @@ from tuiprof.tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
-    from tuiprof.session.store.folders import Summary
+    from tuiprof.session.live.listing import Summary
     from tuiprof.tui.opening.captures import Captures, TraceSummary
 
 _run = partial(key, group="Run")
