@@ -233,8 +233,8 @@ def _first_rows(table: NextTable, width: int, max_rows: int) -> list[Row]:
 def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns to show by default.
 
-    Secondary columns and columns without values are left out. In a table of prose, so are all columns of sentences but the first: they are
-    shown in full below the table.
+    Secondary columns and columns without values are left out. In a table of prose, so are all columns of sentences but
+    the first: they are shown in full below the table.
     """
     shown = [column for column in table.columns if not (column.hidden or column.secondary)]
     if len(table.rows):
