@@ -669,6 +669,23 @@ def test_what_is_computed_on_the_cpu_between_launches(operator: str, track: int,
     assert 0 < row["wins_ns"] <= 200_000
 
 
+def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded() -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 500, number * 10 + 1
+        made.step(number, at, at + 500).op("aten::to", at + 5, at + 80).op("aten::div", at + 80, at + 140)
+        made.op("aten::copy_", at + 140, at + 260).call(
+            "cudaMemcpyAsync", at + 145, at + 255, correlation=first
+        )
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, at + 150, at + 250, first, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (at + 270, at + 275), (at + 280, at + 490), first + 1)
+    row = found(made.trace(), "host-operators")
+    assert "135 µs a step: to, div; then the result is copied" in row["what"]
+    assert "pinned memory" in row["instead"]
+    assert row["wins_ns"] > 0.9 * 135_000 + 50_000, "the copy too, at the speed of the link"
+
+
 @pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
 def test_waits_that_save_little_one_by_one(idle_us: tuple[int, ...], advised: bool) -> None:
     made, sites, correlation, at = Made(), [], 0, 0.0
@@ -1194,6 +1211,26 @@ def test_one_hot_vectors_that_are_multiplied_pick_rows(then: str, advised: bool)
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(0.95 * 700_000, rel=0.03)
+
+
+@pytest.mark.parametrize(("filled", "advised"), [("aten::zeros", True), ("aten::neg", False)])
+def test_codes_are_picked_counted_and_summed_without_one_hot_vectors(filled: str, advised: bool) -> None:
+    row = finding(
+        gpu_bound(
+            *(("aten::linear", GEMM, 500), ("aten::argmin", REDUCE, 50)),
+            *((filled, UNARY, 50), ("aten::scatter_", UNARY, 10)),
+            *(("aten::matmul", GEMM, 100), ("aten::sum", REDUCE, 40), ("aten::mul", ELEMENTWISE, 30)),
+            *(("aten::t", UNARY, 1), ("aten::matmul", GEMM, 100), ("aten::mean", REDUCE, 40)),
+            ("aten::sum", REDUCE, 300),
+            *(("aten::add", ELEMENTWISE, 30), ("aten::sum", REDUCE, 300)),
+        ),
+        "one-hot-product",
+    )
+    assert (row is not None) == advised
+    if row is not None:
+        picked, summed = 50 + 10 + 100, 40 + 1 + 100 + 40 + 300
+        assert row["wins_ns"] == pytest.approx(0.95 * 1000 * (picked + summed), rel=0.03)
+        assert "index_add_" in row["instead"]
 
 
 ONE_HOT: Op = ("aten::one_hot", UNARY, 100)

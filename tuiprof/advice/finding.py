@@ -241,19 +241,23 @@ class Evidence:
 
     # -- samples -------------------------------------------------------------------------------------------
 
-    def line_doing(self, *doing: str, least: float = MIN_SEEN, most: float = 1.0) -> SampledLine | None:
+    def line_doing(
+        self, *doing: str, min_share: float = MIN_SEEN, max_share: float = 1.0
+    ) -> SampledLine | None:
         """Return the line of the script at which its main thread was sampled most often during an activity.
 
         Args:
             *doing: The activities, as the sampler names them; an empty one = the script's own code.
-            least: Minimum share of all samples.
-            most: Maximum share of all samples.
+            min_share: Minimum share of all samples.
+            max_share: Maximum share of all samples.
 
         Returns:
             None if the session has no samples, or no such line.
         """
         lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
-        return next((line for line in lines if line.doing in doing and least <= line.share <= most), None)
+        return next(
+            (line for line in lines if line.doing in doing and min_share <= line.share <= max_share), None
+        )
 
     @cached_property
     def optimizer_steps(self) -> Ints:

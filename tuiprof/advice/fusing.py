@@ -248,9 +248,11 @@ def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
     return np.where(sizes > 0, found, 0.0)
 
 
-def in_a_row(chain: str, most: int = 10) -> str:
+def in_a_row(chain: str, max_names: int = 10) -> str:
     """Return the first names of a long chain; consecutive repetitions are named once."""
     parts = chain.split(" → ")
     runs = [(name, len(list(run))) for name, run in groupby(parts)]
     texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
-    return " → ".join(texts[:most]) + (f" → … ({len(parts)} operators)" if len(texts) > most else "")
+    return " → ".join(texts[:max_names]) + (
+        f" → … ({len(parts)} operators)" if len(texts) > max_names else ""
+    )

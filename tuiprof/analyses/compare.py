@@ -393,7 +393,7 @@ def _launches(report: Report) -> list[str]:
     return [f"launches {old} → {new} a step"]
 
 
-def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
+def _kinds(before: Trace, after: Trace, min_ns: float) -> list[str]:
     frames = []
     for trace, name in ((before, "before"), (after, "after")):
         kernels = run("kernels", trace)
@@ -405,7 +405,7 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
         frames.append(rows.select("kind", pl.col("per_step_ns").cast(pl.Float64).alias(name)))
     rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
     rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
-    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0))
+    largest = rows.filter(pl.col("change") >= max(min_ns, 1.0))
     largest = largest.sort("change", "kind", descending=[True, False]).head(_MOST)
     return [
         f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"

@@ -219,9 +219,9 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     return (f"{format_share(apart)} of the {what} lies outside the steps.", *left_out)
 
 
-def _brief(name: str, most: int = 60) -> str:
+def _brief(name: str, max_chars: int = 60) -> str:
     """Return a name short enough for a sentence."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    return name if len(name) <= max_chars else name[: max_chars - 1] + "…"
 
 
 def _yes_no(value: bool | None) -> str:

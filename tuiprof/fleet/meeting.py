@@ -149,7 +149,7 @@ def lateness(wait: Floats) -> Floats:
     return np.stack(others) - wait
 
 
-def always_late(per_step: Floats, least_ns: float) -> Mask:
+def always_late(per_step: Floats, min_ns: float) -> Mask:
     """Return which units are consistently late, shape ``(units,)``.
 
     A unit's delay is compared with its own variation between steps, not with the variation between units, which is
@@ -158,15 +158,15 @@ def always_late(per_step: Floats, least_ns: float) -> Mask:
 
     Args:
         per_step: Delay of units, ns, shape ``(units, steps)``; NaN = absent.
-        least_ns: Minimum delay to list.
+        min_ns: Minimum delay to list.
     """
     if not per_step.size:
         return np.zeros(len(per_step), dtype=bool)
     usual = np.nanmedian(per_step, axis=1)
     own = np.nanmedian(np.abs(per_step - usual[:, None]), axis=1)
     error = 1.4826 * float(np.nanmedian(own)) / per_step.shape[1] ** 0.5
-    late: Mask = (usual >= max(least_ns, OUTLIER * error)) & (
-        np.nanquantile(per_step, 1 - ALWAYS, axis=1) >= least_ns
+    late: Mask = (usual >= max(min_ns, OUTLIER * error)) & (
+        np.nanquantile(per_step, 1 - ALWAYS, axis=1) >= min_ns
     )
     return late
 

@@ -319,13 +319,13 @@ def _named(group: Group, names: dict[int, str]) -> int:
     return group.key
 
 
-def _stride(count: int, most: int) -> int:
+def _stride(count: int, max_steps: int) -> int:
     """Return the smallest power of two that divides a number to at most a limit.
 
     The step numbers kept by ranks of different length are then subsets of one another.
     """
     stride = 1
-    while -(-count // stride) > most:
+    while -(-count // stride) > max_steps:
         stride *= 2
     return stride
 

@@ -89,8 +89,8 @@ def _are(ranks: tuple[int, ...]) -> str:
     return f"is rank {ranks[0]}" if len(ranks) == 1 else f"are ranks {_some([str(rank) for rank in ranks])}"
 
 
-def _some(names: list[str], most: int = 8) -> str:
+def _some(names: list[str], limit: int = 8) -> str:
     """Return names for a sentence, those in the middle left out where there are many."""
-    if len(names) > most:
-        return f"{', '.join(names[: most - 2])} … {names[-1]}"
+    if len(names) > limit:
+        return f"{', '.join(names[: limit - 2])} … {names[-1]}"
     return ", ".join(names)

@@ -163,7 +163,7 @@ class BlackBox:
         self._not_finite: set[str] = set()
         self.undo: list[Callable[[], None]] = []  # functions that undo registrations with a framework
         self.options = _options(self._control)  # enabled checks
-        self._stall.least_ns = float(self.options.get("stall_s") or self._stall.least_ns / 1e9) * 1e9
+        self._stall.min_ns = float(self.options.get("stall_s") or self._stall.min_ns / 1e9) * 1e9
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append a record to the log."""

@@ -151,16 +151,16 @@ def _error_ns(times: Sequence[int]) -> float:
     return float(1.2533 * 1.4826 * median([abs(time - middle) for time in times]) / len(times) ** 0.5)
 
 
-def stall_after_ns(median_ns: float, least_ns: float = STALL_NS) -> float:
+def stall_after_ns(median_ns: float, min_ns: float = STALL_NS) -> float:
     """Return the time without a step after which a run counts as stalled, ns."""
-    return max(least_ns, STALL_TIMES * median_ns)
+    return max(min_ns, STALL_TIMES * median_ns)
 
 
 class StallWatch:
     """Compares the time since the last step with earlier steps."""
 
     def __init__(self) -> None:
-        self.least_ns: float = STALL_NS  # minimum length of a stall, ns
+        self.min_ns: float = STALL_NS  # minimum length of a stall, ns
         self._times: deque[int] = deque(maxlen=_MEDIAN_OF)
         self._last_ns = 0
         self._looked_ns = 0
@@ -175,7 +175,7 @@ class StallWatch:
 
     def answered(self) -> None:
         """The stacks of this process were just written: nothing more is needed for this stall."""
-        if self.since_ns() > self.least_ns / 2:
+        if self.since_ns() > self.min_ns / 2:
             self._done = True
 
     def since_ns(self) -> int:
@@ -189,10 +189,10 @@ class StallWatch:
         if gap > _SUSPENDED_NS:
             self._last_ns = now if self._last_ns else 0
         since = now - self._last_ns
-        if self._done or since < self.least_ns or len(self._times) < _FEWEST_STEPS:
+        if self._done or since < self.min_ns or len(self._times) < _FEWEST_STEPS:
             return None
         median = sorted(self._times)[len(self._times) // 2]
-        if since < stall_after_ns(median, self.least_ns):
+        if since < stall_after_ns(median, self.min_ns):
             return None
         self._done = True
         return since, median

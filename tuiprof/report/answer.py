@@ -201,10 +201,10 @@ def to_markdown(answer: Answer) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def to_json(answer: Answer, most_bytes: int | None = None) -> str:
+def to_json(answer: Answer, max_bytes: int | None = None) -> str:
     """Return the page as JSON on one line; ASCII alone."""
     content = _document(answer)
-    while most_bytes is not None and len(_dump(content)) > most_bytes:
+    while max_bytes is not None and len(_dump(content)) > max_bytes:
         if content["notes"]:
             content["notes"].pop()
         elif content["lines"] and len(content["findings"]) <= max(2, len(content["lines"])):
@@ -261,17 +261,19 @@ def _finding(change: Change) -> dict[str, Any]:
     }
 
 
-def _clipped(answer: Answer, most: int = 200) -> Answer:
+def _clipped(answer: Answer, max_chars: int = 200) -> Answer:
     changes = tuple(
-        replace(change, what=change.what[:most], where=change.where[:most], fix=change.fix[:most])
+        replace(
+            change, what=change.what[:max_chars], where=change.where[:max_chars], fix=change.fix[:max_chars]
+        )
         for change in answer.changes
     )
-    run = replace(answer.run, sentence=answer.run.sentence[:most]) if answer.run is not None else None
+    run = replace(answer.run, sentence=answer.run.sentence[:max_chars]) if answer.run is not None else None
     return replace(
         answer,
-        title=answer.title[:most],
-        device=answer.device[:most],
-        trust=answer.trust[:most],
+        title=answer.title[:max_chars],
+        device=answer.device[:max_chars],
+        trust=answer.trust[:max_chars],
         changes=changes,
         run=run,
     )

@@ -9,10 +9,15 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.waits.pageable_memory import OF_LINK, follow, pinned
+from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_ns
+from tuiprof.whatif import Edit
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
@@ -20,7 +25,7 @@ MIN_NS: Final = 30_000
 _VIEWS: Final = (
     r"^aten::(_?(reshape|view|unsafe_view)\w*|expand(_as)?|slice|select|narrow|transpose|permute|t|"
     r"(un)?squeeze_?|(un)?flatten|unbind|(tensor_)?split\w*|chunk|detach_?|as_strided_?|alias|movedim|empty\w*|"
-    r"new_empty\w*|resize_\w*|set_|lift_fresh|result_type|is_\w+|item|_local_scalar_dense|contiguous|to|"
+    r"new_empty\w*|resize_\w*|set_|lift_fresh|result_type|is_\w+|item|_local_scalar_dense|"
     r"numpy_T|real|imag|view_as_\w+|record_stream|requires_grad_?|broadcast_to|meshgrid|diagonal|unfold)$"
 )
 #: Minimum share of the step, and of the steps that have such operators.
@@ -62,10 +67,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     names = [name for name, _ in total.most_common(_NAMED)]
     longest = int(calls.rows[chosen][np.argmax(lengths[chosen])])
     likely, least, most = (calls.edit(chosen, keep, 0.0) for keep in _KEEP)
+    copied_at, *moved = _copied(trace, evidence, calls.rows[chosen])
+    likely, least, most = (edit | copied for edit, copied in zip((likely, least, most), moved, strict=True))
     yield Finding(
-        f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}",
-        evidence.function_of(longest),
-        "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
+        f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
+        + "; then the result is copied to the device" * bool(len(moved[0].work)),
+        evidence.function_of(longest) or copied_at,
+        "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, or "
+        "compute it in loader workers; create constants there (device=...), once"
+        if len(moved[0].work)
+        else "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
         "compute the batch in loader workers",
         "medium",
         "operators of the main thread without device work or runtime calls",
@@ -76,4 +87,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-RULE = AdviceRule("host-operators", find)
+def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, Edit, Edit, Edit]:
+    """Return where pageable memory that the operators computed is copied, and the edits in which it is pinned."""
+    location, edits = "", [Edit(), Edit(), Edit()]
+    for row in evidence.waits(TO_DEVICE, PAGEABLE_TO_DEVICE):
+        copies, inside = evidence.work_in(evidence.operators_of(row))
+        if (row.bytes or 0) <= SMALL_BYTES * row.count or trace.named("Pinned", copies).any():
+            continue
+        if follow(trace, copies, operators):
+            location = location or evidence.location(row)
+            edits = [
+                edit | pinned(trace, evidence, copies, inside, part)
+                for edit, part in zip(edits, OF_LINK, strict=True)
+            ]
+    return location, edits[0], edits[1], edits[2]
+
+
+RULE = AdviceRule("host-operators", find, needs=("sync_events",))

@@ -80,7 +80,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
     recurring = sorted(index for indices in places.values() for index in indices)
     part = float((ends - starts)[recurring].sum()) / (high - low)
-    line = evidence.line_doing("", *_INSTEAD, least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part)
+    line = evidence.line_doing("", *_INSTEAD, min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part)
     if part >= MIN_NAMED and line is not None and not any(".py" in place for place in places):
         places = {line.where: recurring}
     else:

@@ -87,7 +87,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     low, high = evidence.trace.span
     part = float((ends - starts).sum()) / (high - low)
     line = evidence.line_doing(
-        "", "copies", "prints a tensor", least=LINE_SHARE[0] * part, most=LINE_SHARE[1] * part
+        "", "copies", "prints a tensor", min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part
     )
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "

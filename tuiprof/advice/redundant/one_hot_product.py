@@ -8,42 +8,87 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.redundant.one_hot_sum import one_hot_vectors
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::reshape", "aten::view", "aten::flatten")
 _PRODUCTS: Final = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
+_TRANSPOSED: Final = ("aten::t", "aten::transpose", "aten::permute")
+_COUNTS: Final = ("aten::sum", "aten::mean")
+#: Maximum number of operators from the first product to others with the same vectors.
+_LONGEST: Final = 16
 #: Time of looking up the rows, and of their gradient, relative to all of that: likely, least and most helpful.
 _KEEP: Final = (0.05, 0.3, 0.01)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for one_hot whose result is used directly in a product."""
+    """Look for one-hot vectors that are used directly in a product."""
     calls = evidence.calls
-    names = calls.names
-    chosen = np.zeros(len(names), dtype=bool)
+    chosen = np.zeros(len(calls.names), dtype=bool)
     found = []
-    for first in np.flatnonzero(trace.named(r"^aten::one_hot$", calls.rows)).tolist():
-        mine = first + 1 + np.flatnonzero(calls.tracks[first + 1 : first + 6] == calls.tracks[first])
-        after = [index for index in mine.tolist() if names[index] not in _CASTS]
-        if after and names[after[0]] in _PRODUCTS:
-            chosen[[first, *mine[mine <= after[0]]]] = True
-            found.append(first)
+    summed = False
+    for made in np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)).tolist():
+        vectors = one_hot_vectors(calls, made)
+        product = _product(calls, made) if vectors else []
+        if product:
+            sums = _sums(calls, product[-1])
+            chosen[[*vectors, *product, *sums]] = True
+            summed |= bool(sums)
+            found.append(vectors[0])
     if not found:
         return
+    event = int(calls.rows[found[0]])
+    sure = calls.names[found[0]] == "aten::one_hot"
     with_backward = calls.with_backward(chosen)
     likely, least, most = (calls.edit(with_backward, keep, keep) for keep in _KEEP)
     yield Finding(
         "one-hot vectors are multiplied by a matrix just to select its rows, "
         f"{evidence.how_often(len(found))}",
-        evidence.function_of(int(calls.rows[found[0]])),
-        "F.embedding(ids, table) or table[ids] (for nn.Linear: its transposed weight), without one_hot",
-        "high",
-        "a one_hot result is cast and multiplied right away",
+        evidence.function_of(event),
+        "F.embedding(ids, table) or table[ids] (for nn.Linear: its transposed weight), without one-hot vectors"
+        + "; torch.bincount(ids) counts them, and zeros.index_add_(0, ids, x) sums x by id" * summed,
+        "high" if sure else "medium",
+        "a one_hot result is cast and multiplied right away"
+        if sure
+        else "a value scattered into zeros is multiplied right away",
         likely,
         least,
         most,
-        event=int(calls.rows[found[0]]),
+        event=event,
     )
+
+
+def _product(calls: Calls, made: int) -> list[int]:
+    """Return the calls after the one that makes the vectors, up to their product; none if there is no product."""
+    mine = made + 1 + np.flatnonzero(calls.tracks[made + 1 : made + 6] == calls.tracks[made])
+    for position, index in enumerate(mine.tolist()):
+        if calls.names[index] in _PRODUCTS:
+            until: list[int] = mine[: position + 1].tolist()
+            return until
+        if calls.names[index] not in _CASTS:
+            return []
+    return []
+
+
+def _sums(calls: Calls, product: int) -> list[int]:
+    """Return the calls that count the vectors and sum rows by them: products with their transpose, and sums beside."""
+    mine = product + 1 + np.flatnonzero(calls.tracks[product + 1 :][:_LONGEST] == calls.tracks[product])
+    names = [calls.names[index] for index in mine.tolist()]
+    pairs = [
+        at
+        for at in range(len(names) - 1)
+        if names[at] in _TRANSPOSED and names[at + 1] in _PRODUCTS and names[at + 1] != "aten::linear"
+    ]
+    if not pairs:
+        return []
+    until = pairs[0] + 2
+    while until < len(names) and names[until] in _COUNTS:
+        until += 1
+    found: list[int] = mine[
+        [at for at in range(until) if at - pairs[0] in (0, 1) or names[at] in _COUNTS]
+    ].tolist()
+    return found
 
 
 RULE = AdviceRule("one-hot-product", find)

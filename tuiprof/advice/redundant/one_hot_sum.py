@@ -38,7 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     found = []
     smoothed = False
     for made in np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)).tolist():
-        vectors = _vectors(calls, made)
+        vectors = one_hot_vectors(calls, made)
         saved = _until_sum(calls, vectors) if vectors else []
         if saved:
             chosen[saved] = True
@@ -68,7 +68,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _vectors(calls: Calls, made: int) -> list[int]:
+def one_hot_vectors(calls: Calls, made: int) -> list[int]:
     """Return the calls that make one-hot vectors, of which a given one is the last; none if it makes none."""
     if calls.names[made] == "aten::one_hot":
         return [made]

@@ -29,14 +29,14 @@ _MAKING = (
     r"^aten::(arange|linspace|logspace|eye|tril_?|triu_?|tril_indices|triu_indices|one_hot|\w+_window|"
     r"(randn?|normal|uniform|bernoulli)(_like|_)?|outer|polar)$"
 )
-#: Share of the copies of which that is known.
-_MADE_SHARE = 0.5
+#: Minimum share of copies that follow such operators.
+_FOLLOWING = 0.5
 _JAX = (
     "jax.device_put the next batch during the step, or keep the array on the device",
     "start the copy with .copy_to_host_async() and read it a step later",
 )
 #: Share of the link bandwidth that a pinned copy reaches: likely, least, most.
-_OF_LINK = (0.85, 0.5, 1.0)
+OF_LINK = (0.85, 0.5, 1.0)
 #: Minimum rate at which the host copies into the driver's pinned buffer, and maximum additional time of a call.
 _SLOWEST_BYTES_PER_S = 0.5e9
 _CALL_NS = 100_000
@@ -52,7 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         to_device = row.kind.endswith("to device")
         made = to_device and _made_in_step(trace, evidence, copies)
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
-        likely, least, most = (_pinned(trace, evidence, copies, inside, part) for part in _OF_LINK)
+        likely, least, most = (pinned(trace, evidence, copies, inside, part) for part in OF_LINK)
         yield Finding(
             f"{format_bytes(size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
@@ -69,10 +69,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:
-    """Return whether operators on the CPU make what is copied, between other launches and the copy."""
-    calls, launches = evidence.calls, trace.links.launches
-    rows = calls.rows
-    made = trace.named(_MAKING, rows) & (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
+    """Return whether operators on the CPU make what is copied."""
+    calls = evidence.calls
+    making = trace.named(_MAKING, calls.rows) & (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
+    return follow(trace, copies, calls.rows[making])
+
+
+def follow(trace: Trace, copies: Ints, operators: Ints) -> bool:
+    """Return whether most copies follow some of the operators, with no launch of other work between them."""
+    launches = trace.links.launches
     copying = np.unique(trace.links.launch_of[copies])
     copying = copying[copying >= 0]
     known = 0
@@ -81,12 +86,12 @@ def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:
         others = np.setdiff1d(launches[trace.track_codes[launches] == track], copying)
         before = np.append(np.iinfo(np.int64).min, np.sort(trace.starts[others]))
         since = before[np.searchsorted(before, trace.starts[mine]) - 1]
-        at = np.sort(trace.starts[rows[made & (calls.tracks == track)]])
+        at = np.sort(trace.starts[operators[trace.track_codes[operators] == track]])
         known += int((np.searchsorted(at, since) < np.searchsorted(at, trace.starts[mine])).sum())
-    return known > 0 and known >= _MADE_SHARE * len(copying)
+    return known > 0 and known >= _FOLLOWING * len(copying)
 
 
-def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
+def pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
     """Return the edit in which copies run at a share of the link bandwidth, and their calls do not block."""
     lengths = trace.lengths(work)
     sizes = np.maximum(trace.ints("bytes", work), 0)

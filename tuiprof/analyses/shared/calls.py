@@ -290,10 +290,10 @@ def loops(
             yield start, period, times
 
 
-def runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
+def runs(mask: Mask, min_length: int) -> tuple[Ints, Ints]:
     """Return begin and end of the runs of True with at least the given length."""
     at = np.flatnonzero(mask)
     breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
     starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1
-    keep = ends - starts >= least
+    keep = ends - starts >= min_length
     return starts[keep], ends[keep]

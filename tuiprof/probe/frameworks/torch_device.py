@@ -197,16 +197,16 @@ class TorchDevice:
             except Exception:
                 self._hook.failed()
 
-    def _read(self, most: int) -> None:
-        """Move up to ``most`` finished device steps to the log."""
+    def _read(self, limit: int) -> None:
+        """Move up to ``limit`` finished device steps to the log."""
         pending = self._pending
         pool = self._pool
-        most = min(most, len(pending))
-        if not most:
+        limit = min(limit, len(pending))
+        if not limit:
             return
-        _, _, newest, stream_of_newest, _, _ = pending[most - 1]
+        _, _, newest, stream_of_newest, _, _ = pending[limit - 1]
         known = newest.query()  # then all before it on its stream have happened
-        for _ in range(most):
+        for _ in range(limit):
             n, first, second, stream, shared, every = pending[0]
             if not (known and stream is stream_of_newest) and not second.query():
                 return

@@ -207,9 +207,9 @@ def text_of(bits: Codes) -> str:
     return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
 
 
-def nice_step(span: float, most: int) -> float:
-    """Return a round step (1, 2 or 5 times a power of ten) that divides a span above 0 into at most ``most`` parts."""
-    raw = span / max(1, most)
+def nice_step(span: float, max_parts: int) -> float:
+    """Return a round step (1, 2 or 5 times a power of ten) that divides a positive span into ``max_parts`` or fewer."""
+    raw = span / max(1, max_parts)
     power = 10.0 ** math.floor(math.log10(raw))
     return next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)
 

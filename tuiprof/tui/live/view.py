@@ -498,18 +498,18 @@ def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
     return fit(row, width)
 
 
-def rank_rows(ranks: Sequence[RankTimes], shown: str, width: int, most: int) -> list[Row]:
+def rank_rows(ranks: Sequence[RankTimes], shown: str, width: int, max_rows: int) -> list[Row]:
     """Return one line per rank: step time, recent step times, and whether it is a straggler."""
     kept = list(ranks)
-    if len(kept) > most:
+    if len(kept) > max_rows:
         first = [rank for rank in kept if rank.straggles or rank.name == shown]
         rest = [rank for rank in kept if rank not in first]
-        kept = sorted((first + rest)[: max(1, most - 1)], key=ranks.index)
+        kept = sorted((first + rest)[: max(1, max_rows - 1)], key=ranks.index)
     ordered = sorted(value for rank in ranks for value in rank.recent_ns)
     low, high = (ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]) if ordered else (0, 1)
     wide = max((len(_rank_name(rank)) for rank in kept), default=0)
     rows = [_rank_row(rank, rank.name == shown, low, high, width, wide) for rank in kept]
-    if len(kept) < len(ranks) and most > 1:
+    if len(kept) < len(ranks) and max_rows > 1:
         hidden = [rank for rank in ranks if rank not in kept]
         steps = [rank.step_ns for rank in hidden if rank.step_ns == rank.step_ns]
         span = f": {format_ns(min(steps))} to {format_ns(max(steps))}" if steps else ""

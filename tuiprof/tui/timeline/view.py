@@ -443,6 +443,6 @@ def _count(starts: Ints, low: int, high: int) -> str:
     return format_count(int(last - first))
 
 
-def _short(trace: Trace, row: int, most: int = 40) -> str:
+def _short(trace: Trace, row: int, max_cells: int = 40) -> str:
     name = short_name(trace.name(row))
-    return name if len(name) <= most else name[: most - 1] + "…"
+    return name if len(name) <= max_cells else name[: max_cells - 1] + "…"

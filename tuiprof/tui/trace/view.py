@@ -103,8 +103,10 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     lines = [spread(first, others, width)]
     room = max(width - 10, 8)
 
-    def line(text: str, label: str, keys: Row, most: int) -> None:
-        for i, part in enumerate(_wrapped(sanitize(text), room, row_width(keys) + 2 if keys else 0, most)):
+    def line(text: str, label: str, keys: Row, max_lines: int) -> None:
+        for i, part in enumerate(
+            _wrapped(sanitize(text), room, row_width(keys) + 2 if keys else 0, max_lines)
+        ):
             row: Row = [
                 ("▌  ", level),
                 ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
@@ -128,19 +130,19 @@ def finding_rows(found: Finding, number: int, count: int, width: int, height: in
     return lines[:height]
 
 
-def _wrapped(text: str, width: int, taken: int, most: int) -> list[str]:
+def _wrapped(text: str, width: int, taken: int, max_lines: int) -> list[str]:
     """Wrap a text whose first line is ``taken`` cells shorter; leave out trailing clauses rather than cut."""
 
-    def broken(text: str, most: int = 0) -> list[str]:
+    def broken(text: str, max_lines: int = 0) -> list[str]:
         first = wrap(text, width - taken)[0]
         rest = text[len(first) :].lstrip()
-        if most == 1 or not rest:
-            return wrap(text, width - taken, most)
-        return [first, *wrap(rest, width, max(most - 1, 0))]
+        if max_lines == 1 or not rest:
+            return wrap(text, width - taken, max_lines)
+        return [first, *wrap(rest, width, max(max_lines - 1, 0))]
 
     ends = [match.start() for match in _CLAUSE_END.finditer(text)]
     whole = (text[:end] for end in (len(text), *reversed(ends)))
-    return next((lines for part in whole if len(lines := broken(part)) <= most), broken(text, most))
+    return next((lines for part in whole if len(lines := broken(part)) <= max_lines), broken(text, max_lines))
 
 
 def _saves(found: Finding, level: str, width: int) -> Row:

@@ -80,19 +80,19 @@ class Choice:
         return self.line(width) if callable(self.line) else self.line
 
 
-def wrap(text: str, width: int, most: int = 0) -> list[str]:
+def wrap(text: str, width: int, max_lines: int = 0) -> list[str]:
     """Break text into lines at line breaks and blanks, but not between a number and its unit.
 
     A word longer than a line is broken inside, if possible after a component of its name or path. Returns at least one
-    line and at most ``most``, then ending in an ellipsis; 0 = no limit.
+    line and at most ``max_lines``, then ending in an ellipsis; 0 = no limit.
     """
     width = max(width, 1)
     lines = [part for line in bind_units(text).split("\n") for part in _wrap_line(line, width)]
-    if most and len(lines) > most:
-        last = lines[most - 1]
+    if max_lines and len(lines) > max_lines:
+        last = lines[max_lines - 1]
         while cell_len(last) > width - 1:
             last = last[:-1]
-        lines = [*lines[: most - 1], last.rstrip("…") + "…"]
+        lines = [*lines[: max_lines - 1], last.rstrip("…") + "…"]
     return [unbind_units(line) for line in lines]
 
 
@@ -124,13 +124,13 @@ def _longest_prefix(word: str, width: int) -> str:
     return fits
 
 
-def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
-    """Break a row at blanks, but not between a number and its unit; the ``most``-th line is cut if need be."""
+def wrap_row(row: Row, width: int, max_lines: int, indent: int = 0) -> list[Row]:
+    """Break a row at blanks, but not between a number and its unit; the last of ``max_lines`` is cut if need be."""
     lines: list[Row] = [[]]
     for text, role in row:
         for word in re.findall(r" *[^ ]+| +", bind_units(text)):
             word = unbind_units(word)
-            if len(lines) < most and row_width([*lines[-1], (word, role)]) > width and word.strip():
+            if len(lines) < max_lines and row_width([*lines[-1], (word, role)]) > width and word.strip():
                 lines.append([(" " * indent, role)])
                 word = word.lstrip(" ")
             lines[-1].append((word, role))
