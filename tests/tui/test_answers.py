@@ -76,19 +76,19 @@ def test_a_row_is_spelled_out_with_what_the_table_has_no_room_for() -> None:
 )
 def test_advice_is_on_the_same_event_or_the_same_line(where: str, event: int, matches: bool) -> None:
     fields = said(places(), 0, set(), advice(where, event))
-    assert fields.get("instead") == (("drop the check",) if matches else None)
+    assert fields.get("fix") == (("drop the check",) if matches else None)
 
 
 def test_where_lines_are_few_what_to_do_comes_first_and_the_cut_is_marked() -> None:
     fields = fields_of(places(), 0, {"where"}, advice("", 5))
     lines = ["".join(text for text, _ in row) for row in field_rows(fields, 80, 2)]
-    assert lines[0].split() == ["instead", "drop", "the", "check"]
+    assert lines[0].split() == ["fix", "drop", "the", "check"]
     assert lines[1].endswith("enter shows all")
     whole = ["".join(text for text, _ in row) for row in field_rows(fields, 80, 0)]
     assert len(whole) == 8
     wide = ["".join(text for text, _ in row) for row in field_rows(fields, 160, 0)]
     assert "metric.py:93" in wide[1]
-    assert wide[1].split()[2:] == ["because", "it", "waits"]
+    assert wide[1].split()[2:] == ["why", "it", "waits"]
 
 
 def waiting(title: str, count: int) -> NextTable:

@@ -89,6 +89,26 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         assert app.view.finding == first
 
 
+async def test_the_head_follows_the_cursor_in_the_list_of_findings() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: "1 of 4" in app.text("#trace-verdict"))
+        await pilot.press("9", "down", "down")
+        await until(pilot, lambda: "3 of 4" in app.text("#trace-verdict"))
+        assert app.view.current == "advice"
+        head = app.text("#answer-table").splitlines()[0].split("  ")
+        assert [word.strip() for word in head if word.strip()] == ["saves/step", "of step", "what", "where"]
+        assert app.table.size.height > len(app.view.findings), "every finding is in view"
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "4 of 4" in app.text("#trace-verdict"))
+        assert app.view.current != "advice"
+        await pilot.press("9")
+        await settle(pilot)
+        assert app.table.current == 3
+        assert "4 of 4" in app.text("#trace-verdict")
+
+
 def test_every_rule_opens_a_tab_that_shows_it() -> None:
     tabs = {rule: tab_of_rule(rule) for rule in advice.available()}
     assert set(tabs.values()) <= set(analyses.available())

@@ -224,7 +224,7 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(read_sl
         await pilot.press("slash", *"GEMM", "enter")
         await until_shown(pilot, "/GEMM 1 of 1", "launched by cudaLaunchKernel")
         await pilot.press("b", "plus", "enter")
-        await until_shown(pilot, "launched by  (l goes there)")
+        await until_shown(pilot, "launched by  (f goes there)")
         await until(pilot, lambda: app.view.evidence.detail.has_focus)
         lane, row, span = timeline.state.lane, timeline.state.event, timeline.state.view.span
         assert lane is not None

@@ -122,7 +122,8 @@ async def test_a_row_opens_its_details_and_jumps_between_launch_and_work() -> No
         await pilot.press("enter")
         await settle(pilot)
         assert "launched by" in app.text("DetailPane")
-        await pilot.press("l")
+        assert "f launch ↔ work" in app.text("KeyBar")
+        await pilot.press("f")
         await settle(pilot)
         detail = app.view.query_one(DetailPane)
         assert detail.event is not None

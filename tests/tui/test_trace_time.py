@@ -114,12 +114,12 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         await pilot.press("enter")
         await settle(pilot)
         text = app.text("DetailPane")
-        assert "waited for  (l goes there)" in text
-        assert "delayed  (L goes there)" in text
+        assert "waited for  (f goes there)" in text
+        assert "delayed  (F goes there)" in text
         assert "6.00 ms after it" in text
-        await pilot.press("L")
+        await pilot.press("F")
         await settle(pilot)
-        assert "delayed by  (L goes there)" in app.text("DetailPane")
+        assert "delayed by  (F goes there)" in app.text("DetailPane")
         assert app.timeline.state.cursor == 15 * MS
 
 

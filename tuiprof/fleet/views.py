@@ -120,7 +120,7 @@ def job(fleet: Fleet) -> Report | Unavailable:
                     Column("ranks", "ranks", "count", "Ranks on which it is found."),
                     Column("what", "what"),
                     Column("where", "where", elide="start"),
-                    Column("instead", "instead"),
+                    Column("instead", "fix"),
                     Column("rule", "rule", hidden=True),
                 ),
                 rows,

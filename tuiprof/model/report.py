@@ -113,6 +113,7 @@ class Column:
         kind: How to show its values.
         help: Its definition in one sentence.
         hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
+        secondary: Not a column on a screen, which shows the row under the cursor in full, unless chosen there.
         whole: A text that says nothing when it is cut: where there is no room, other columns give way.
         elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
             source lines, whose end (``file:line``) is the important part.
@@ -126,6 +127,7 @@ class Column:
     kind: Kind = "text"
     help: str = ""
     hidden: bool = False
+    secondary: bool = False
     whole: bool = False
     elide: Elide | None = None
     figure: bool = False

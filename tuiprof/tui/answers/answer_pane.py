@@ -39,6 +39,8 @@ from tuiprof.tui.widgets.table import VirtualTable
 
 #: Minimum number of lines left below a table to show something there, and to separate it by a blank line.
 _MIN_LINES, _MIN_LINES_WITH_GAP = 4, 8
+#: Lines of a table of prose, if it needs them, before its rows are shown in full below it.
+_MIN_PROSE_LINES = 6
 
 
 class BelowTable(Lines):
@@ -155,7 +157,7 @@ class AnswerTables(Vertical):
         table, height = self.table, self.size.height
         needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
         if self._prose:
-            needs = min(needs, height // 2)
+            needs = min(needs, max(height // 2, _MIN_PROSE_LINES))
         roomy = height - needs >= _MIN_LINES
         self.set_class(roomy, "-roomy")
         table.styles.height = needs if roomy else "1fr"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -32,8 +32,8 @@ from tuiprof.tui.timeline.state import row_in
 from tuiprof.tui.widgets.lines import Painted, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: The detail pane follows the cursor when it has not moved for this long.
-_FOLLOW_DELAY_S = 0.06
+#: What follows the cursor of a table does so when it has not moved for this long.
+FOLLOW_DELAY_S: Final = 0.06
 
 
 def _key(name: str, keys: str, action: str, label: str, tooltip: str, show: bool = True) -> Binding:
@@ -54,14 +54,14 @@ class DetailPane(VerticalScroll):
     BINDINGS: ClassVar[list[BindingType]] = [
         _key(
             "link",
-            "l",
+            "f",
             "link(0)",
             "launch ↔ work",
             "Go from a launch to its work, or from a sync to the work it waited for",
         ),
         _key(
             "link_last",
-            "L",
+            "F",
             "link(-1)",
             "sync → delayed",
             "Go from a sync to the work it delayed, and back",
@@ -253,12 +253,11 @@ class Evidence(Horizontal):
 
     def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
         """Update an open detail pane once the cursor has stopped."""
-        message.stop()
         if isinstance(message, VirtualTable.Selected) or not self.detail_open or self.detail.has_focus:
             return
         if self._follow_timer is not None:
             self._follow_timer.stop()
-        self._follow_timer = self.set_timer(_FOLLOW_DELAY_S, partial(self.open_row, message.source, False))
+        self._follow_timer = self.set_timer(FOLLOW_DELAY_S, partial(self.open_row, message.source, False))
 
     def on_detail_pane_jump(self, message: DetailPane.Jump) -> None:
         """Show the event."""

@@ -41,7 +41,9 @@ _COLUMN_GAP: Final = 4
 _MAX_CHECKED_ROWS = 100_000
 #: Longer text counts as a sentence.
 _MAX_WORD = 20
-_ADVICE: Final = ("instead", "because", "proof")
+#: Columns of advice, the fix first, and their labels.
+_ADVICE: Final = {"instead": "fix", "because": "why", "proof": "proof"}
+_FIX: Final = "instead"
 #: Lines of a table besides its rows: a gap, its title, its headings.
 _TABLE_LINES: Final = 3
 #: Minimum number of rows to show of a longer table.
@@ -85,7 +87,7 @@ def fields_of(table: Table, source: int, complete: set[str], advice: Report | No
         if column.key == MORE_IN:
             lines = tuple(f"{line}: enter opens it" for line in lines)
         if not column.right_aligned or (column.hidden and column.kind == "bytes"):
-            strong, is_list = column.key == _ADVICE[0], len(lines) > 1
+            strong, is_list = column.key == _FIX, len(lines) > 1
             texts += [Field(label, lines, column.key in complete, strong, is_list)] if lines else []
         elif column.key not in complete and not column.hidden:
             numbers.append(f"{label} {' '.join(lines)}")
@@ -99,7 +101,7 @@ def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
     event, where = row.get("event"), row.get("where")
     for table in advice.tables if advice is not None else ():
         keys = table.rows.columns
-        if _ADVICE[0] not in keys or _ADVICE[0] in row:
+        if _FIX not in keys or _FIX in row:
             continue
         for key, same in (("event", pl.col("event").eq_missing(event)), ("where", _names_line(where))):
             if key in keys and row.get(key) is not None:
@@ -107,8 +109,8 @@ def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
                 if len(found):
                     finding = found.row(0, named=True)
                     return [
-                        Field(name, (sanitize(str(finding[name])),), strong=name == _ADVICE[0], beside=True)
-                        for name in _ADVICE
+                        Field(label, (sanitize(str(finding[name])),), strong=name == _FIX, beside=True)
+                        for name, label in _ADVICE.items()
                         if finding.get(name)
                     ]
     return []
@@ -231,10 +233,10 @@ def _first_rows(table: NextTable, width: int, max_rows: int) -> list[Row]:
 def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns to show by default.
 
-    Columns without values are left out. In a table of prose, so are all columns of sentences but the first: they are
-    shown in full below the table.
+    Secondary columns and columns without values are left out. In a table of prose, so are all columns of sentences but
+    the first: they are shown in full below the table.
     """
-    shown = [column for column in table.columns if not column.hidden]
+    shown = [column for column in table.columns if not (column.hidden or column.secondary)]
     if len(table.rows):
         shown = [column for column in shown if column is shown[0] or _has_values(table.rows[column.key])]
     if not table.prose:
@@ -423,20 +425,20 @@ def event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
     for label, value in event.fields:
         rows += _field(label, value, width)
     if event.launch is not None:
-        rows += _section("launched by  (l goes there)")
+        rows += _section("launched by  (f goes there)")
         rows += _named(trace, event.launch, width)
     if event.work:
         count = (
             f"{format_count(event.work_count)} device events" if event.work_count > 1 else "one device event"
         )
-        rows += _section(f"launched {count}  (l goes to the first)")
+        rows += _section(f"launched {count}  (f goes to the first)")
         for row in event.work:
             rows += _named(trace, row, width)
         if event.work_count > len(event.work):
             rows.append([(f"  and {format_count(event.work_count - len(event.work))} more", "dim")])
     for link in event.links:
         if link.relation not in ("launches", "launched by"):
-            key_name = "l" if link is event.links[0] else "L"
+            key_name = "f" if link is event.links[0] else "F"
             rows += _section(f"{link.relation}  ({key_name} goes there)")
             rows += _named(trace, link.row, width)
             between = link_words(trace, event.row, link).rpartition(", ")[2]

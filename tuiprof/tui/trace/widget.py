@@ -10,12 +10,13 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.getters import query_one
 from textual.message import Message
+from textual.timer import Timer
 
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.tui.answers.answer_pane import AnswerPane
-from tuiprof.tui.answers.evidence import Evidence
+from tuiprof.tui.answers.evidence import FOLLOW_DELAY_S, Evidence
 from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.dialogs.dialog import (
     ColumnsScreen,
@@ -51,6 +52,7 @@ from tuiprof.tui.trace.view import (
 )
 from tuiprof.tui.trace.work import Survey, TraceWork
 from tuiprof.tui.widgets.bars import TabBar
+from tuiprof.tui.widgets.table import VirtualTable
 
 
 class TraceView(Vertical):
@@ -93,6 +95,7 @@ class TraceView(Vertical):
         self._found = found
         self._step = step  # to go to once it is known
         self._finding = 0  # index of the finding in the head
+        self._follow_timer: Timer | None = None
         # Trace, window and finding for which the lost time was requested.
         self._located: tuple[object, ...] = ()
         self._listed, self._unavailable = list(self.tabs), list[str]()  # tabs in the bar; tabs behind "more"
@@ -231,13 +234,17 @@ class TraceView(Vertical):
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
         top = headline(results, window, current, None if part is None else part.share)
         shown = self._show_head(top)
+        answer = results.get(current, window)
+        other = (current, answer) != (self.pane.tab, self.pane.answer)
         self.pane.show(
             current,
-            results.get(current, window),
+            answer,
             question=question_of(current),
             verdict=not self._is_in_head(current) if shown else not top.of_current,
             advice=results.get("advice", window),
         )
+        if other and self._lists_findings:
+            self.pane.table.go_to(self._finding)
         tabs, self._unavailable = tabs_of(results, window, current)
         self._listed = [tab.name for tab in tabs]
         more = ("M", len(self._unavailable)) if self._unavailable else None
@@ -256,6 +263,27 @@ class TraceView(Vertical):
         """The finding in the head; None = there are no findings."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None
+
+    @property
+    def _lists_findings(self) -> bool:
+        """Whether the table in the open tab is the list of findings."""
+        table = self.pane.current_table
+        return self.pane.tab == "advice" and table is not None and table.key == "findings"
+
+    def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
+        """Follow the cursor in the list of findings once it has stopped."""
+        message.stop()
+        if self._follow_timer is not None:
+            self._follow_timer.stop()
+        self._follow_timer = self.set_timer(FOLLOW_DELAY_S, self._follow)
+
+    def _follow(self) -> None:
+        """Show the finding under the cursor in the head."""
+        index = self.pane.table.current
+        if self._lists_findings and index is not None and index != self._finding:
+            self._finding = index
+            self._show_answer()
+            self._replay_again()
 
     def _show_head(self, top: Headline) -> bool:
         """Show the current finding, else the most urgent verdict; return whether it is a finding."""

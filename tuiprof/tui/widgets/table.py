@@ -198,6 +198,11 @@ class VirtualTable(ScrollView, can_focus=True):
         """The source of the row under the cursor; None = the table is empty."""
         return self.rows.source(self.cursor) if len(self.rows) else None
 
+    def go_to(self, source: int) -> None:
+        """Move the cursor to a row, unless the filter hides it."""
+        if self.rows.position(source) is not None and source != self.current:
+            self._return_to(source)
+
     def _return_to(self, source: int | None) -> None:
         position = self.rows.position(source) if source is not None else None
         self.cursor = position if position is not None else 0
