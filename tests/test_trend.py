@@ -111,6 +111,22 @@ def sessions(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
+def test_of_a_folder_the_runs_of_the_newest_ones_script_count(
+    sessions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in (1, 3):
+        path = sessions / f"run{n}" / "session.json"
+        meta = json.loads(path.read_text())
+        path.write_text(json.dumps(meta | {"scenario": None, "source": {"script": "other.py"}}))
+    assert main(["trend", str(sessions), "-f", "json"]) == 0
+    said = capsys.readouterr()
+    assert "left out: 2 runs of other scripts than metrics:naive" in said.err
+    assert not {"run1", "run3"} & set(said.out.split('"'))
+    assert {"run0", "run2", "run4", "run5"} <= set(said.out.split('"'))
+    assert main(["trend", str(sessions), str(sessions / "run1"), "-f", "json"]) == 0
+    assert "run1" in capsys.readouterr().out.split('"')
+
+
 def test_the_verb_fails_where_the_newest_run_is_slower(
     sessions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 from analyses.made import Made, site
 
 from tests import real_traces
-from tuiprof.advice import advise, available, priorities
+from tuiprof.advice import advise, available, priorities, question
+from tuiprof.advice.answer import answer as page_of
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
@@ -448,3 +449,22 @@ def test_what_is_said_of_real_traces_holds_together(path: Path) -> None:
         sentences = [found.verdict.sentence for found in reports if isinstance(found, Report)]
         assert not any("a step" in sentence for sentence in sentences), sentences
     assert not (trace.steps.read_from and not len(trace.steps))
+
+
+@pytest.mark.parametrize("name", ["planted-kinds.pt.trace.json.gz", "jax-waits.xplane.pb.gz"])
+def test_without_a_question_what_if_repeats_the_savings_of_the_page_by_names_that_can_be_asked_for(
+    name: str,
+) -> None:
+    trace = open_trace(shipped("traces") / name)
+    page = page_of(trace, name)
+    told = question.answer(trace, [])
+    assert isinstance(told, Report)
+    *single, together = told.table("changes").rows.iter_rows(named=True)
+    saved = [(row["wins_ns"], row["wins_low_ns"], row["wins_high_ns"]) for row in single]
+    assert saved == [(one.saves_ns, one.saves_low_ns, one.saves_high_ns) for one in page.changes]
+    assert together["wins_ns"] == page.together_ns
+    names = [row["change"].removeprefix("without ") for row in single]
+    assert len(set(names)) == len(names)
+    for text in names:
+        [asked] = question.changes(trace, without=[text])
+        assert asked.text == f"without {text}"

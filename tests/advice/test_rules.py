@@ -1425,7 +1425,11 @@ def test_more_workers_are_as_many_as_cores_are_idle(idle: float, left_us: float,
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         made.add("annotation", name, at, at + 9_000)
         made.op("aten::addmm", at + 9_010, at + 9_990)
-    row = found(with_lines(made.trace(), usable_cores=16, busy_cores=1.1, idle_cores=idle), "loader-workers")
+    line = ("train.py:30", 0.8, "waits for a batch")
+    trace = with_lines(made.trace(), line, usable_cores=16, busy_cores=1.1, idle_cores=idle)
+    row = found(trace, "loader-workers")
+    assert row["where"] == "train.py:30"
+    assert bool(row["proof"]) == (said == "more workers")  # the ladder shows what a worker saves
     assert row["wins_ns"] == pytest.approx((9_000 - left_us) * 1_000, rel=0.03)
     assert said in row["instead"]
 

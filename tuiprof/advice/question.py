@@ -17,6 +17,7 @@ from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
 from tuiprof.model.units import format_factor, format_ns, format_share
 from tuiprof.whatif import Edit
+from tuiprof.whatif.replay import Win
 
 NAME, TITLE = "whatif", "What if"
 
@@ -59,21 +60,23 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     step = replayed(trace)
     if isinstance(step, str):
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")
-    if not asked:
-        asked = [
-            Change(f"without {item.rule}", item.finding.edit, item.finding.least, item.finding.most)
-            for item in priorities(trace).findings
-            if item.finding.edit is not None
-        ]
     stepped, whole = bool(step.graph.step_count), step.step_ns
-    wins = [step.win(change.edit, change.least, change.most) for change in asked]
-    together = [Edit(), Edit(), Edit()]
-    for change in asked:
-        parts = (change.edit, change.least or change.edit, change.most or change.edit)
-        together = [before | part for before, part in zip(together, parts, strict=True)]
-    rows = [(change.text, win) for change, win in zip(asked, wins, strict=True)]
-    if len(asked) > 1:
-        rows.append(("all together", step.win(*together)))
+    if asked:
+        rows = [(change.text, step.win(change.edit, change.least, change.most)) for change in asked]
+        together = [Edit(), Edit(), Edit()]
+        for change in asked:
+            parts = (change.edit, change.least or change.edit, change.most or change.edit)
+            together = [before | part for before, part in zip(together, parts, strict=True)]
+        in_all: Win | None = step.win(*together)
+    else:
+        found = priorities(trace)
+        whole = whole if found.step_ns is None else found.step_ns
+        names = _names([item.rule for item in found.findings if item.win is not None])
+        wins = [item.win for item in found.findings if item.win is not None]
+        rows = [(f"without {name}", win) for name, win in zip(names, wins, strict=True)]
+        in_all = found.together
+    if len(rows) > 1 and in_all is not None:
+        rows.append(("all together", in_all))
     what = "a step" if stepped else "the captured part"
     if not rows:
         verdict = Verdict(f"{what} takes {format_ns(whole)}; no rule found anything to change", "good")
@@ -115,7 +118,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
         Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
         Fact("floor_ns", "device work alone", step.graph.own_busy_ns, "ns"),
-        Fact("basis", "without the profiler by", _BASIS[step.basis], "text"),
+        Fact("basis", "profiler overhead removed by", _BASIS[step.basis], "text"),
         Fact("replay_error", "unchanged replay, off by", step.error, "share"),
     )
     return Report(NAME, TITLE, verdict, facts, (table,), _RULES)
@@ -124,7 +127,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
 _BASIS = {
     "session": "the session's own steps",
     "table": "a table of costs per event",
-    "none": "nothing: as captured",
+    "none": "nothing, as captured",
 }
 _RULES = (
     Rule(
@@ -143,15 +146,24 @@ def _without(trace: Trace, text: str) -> list[Change]:
     ]
     if not found:
         raise _no_finding(trace, rule)
-    if number:
-        if not number.isdigit() or not 1 <= int(number) <= len(found):
-            raise UsageProblem(
-                f"no finding {text!r}", f"{rule} has {len(found)}: {rule}@1 to {rule}@{len(found)}"
-            )
-        found = [found[int(number) - 1]]
+    asked = [
+        Change(f"without {name}", item.finding.edit or Edit(), item.finding.least, item.finding.most)
+        for name, item in zip(_names([rule] * len(found)), found, strict=True)
+    ]
+    if not number:
+        return asked
+    if not number.isdigit() or not 1 <= int(number) <= len(found):
+        raise UsageProblem(
+            f"no finding {text!r}", f"{rule} has {len(found)}: {rule}@1 to {rule}@{len(found)}"
+        )
+    return [asked[int(number) - 1]]
+
+
+def _names(rules: Sequence[str]) -> list[str]:
+    """Return the names of findings as in ``--without``: their rule, with a number if there are several of it."""
     return [
-        Change(f"without {text}", item.finding.edit or Edit(), item.finding.least, item.finding.most)
-        for item in found
+        f"{rule}@{rules[: index + 1].count(rule)}" if rules.count(rule) > 1 else rule
+        for index, rule in enumerate(rules)
     ]
 
 

@@ -251,8 +251,9 @@ def trend(
 ) -> int:
     """Show step time, syncs, launches and memory across runs, and where they changed.
 
-    TARGETS are sessions, folders of sessions, or folders of traces (default: all recorded sessions). Change points
-    need ruptures: pip install 'tuiprof[trend]'.
+    TARGETS are sessions, folders of sessions, or folders of traces (default: the folder of recorded sessions). Of a
+    folder, the sessions of one script count, that of the newest. Change points need ruptures: pip install
+    'tuiprof[trend]'.
     """
     from tuiprof.comparison.trend import FIGURES, course, grouped, history, report
     from tuiprof.report import render_all, stdout_style

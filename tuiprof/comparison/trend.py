@@ -26,6 +26,8 @@ from tuiprof.model.units import format_share, format_value
 
 if TYPE_CHECKING:
     from tuiprof.fleet.gather import Executor, File, Progress
+    from tuiprof.session.live.listing import Summary
+    from tuiprof.session.store.folders import Session
 
 
 By = Literal["run", "commit", "day"]
@@ -263,38 +265,56 @@ def sessions_below(path: Path) -> list[Path]:
     return sorted(found.parent for found in path.glob(f"*/{SESSION_FILE}")) if path.is_dir() else []
 
 
+def script_of(session: Session) -> str:
+    """Return the scenario or the script that a session ran, else its name."""
+    meta = session.meta
+    return str(meta.scenario or (meta.source.script if meta.source is not None else "") or meta.name)
+
+
 def history(
     targets: Sequence[Path],
     executor: Callable[[Sequence[File]], Executor],
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[list[Point], list[str]]:
-    """Return a point for each session and each run of traces where there is no session, and what could not be read.
+    """Return a point for each session and each run of traces where there is no session, and what is left out.
+
+    Sessions in a folder are those of one script: of the newest session that the targets name.
 
     ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
     """
     from tuiprof.fleet.gather import File, gather
     from tuiprof.formats import open_set
-    from tuiprof.session.live.listing import Summary, summary_of
+    from tuiprof.session.live.listing import summary_of
     from tuiprof.session.store.folders import Session
     from tuiprof.session.store.hosts import group_parts
 
     points: list[Point] = []
     problems: list[str] = []
     traces: list[tuple[int, Path, int]] = []
+    targeted: list[tuple[Path, list[Path], list[tuple[Session, Summary]]]] = []
     for target in targets:
         below = sessions_below(target)
-        found_below: list[tuple[Session, Summary]] = []
+        readable: list[tuple[Session, Summary]] = []
         for folder in below:
             try:
                 session = Session(folder)
-                found_below.append((session, summary_of(session)))
+                readable.append((session, summary_of(session)))
             except SessionError as error:
                 problems.append(error.message)
+        targeted.append((target, below, readable))
+    every = [session for _, _, readable in targeted for session, _ in readable]
+    script = script_of(max(every, key=lambda session: session.meta.unix_ns)) if every else ""
+    for target, below, readable in targeted:
+        found_below = [one for one in readable if below == [target] or script_of(one[0]) == script]
+        if others := len(readable) - len(found_below):
+            problems.append(
+                f"{plural(others, 'run')} of other scripts than {script}; name a session to include it"
+            )
         # Of a run of several hosts the first host stands for all of them.
         groups = group_parts(seen.part for _, seen in found_below if seen.part is not None)
-        others = {part.id for group in groups for part in group[1:]}
+        beside = {part.id for group in groups for part in group[1:]}
         for session, seen in found_below:
-            if seen.id in others:
+            if seen.id in beside:
                 continue
             git = session.meta.git
             steps = {} if seen.median_ns is None else {"step_ns": float(seen.median_ns)}

@@ -35,7 +35,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     kind = str(report.fact("worker_processes") or "")
     fetch = evidence.rows(FETCHES)[0]
     functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
-    line = evidence.line_doing("makes a batch") if kind == IN_PROCESS else None
+    line = evidence.line_doing("makes a batch" if kind == IN_PROCESS else "waits for a batch")
     where = functions[0].function if functions else line.where if line else fetch.range
     because = "every step spends time in the loader's __next__"
     if kind == IN_PROCESS and line and not functions:
@@ -66,7 +66,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely,
         least,
         most,
-        proof="cpu-training:baseline,workers-1",
+        proof="cpu-training:baseline,workers-1" if beside else "",
         event=fetch.event,
         switch=f"loader_workers={workers}" if kind == IN_PROCESS and workers and not evidence.is_jax else "",
     )

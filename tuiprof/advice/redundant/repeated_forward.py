@@ -1,4 +1,4 @@
-"""The model runs a second time in a step, without a backward pass."""
+"""The model runs a second time in a step: without a backward pass, or on the same inputs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
 _MIN_LAYERS: Final = 4
-#: Ranges that the probe puts around each call of a model: class, number of the object, and whether it has gradients.
-_MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?$")
+#: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
+#: whether the step has called it before with the same weights and inputs.
+_MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for layers that run again, in the order of those with a backward pass and with the same weights.
+    """Look for calls on the same inputs, and for layers that run again without gradients, with the same weights.
 
     A teacher or a target network has the same layers. But the probe numbers models. And autocast caches weights that it
     has cast to bfloat16, so a second run with the same weights launches fewer kernels, and a run with others does not.
@@ -30,6 +31,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
+    inside = index_of_outer(trace, models, calls.rows[layers])
+    known = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
+    same = np.flatnonzero([match[3] is not None for match in known])
+    yield from _on_same_inputs(evidence, models, same)
+    layers = layers[~np.isin(inside, same)]
     runs = list(_same_models(calls, models, layers))
     because = "the same model is called with gradients in the same step, with the same layers"
     if not runs:
@@ -39,21 +45,50 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
     if not runs:
         return
+    event = int(calls.rows[runs[0][0]])
+    yield Finding(
+        f"the model runs again on what no gradient is computed from, {evidence.how_often(len(runs))}",
+        _location(evidence, models, event),
+        "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
+        "medium",
+        because,
+        calls.edit(_between(calls, runs)),
+        event=event,
+    )
+
+
+def _on_same_inputs(evidence: Evidence, models: Ints, same: Ints) -> Iterator[Finding]:
+    """Yield the finding about calls that compute what an earlier call of the step has computed."""
+    calls = evidence.calls
+    inside = np.isin(index_of_outer(evidence.trace, models, calls.rows), same) & ~calls.backward
+    if not inside.any():
+        return
+    event = int(calls.rows[np.argmax(inside)])
+    yield Finding(
+        f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
+        _location(evidence, models, event),
+        "call it once and use its output again",
+        "high",
+        "the step has called it before on the same tensors, with the same weights and without dropout",
+        calls.edit(calls.with_backward(inside)),
+        event=event,
+    )
+
+
+def _location(evidence: Evidence, models: Ints, event: int) -> str:
+    """Return the function that calls a model, or else the model."""
+    trace = evidence.trace
+    model = int(index_of_outer(trace, models, np.array([event]))[0])
+    return evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else "")
+
+
+def _between(calls: Calls, runs: list[Ints]) -> Mask:
+    """Return the calls from the first to the last layer of each run."""
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for run in runs:
         between = np.arange(run[0], run[-1] + 1)
         chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
-    event = int(calls.rows[runs[0][0]])
-    model = int(index_of_outer(trace, models, np.array([event]))[0])
-    yield Finding(
-        f"the model runs again on what no gradient is computed from, {evidence.how_often(len(runs))}",
-        evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else ""),
-        "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
-        "medium",
-        because,
-        calls.edit(chosen),
-        event=event,
-    )
+    return chosen
 
 
 def _same_models(calls: Calls, models: Ints, layers: Ints) -> Iterator[Ints]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.whatif import Edit
@@ -46,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     names = list(dict.fromkeys(evidence.location(row) for row in rows))
     all_rows = [row for found in places.values() for row in found]
     yield Finding(
-        f"the host waits for the device at {len(names)} places, {evidence.rhythm(*all_rows)}: without one of "
+        f"the host waits for the device at {plural(len(names), 'place')}, {evidence.rhythm(*all_rows)}: without one of "
         "these waits the next takes as long",
         ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""),
         "remove them all, not one: fixed shapes instead of masks and nonzero, values that stay on the device, and "
