@@ -196,7 +196,7 @@ def stats_row(
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
-        right = [(f"end of the run; {read:.0%} read", "warn"), ("   ", "text"), *right]
+        right = [(f"end of the run; {100 * read:.0f} % read", "warn"), ("   ", "text"), *right]
     if steps_are:
         described = _dotted(
             [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
