@@ -260,6 +260,13 @@ def test_a_numbered_model_runs_twice() -> None:
     assert row["where"] == "GPT #1, no gradients"
 
 
+def test_a_model_is_called_again_on_the_same_inputs() -> None:
+    row = found(numbered("GPT #1", "GPT #1", "GPT #1, same inputs"), "repeated-forward")
+    assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    assert "once" in row["instead"]
+    assert "every step" in row["what"]
+
+
 @pytest.mark.parametrize(
     "calls", [("GPT #2, no gradients", "GPT #1"), ("GPT #1, no gradients",) * 2, ("GPT #1", "GPT #1")]
 )

@@ -216,6 +216,36 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
 
 
+def test_a_capture_tells_calls_on_the_same_inputs_from_others(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+dropped = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+same = torch.randn(4, 16)
+class Named(torch.nn.Linear):
+    def forward(self, x, name=None, more=()): return super().forward(x)
+named = Named(16, 1).eval()
+def evaluate(loss):
+    with torch.no_grad():
+        for _ in range(2): model(torch.randn(4, 16)); dropped(same); named(same, name="a"); named(same, more=[])
+        dropped.eval()
+        for _ in range(2): dropped(same)
+        dropped.train()
+        changed = same.clone()
+        named(changed); changed.add_(1); named(changed); named(changed, name="b"); named(changed)
+        named.weight.add_(1); named(changed)
+for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    events = load(done, done.captures("a")[-1].path)
+    again = [e["name"] for e in events if e.get("cat") == "user_annotation" and "same inputs" in e["name"]]
+    assert sorted(again) == sorted(
+        2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
+    )
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -10,6 +10,7 @@ from synthetic import Synthetic
 from textual.binding import Binding
 from textual.widgets import OptionList
 
+from tests import real_traces
 from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
@@ -73,6 +74,20 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert "Jitter is the median" in text
         await pilot.press("escape")
         await until_shown(pilot, "step time")
+
+
+async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key_without_effect() -> None:
+    app = TuiprofApp(Start.trace(real_traces.path("hta-cpu-only-rank34.pt.trace.json.gz")))
+    async with app.run_test(size=(140, 60)) as pilot:
+        text = await until_shown(pilot, "gloo:all_reduce", "9 Advice ✓", "+ - 0 zoom")
+        assert "next sync" not in text
+        assert "launch ↔ work" not in text
+        await pilot.press("question_mark")
+        text = await until_shown(pilot, "Open the tab of this number", "Search commands")
+        assert text.count("Open the tab of this number") == 1
+        assert "1–9 " in text
+        await pilot.press("i")
+        await until_shown(pilot, "trace.tab_1", "trace.tab_9")
 
 
 async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:

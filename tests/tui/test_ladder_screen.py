@@ -231,6 +231,9 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
     async with app.run_test(size=(160, 44), notifications=True) as pilot:
         await opened(app)
         await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
+        assert screen_text(app).count("not measured yet") == 1
+        await pilot.press("enter")  # there is no trace to open
+        await until(pilot, lambda: screen_text(app).count("not measured yet") == 2)
         await pilot.press("r")
         text = await until_shown(pilot, "measure tiny", "rounds", "fit", "smoke")
         assert "paper" not in text, "a preset that this ladder does not have"

@@ -170,7 +170,7 @@ async def test_a_failed_run_says_so_with_its_last_words(tmp_path: Path) -> None:
     assert wait(session, 20).code == 1
     app = live(session.path)
     async with app.run_test(size=(120, 30)) as pilot:
-        text = await until_shown(pilot, "failed (exit 1)", "no step was marked")
+        text = await until_shown(pilot, "failed (exit 1)", "no step was detected")
         assert "ValueError: no such [red]thing[/red]" in text
         assert "\x1b" not in text
         assert "begun" in text

@@ -331,7 +331,7 @@ def test_what_is_slow_can_be_said_in_several_ways() -> None:
 
 def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:
     over = Status("failed", 1)
-    assert no_step_lines(over, ["Traceback"]) == ["failed (exit 1), and no step was marked", "Traceback"]
+    assert no_step_lines(over, ["Traceback"]) == ["failed (exit 1), and no step was detected", "Traceback"]
     assert no_step_lines(over, ["Traceback"], replayed=True)[0].startswith(
         "no step yet at this point of the run"
     )

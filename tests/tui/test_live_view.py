@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import RunCaptures, Verdict
 from tuiprof.tui.live.charts import StripChart
-from tuiprof.tui.live.devices import device_notes, device_views
+from tuiprof.tui.live.devices import _cores, device_notes, device_views
 from tuiprof.tui.live.moment import Figures, Moment, Overhead
-from tuiprof.tui.live.view import View
+from tuiprof.tui.live.view import View, no_step_lines
 from tuiprof.tui.widgets.spans import Row, row_width
 
 Shown = Callable[..., Moment]
@@ -186,6 +187,46 @@ def test_a_capture_is_followed_from_the_request_to_what_its_trace_says(tmp_path:
     assert "launch-bound: 40 % idle" in bottom.text()
     bottom.captures.mark_seen()
     assert "launch-bound: 40 % idle" in bottom.text()
+
+
+def test_the_end_of_a_run_comes_before_its_finding_and_that_before_a_failed_capture(
+    tmp_path: Path, shown: Shown
+) -> None:
+    for code in (0, 1):
+        made = recorded(tmp_path / str(code), 20)
+        trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+        trace.touch()
+        made.capture("written", path=f"traces/{trace.name}")
+        made.run_until(21)
+        if not code:
+            made.capture("failed", id="c2", why="no steps")
+        made.end(code)
+        bottom = Bottom(shown(made), errors=("ValueError: no such file",))
+        bottom.captures.find_traces()
+        assert ("capture failed: no steps" if not code else "trace ready") in bottom.text(200)
+        bottom.verdict.set_headline(trace, Headline(line="launch-bound: 40 % idle", level="warn"))
+        said = bottom.text(200)
+        assert said.startswith(" ✗ failed (exit 1) after" if code else " ✓ finished after")
+        assert said.rstrip().endswith("launch-bound: 40 % idle")
+        assert ("ValueError: no such file" in said) == bool(code)
+
+
+def test_a_core_is_busy_that_works_for_most_of_the_time(tmp_path: Path, shown: Shown) -> None:
+    moment = shown(recorded(tmp_path, 5, gpus=0, cores=4))
+    [host] = device_views(moment.run.fold, moment.session.meta.devices, moment.rank)
+    shares = {"core0_util": 0.9, "core1_util": 0.6, "core2_util": 0.3, "core3_util": 0.06}
+    assert "2 of 4 busy" in text(_cores(replace(host, latest=shares), 80))
+
+
+def test_without_a_step_the_remedy_is_named() -> None:
+    running, over = Status("running"), Status("finished", 0)
+    assert "S, tuiprof run --step-at" in no_step_lines(running, [], can_ask=True)[-1]
+    assert "S, " not in no_step_lines(over, [])[-1]
+    assert no_step_lines(over, [], likely="train.py:7") == [
+        "finished, and no step was detected",
+        "the loop at train.py:7 is counted with Python 3.12 or newer,",
+        "or with tuiprof run --step-at train.py:7 -- …",
+    ]
 
 
 def test_the_selected_step_comes_before_all_else(tmp_path: Path, shown: Shown) -> None:

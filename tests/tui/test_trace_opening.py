@@ -174,12 +174,12 @@ async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlow
         await until(pilot, lambda: "20 %" in app.text())
         assert app.screen.query(LoadingPanel)  # a part without events is nothing to look at
         file.go_on.release()
-        await until_shown(pilot, "40% read · results cover the first 40%", "so far, 40% read: ")
+        await until_shown(pilot, "40 % read · results cover the first 40 %", "so far, 40 % read: ")
         await until_shown(pilot, "8 events")
         # Only what is looked at is worked out from a part.
         assert "2 Waits …" in app.text("TabBar")
         await pilot.press("2")
-        await until_shown(pilot, "so far, 40% read: 1 waits hold the host")
+        await until_shown(pilot, "so far, 40 % read: 1 waits hold the host")
         app.timeline.focus()
         await pilot.press("plus", "right", "right")
         cursor, span = app.timeline.state.cursor, app.timeline.state.view.span
@@ -295,8 +295,8 @@ async def test_what_was_read_stays_when_the_rest_cannot_be(read_slowly: ReadSlow
     async with app.run_test(size=(140, 36), notifications=True) as pilot:
         await until_shown(pilot, "8 events")
         file.go_on.release()
-        await until_shown(pilot, "results cover the first 20%: the rest cannot be read", "the disk is gone")
-        assert "so far, 20% read" in app.text()
+        await until_shown(pilot, "results cover the first 20 %: the rest cannot be read", "the disk is gone")
+        assert "so far, 20 % read" in app.text()
 
 
 async def test_a_real_file_is_shown_from_its_first_stretch(

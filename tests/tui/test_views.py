@@ -43,8 +43,21 @@ def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Result
     results.compute("bad", whole)
     assert view.headline(results, whole, "fine", None) == view.Headline("bad says so", "bad", "2", False)
     assert view.headline(results, whole, "bad", 0.4) == view.Headline(
-        "so far, 40% read: bad says so", "bad", "", True
+        "so far, 40 % read: bad says so", "bad", "", True
     )
+
+
+def test_a_bad_verdict_without_a_finding_says_that_no_rule_names_a_fix(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results.compute("bad", Window())
+    advised = report("advice", "good")
+    found = results.get
+    monkeypatch.setattr(
+        results, "get", lambda name, window: advised if name == "advice" else found(name, window)
+    )
+    said = view.headline(results, Window(), "bad", None).sentence
+    assert said == "bad says so; no rule names a fix"
 
 
 def test_without_any_report_it_says_so(results: Results) -> None:
@@ -86,9 +99,9 @@ def test_the_straggler_is_that_of_the_window_else_of_the_whole_trace(results: Re
 
 
 def test_what_was_read_is_said() -> None:
-    assert "45% read · results cover the first 20%" in view.reading_text(0.2, 0.45, failed=False)
+    assert "45 % read · results cover the first 20 %" in view.reading_text(0.2, 0.45, failed=False)
     assert (
-        view.reading_text(0.2, 0.45, failed=True) == "✗ results cover the first 20%: the rest cannot be read"
+        view.reading_text(0.2, 0.45, failed=True) == "✗ results cover the first 20 %: the rest cannot be read"
     )
 
 

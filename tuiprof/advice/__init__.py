@@ -382,6 +382,8 @@ def _missing(found: Priorities) -> list[str]:
 
 
 def _verdict(found: Priorities, trace: Trace) -> Verdict:
+    if not len(trace):
+        return Verdict("this trace has no events", "warn")
     if not found.findings and trace.trust.level == "bad":
         return Verdict("no rule applies to what could be read of this trace", "warn")
     if not found.findings:

@@ -26,9 +26,9 @@ SHARE, ERRORS = 0.03, 4.0
 PARTS = 3
 RULE = (
     f"the median of up to {WINDOW} steps after a capture (once its trace is written) is above that of up to {WINDOW} "
-    f"steps before it by more than {SHARE:.0%} and {ERRORS:.0f} standard errors, and the median of each third after it "
-    "is above that of each third before it; only in processes that use an accelerator, as elsewhere a profiler has no "
-    "lasting effect"
+    f"steps before it by more than {SHARE * 100:.0f} % and {ERRORS:.0f} standard errors, and the median of each third "
+    "after it is above that of each third before it; only in processes that use an accelerator, as elsewhere a "
+    "profiler has no lasting effect"
 )
 #: A stall: no step for this multiple of the median step, and for at least this time.
 STALL_TIMES = 10

@@ -1,4 +1,4 @@
-"""The model runs a second time in a step, without a backward pass."""
+"""The model runs a second time in a step: without a backward pass, or on the same inputs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
 _MIN_LAYERS: Final = 4
-#: Ranges that the probe puts around each call of a model: class, number of the object, and whether it has gradients.
-_MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?$")
+#: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
+#: whether the step has called it before with the same weights and inputs.
+_MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for layers that run again, in the order of those with a backward pass and with the same weights.
+    """Look for calls on the same inputs, and for layers that run again without gradients, with the same weights.
 
     A teacher or a target network has the same layers. But the probe numbers models. And autocast caches weights that it
     has cast to bfloat16, so a second run with the same weights launches fewer kernels, and a run with others does not.
@@ -30,53 +31,76 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
-    runs = list(_same_models(calls, models, layers))
-    because = "the same model is called with gradients in the same step, with the same layers"
-    if not runs:
+    inside = index_of_outer(trace, models, calls.rows)
+    names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
+    same = np.flatnonzero([name[3] is not None for name in names])
+    if len(same):
+        chosen = np.isin(inside, same) & ~calls.backward
+        yield Finding(
+            f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
+            _location(evidence, models, chosen),
+            "call it once and use its output again",
+            "high",
+            "the step has called it before on the same tensors, with the same weights and without dropout",
+            calls.edit(calls.with_backward(chosen)),
+            event=int(calls.rows[np.argmax(chosen)]),
+        )
+    layers = layers[~np.isin(inside[layers], same)]
+    again = _same_models(calls, names, inside, layers)
+    if again:
+        count, chosen = len(again), np.isin(inside, again) & ~calls.backward
+        because = "the same model is called with gradients in the same step, with the same layers"
+    else:
         runs = list(_cast_once(calls, layers))
+        count, chosen = len(runs), _between(calls, runs)
         because = (
             "the same layers in the same order, with the weights that autocast has cast for the first pass"
         )
-    if not runs:
+    if not count:
         return
-    chosen = np.zeros(len(calls.rows), dtype=bool)
-    for run in runs:
-        between = np.arange(run[0], run[-1] + 1)
-        chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
-    event = int(calls.rows[runs[0][0]])
-    model = int(index_of_outer(trace, models, np.array([event]))[0])
     yield Finding(
-        f"the model runs again on what no gradient is computed from, {evidence.how_often(len(runs))}",
-        evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else ""),
+        f"the model runs again on what no gradient is computed from, {evidence.how_often(count)}",
+        _location(evidence, models, chosen),
         "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
         "medium",
         because,
         calls.edit(chosen),
-        event=event,
+        event=int(calls.rows[np.argmax(chosen)]),
     )
 
 
-def _same_models(calls: Calls, models: Ints, layers: Ints) -> Iterator[Ints]:
-    """Yield the layers of calls without gradients of models that the same step calls with gradients too."""
-    trace = calls.trace
-    inside = index_of_outer(trace, models, calls.rows[layers])
+def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
+    """Return the function that makes the first of the chosen calls, or else the model."""
+    trace = evidence.trace
+    event = int(evidence.calls.rows[np.argmax(chosen)])
+    model = int(index_of_outer(trace, models, np.array([event]))[0])
+    return evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else "")
+
+
+def _between(calls: Calls, runs: list[Ints]) -> Mask:
+    """Return the calls from the first to the last layer of each run."""
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for run in runs:
+        between = np.arange(run[0], run[-1] + 1)
+        chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
+    return chosen
+
+
+def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
+    """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
     learned: set[tuple[int, str, bytes]] = set()
-    again: list[tuple[tuple[int, str, bytes], Ints]] = []
-    for index, row in enumerate(models.tolist()):
-        mine = layers[inside == index]
-        named = _MODEL.match(trace.name(row))
-        if named is None or len(mine) < _MIN_LAYERS:
+    again: list[tuple[tuple[int, str, bytes], int]] = []
+    for index, name in enumerate(names):
+        mine = layers[inside[layers] == index]
+        if len(mine) < _MIN_LAYERS:
             continue
-        key = (
-            int(calls.steps[mine[0]]),
-            named[1],
-            trace.name_codes[calls.rows[mine]].astype(np.int32).tobytes(),
-        )
-        if named[2]:
-            again.append((key, mine))
+        codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+        key = int(calls.steps[mine[0]]), name[1], codes.tobytes()
+        if name[2]:
+            again.append((key, index))
         else:
             learned.add(key)
-    yield from (mine for key, mine in again if key in learned)
+    return [index for key, index in again if key in learned]
 
 
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:

@@ -20,6 +20,7 @@ from ..assembly import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, STEPPED
 from ..isolation import leave_out
 from ..runtime import Runtime
 from ..steps import BATCH, LOOP, NO_CALL, RECORD
+from .model_calls import ModelCalls
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
 
@@ -268,9 +269,7 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        # Models that were called during a capture and their numbers, by id, which another model may have later.
-        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._numbered = 0
+        self._calls = ModelCalls(torch)
         self._inside = [False]  # a model is running; calls inside it belong to it
         for name in _HANDLED:
             self._watch(name)
@@ -317,7 +316,7 @@ class Models:
         if getattr(kind.__call__, "_tuiprof", False) or kind.__module__.startswith("torch.jit"):
             return
         owner: Any = next(parent for parent in kind.__mro__ if "__call__" in vars(parent))
-        inside, steps, compiling, label = self._inside, self._steps, self._compiling, self._label
+        inside, steps, compiling, name = self._inside, self._steps, self._compiling, self._calls.name
         note, clock, ident = steps.marks.append, monotonic_ns, get_ident
         learns = self._torch.is_grad_enabled
         own = vars(kind).get("__call__")
@@ -333,7 +332,7 @@ class Models:
                 if steps.range is not None:  # the trace has the same phases, and which model runs
                     learning = learns()
                     phase = "forward" if self.training or learning else "evaluation"
-                    with steps.range(phase), steps.range(label(self, learning)):
+                    with steps.range(phase), steps.range(name(self, args, kwargs, learning, steps.n)):
                         return call(self, *args, **kwargs)
                 return call(self, *args, **kwargs)
             except BaseException as error:
@@ -351,14 +350,6 @@ class Models:
             __call__.__wrapped__ = owner.__call__  # type: ignore[attr-defined]
         __call__._tuiprof = True  # type: ignore[attr-defined]
         kind.__call__ = __call__
-
-    def _label(self, model: Any, learning: bool) -> str:
-        """Return the name of a call's range in a trace, ``GPT #2, no gradients``: each model has a number."""
-        known = self._numbers.get(id(model))
-        if known is None or known[0]() is not model:
-            self._numbered += 1
-            known = self._numbers[id(model)] = weakref.ref(model), self._numbered
-        return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}"
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
         """Time a method or function in which a framework runs the model or writes it, as this part of a step.

@@ -79,7 +79,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         page = Text()
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
-            for keys, label, tooltip, binding_id in rows:
+            for keys, label, tooltip, binding_id in rows if self._ids else _merged(rows):
                 page.append(f"  {keys:<13} ", "bold")
                 if self._ids:
                     page.append(f"{tooltip or label:<54}")
@@ -123,6 +123,15 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     def action_scroll(self, lines: int) -> None:
         """Scroll the page by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+
+def _merged(rows: list[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    """Return the rows with those that say the same in one: ``1–9  Open the tab of this number``."""
+    merged: dict[str, tuple[str, str, str, str]] = {}
+    for keys, label, tooltip, binding_id in rows:
+        first = merged.get(tooltip, (keys,))[0].partition("–")[0]
+        merged[tooltip] = (keys if first == keys else f"{first}–{keys}", label, tooltip, binding_id)
+    return list(merged.values())
 
 
 def all_binding_ids() -> set[str]:

@@ -357,7 +357,9 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         if rung is not None and rung.trace is not None:
             self.app.go.trace(rung.trace)
         elif rung is not None:
-            self.app.notify(rung.why or "no trace recorded yet", title=rung.name, timeout=6)
+            unfit = rung.verdict in ("wrong", "failed", "unavailable")
+            why = rung.why if unfit else "no trace was captured"
+            self.app.notify(why if unfit or rung.step_ns is not None else "not measured yet", title=rung.name)
 
     def _targets(self) -> tuple[str, str] | None:
         """Return the rung under the cursor and the one it builds on (first) as targets of a comparison."""

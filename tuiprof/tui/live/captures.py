@@ -215,14 +215,17 @@ class Verdict:
             covered = captures.trace_of_step() is not None
             return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
         headline = self._headline()
-        if capture := self._capture(headline):
+        over = moment.status.over and moment.replay is None
+        capture = self._capture(headline)
+        if capture and not (over and moment.status.state == "failed"):
             return capture
-        if moment.status.over and moment.replay is None:
+        if over:
             newest = captures.newest
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [text for text in (lost_output(moment.session), short) if text]
-            over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return [*over, (glyphs.DOT, "dim"), *headline_row(headline)[1:]] if headline else over
+            end = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
+            found = headline_row(headline) if headline else capture
+            return [*end, (glyphs.DOT, "dim"), *found[1:]] if found else end
         if headline is not None:
             return headline_row(headline)
         if self._figures.alerts:
@@ -241,7 +244,8 @@ class Verdict:
                 return headline_row(headline) if headline else capture_row(newest)
             if newest.state in ("armed", "started") and moment.running:
                 return capture_row(newest)
-            if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:
+            shown = headline is not None and moment.status.over  # time stands still then
+            if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS and not shown:
                 return capture_row(newest)
         if captures.requested is None or not moment.running:
             return []

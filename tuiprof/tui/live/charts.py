@@ -17,6 +17,7 @@ from tuiprof.tui.live.view import View, clock
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
 from tuiprof.tui.widgets.lines import Lines, Row, Span
+from tuiprof.tui.widgets.spans import wrap
 
 #: How many outliers get a label.
 _MAX_MARKS = 4
@@ -277,7 +278,7 @@ class StripChart(Lines):
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the plot and the time axis below it."""
         if self._empty or not len(self._data.ends_s):
-            return self._draw_empty(height)
+            return self._draw_empty(width, height)
         margin = self._margin(width)
         plot_width, plot_height = width - margin - 2, height - 1
         if plot_width < 10 or plot_height < 2:
@@ -464,12 +465,13 @@ class StripChart(Lines):
             row = _overlay(row, first, [(text, "capture")])
         return row
 
-    def _draw_empty(self, height: int) -> list[Row]:
-        above = max(0, (height - len(self._empty)) // 2)
-        return [
-            *([[]] * above),
-            *([("   " + line, "dim" if index else "text")] for index, line in enumerate(self._empty)),
+    def _draw_empty(self, width: int, height: int) -> list[Row]:
+        rows: list[Row] = [
+            [("   " + part, "dim" if index else "text")]
+            for index, line in enumerate(self._empty)
+            for part in wrap(line, max(width - 4, 8))
         ]
+        return [*([[]] * max(0, (height - len(rows)) // 2)), *rows]
 
 
 def _layers(front: Codes, back: Codes) -> Row:

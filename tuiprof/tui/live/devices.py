@@ -172,6 +172,8 @@ def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
 
 #: Levels of detail of (accelerators, host), see :func:`_block`; the first that fits is used.
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
+#: A core that works for a larger share of the time counts as busy.
+_BUSY: Final = 0.5
 #: Width of a label with its right-aligned value, cells.
 _PAIR = 33
 #: Label of devices that the run does not use.
@@ -397,7 +399,7 @@ def _cores(device: DeviceView, width: int) -> Row:
     """Return one bar per core, in order; if they do not fit, means of groups of neighbors."""
     names = (f"core{index}_util" for index in range(device.cores))
     shares = [device.latest[name] for name in names if name in device.latest]
-    busy = f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy"
+    busy = f"{sum(share > _BUSY for share in shares)} of {len(shares)} busy"
     label: Row = [("  ", "text"), *_pair("cores", busy, "strong", _PAIR)]
     room = max(4, width - row_width(label) - 3)
     group = -(-len(shares) // room)

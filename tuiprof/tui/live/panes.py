@@ -449,7 +449,12 @@ class RunPanes(Vertical):
             waiting = f"{self._waiting} · {since}" if self._waiting else ""
             chart.explain(
                 live_view.no_step_lines(
-                    moment.status, errors, replayed=replayed, waiting=waiting, likely=named
+                    moment.status,
+                    errors,
+                    replayed=replayed,
+                    waiting=waiting,
+                    likely=named,
+                    can_ask=rank is not None and moment.following,
                 )
             )
             return
@@ -501,7 +506,7 @@ class RunPanes(Vertical):
         )
         why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"
         for bar in self.query(PhaseBar):
-            bar.show(self._figures.phases, why if stats.count else "no step yet")
+            bar.show(self._figures.phases, why if stats.count else "no steps")
         heading = self.query_one("#phase-head", Heading)
         if heading.display:
             selected = moment.selected

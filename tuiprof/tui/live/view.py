@@ -196,7 +196,7 @@ def stats_row(
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
-        right = [(f"end of the run; {read:.0%} read", "warn"), ("   ", "text"), *right]
+        right = [(f"end of the run; {100 * read:.0f} % read", "warn"), ("   ", "text"), *right]
     if steps_are:
         described = _dotted(
             [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
@@ -404,32 +404,37 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
 
 
 def no_step_lines(
-    status: Status, errors: list[str], *, replayed: bool = False, waiting: str = "", likely: str = ""
+    status: Status,
+    errors: list[str],
+    *,
+    replayed: bool = False,
+    waiting: str = "",
+    likely: str = "",
+    can_ask: bool = False,
 ) -> list[str]:
     """Return the reason why there is no step time to draw, and a remedy.
 
-    ``waiting`` is the script's present activity, ``likely`` the line that probably ends a step.
+    ``waiting`` is the script's present activity, ``likely`` the line that probably ends a step, ``can_ask`` whether
+    the script can be asked to count steps.
     """
-    how = _HOW_TO_MARK
+    now = "S, " if can_ask else ""
+    how = [
+        "steps are detected in PyTorch, torch_xla, Keras and, with Python 3.12 or newer, in any loop;",
+        f"otherwise say what ends one: {now}tuiprof run --step-at FILE:LINE, or tuiprof.step() in the script",
+    ]
     if likely:
         how = [
-            f"no step seen: the script is in the loop at {sanitize(likely)}; Python 3.12 and newer would count it",
-            f"to count its iterations: tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
+            f"the loop at {sanitize(likely)} is counted with Python 3.12 or newer,",
+            f"or with tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
         ]
     if replayed:
         return ["no step yet at this point of the run: → skips ahead, > plays faster"]
     if status.over:
-        lines = [f"{status}, and no step was marked", *errors]
+        lines = [f"{status}, and no step was detected", *errors]
         return lines if status.state == "failed" else [*lines, *how]
     if status.detail == "starting":
         return ["starting …"]
     return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *how]
-
-
-_HOW_TO_MARK = [
-    "steps are detected in PyTorch, torch_xla, Keras and, with Python 3.12 or newer, in any loop",
-    "else name the line that ends a step: tuiprof run --step-at FILE:LINE; or call tuiprof.step() there",
-]
 
 
 def capture_row(capture: CaptureState) -> Row:
@@ -641,7 +646,8 @@ def alert_paragraphs(
     for alert in alerts:
         out += [("", "text")] * bool(out)
         out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
-        out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
+        rule = f"rule of {alert.name}: " if alert.name in RULES else ""
+        out += [(f"    {rule}{sanitize(alert.rule)}", "dim")]
     if not alerts:
         out += [("no alerts by these rules", "text"), ("", "text")]
         out += [(f"    {name}: {rule}", "dim") for name, rule in RULES.items()]

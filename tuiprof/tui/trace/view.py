@@ -179,15 +179,16 @@ def headline(results: Results, window: Window, current: str, read: float | None)
     top = most_important(results.reports(window))
     if top is None:
         return Headline("analysing …" if results.pending(window) else "no analysis applies to this trace")
-    so_far = "" if read is None else f"so far, {read:.0%} read: "
+    so_far = "" if read is None else f"so far, {_percent(read)} read: "
     elsewhere = top.analysis in results.names and top.analysis != current
     pointer = str(results.names.index(top.analysis) + 1) if elsewhere else ""
     answer, advised = results.get(current, window), results.get("advice", window)
     same = isinstance(answer, Report) and answer.verdict == top.verdict
     # A bad verdict without findings would leave the question what to do about it.
-    none = isinstance(advised, Report) and not findings_of(advised) and top.verdict.level in ("bad", "warn")
-    found = "nothing found to change; " if none else ""
-    return Headline(so_far + found + top.verdict.sentence, top.verdict.level, pointer, same)
+    none = isinstance(advised, Report) and advised is not top and not findings_of(advised)
+    none = none and top.verdict.level in ("bad", "warn")
+    unfixed = "; no rule names a fix" if none else ""
+    return Headline(so_far + top.verdict.sentence + unfixed, top.verdict.level, pointer, same)
 
 
 def tab_of_rule(rule: str) -> str:
@@ -206,6 +207,10 @@ def tab_to_open(results: Results, window: Window) -> str:
     if top is None or top.verdict.level == "good" or results.pending(window):
         return ""
     return top.analysis
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def question_of(name: str) -> str:
@@ -243,7 +248,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
             saving.setdefault(name, together_share(answer))
-        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= MIN_SHARE else ""
+        number = _percent(saving[name]) if saving.get(name, 0.0) >= MIN_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(
@@ -280,8 +285,8 @@ def window_text(trace: Trace, window: Window) -> str:
 def reading_text(part: float, reached: float, *, failed: bool) -> str:
     """Return the progress of reading a file: ``part`` is analysed, ``reached`` is read."""
     if failed:
-        return f"{MARKS['bad']} results cover the first {part:.0%}: the rest cannot be read"
-    return f"{glyphs.INTERRUPTED} {reached:.0%} read · results cover the first {part:.0%}"
+        return f"{MARKS['bad']} results cover the first {_percent(part)}: the rest cannot be read"
+    return f"{glyphs.INTERRUPTED} {_percent(reached)} read · results cover the first {_percent(part)}"
 
 
 def trace_facts(

@@ -543,6 +543,10 @@ class TraceView(Vertical):
         if action in ("copy_fix", "prove", "show_finding"):
             found = self.finding
             return found is not None and (action != "prove" or bool(found.prove))
+        if action == "timeline" and parameters[0] in ("sync", "follow"):
+            state = self.timeline.state
+            waits = state.search is not None or state.lanes is None or bool(len(state.lanes.syncs))
+            return waits or (parameters[0] == "follow" and bool(self.trace.device_indices))
         if action == "table":
             answer = self.pane.answer
             return isinstance(answer, Report) and len(answer.tables) > 1
