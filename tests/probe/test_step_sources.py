@@ -82,6 +82,18 @@ def test_backward_passes_without_an_optimizer(run_forked: Callable[..., Run]) ->
     assert done.captures("a")[-1].state == "written"
 
 
+def test_the_first_step_is_not_as_long_as_those_before_it_that_were_missed(
+    run_forked: Callable[..., Run],
+) -> None:
+    slow = "\n    end = time.monotonic() + 0.4 * (step < 2)\n    while time.monotonic() < end: pass"
+    script = "import time\n" + BY_HAND.replace("range(20):", "range(20):" + slow)
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    first, second, *_ = done.of(records.Step)
+    assert first.dur < 300_000_000
+    assert set(first.ph) == set(second.ph)
+
+
 def test_batches_fetched_in_a_row_are_no_steps(run_forked: Callable[..., Run]) -> None:
     done = run_forked(PREFETCHING, requests=[{"id": "a", "steps": 2, "at": 2}])
     assert done.code == 0, done.err
@@ -103,6 +115,26 @@ def test_a_capture_by_the_clock_needs_no_steps(run_forked: Callable[..., Run]) -
     states = [capture.state for capture in done.captures("a")]
     assert states == ["armed", "started", "written"]
     assert (done.session / done.captures("a")[-1].path).stat().st_size > 1000
+
+
+IMPORTING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+part = compile("end = clock() + 700_000_000\\nwhile clock() < end: pass", "part.py", "exec")
+exec(part, {"__name__": "torch.part", "clock": time.monotonic_ns})
+imported = time.monotonic_ns()
+"""
+
+
+def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: Callable[..., Run]) -> None:
+    """The profiler imports parts of PyTorch, which are incomplete meanwhile."""
+    script = ANY_LOOP.replace("model.eval()", IMPORTING + "model.eval()").replace(
+        "print(count)", "print(imported)"
+    )
+    done = run_forked(script, *TRACE, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
+    assert done.code == 0, done.err
+    _, started, written = done.captures("a")
+    assert started.at >= int(done.out)
+    assert written.state == "written"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
