@@ -20,6 +20,11 @@ _MIN_LAYERS: Final = 4
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before with the same weights and inputs.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
+#: Operators whose results differ from call to call.
+_RANDOM: Final = (
+    r"^aten::(native_dropout|_fused_dropout|bernoulli_?|rand\w*|normal_?|uniform_?|exponential_|poisson|multinomial|"
+    r"log_normal_|cauchy_|geometric_|random_)$"
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -33,15 +38,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
     inside = index_of_outer(trace, models, calls.rows)
     names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
-    same = np.flatnonzero([name[3] is not None for name in names])
-    if len(same):
-        chosen = np.isin(inside, same) & ~calls.backward
+    same = _on_same_inputs(calls, models, names, inside, layers)
+    chosen = np.isin(inside, same) & ~calls.backward
+    if chosen.any():
         yield Finding(
             f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
             _location(evidence, models, chosen),
-            "call it once and use its output again",
-            "high",
-            "the step has called it before on the same tensors, with the same weights and without dropout",
+            "call it once and use its output again, unless one batch stands for several, as in a benchmark",
+            "medium",
+            "the step has called it before on the same tensors, with the same weights and without random numbers",
             calls.edit(calls.with_backward(chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
@@ -84,6 +89,28 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
         between = np.arange(run[0], run[-1] + 1)
         chosen[between[(calls.tracks[between] == calls.tracks[run[0]]) & ~calls.backward[between]]] = True
     return chosen
+
+
+def _on_same_inputs(
+    calls: Calls, models: Ints, names: list[re.Match[str]], inside: Ints, layers: Ints
+) -> list[int]:
+    """Return which calls of models compute what the step has computed before.
+
+    A model may draw random numbers, or run without a part of itself, as with disabled adapters.
+    """
+    trace = calls.trace
+    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
+    drawing = set(index_of_outer(trace, models, random).tolist())
+    known: set[tuple[int, str, bytes]] = set()
+    again = []
+    for index, name in enumerate(names):
+        mine = layers[inside[layers] == index]
+        codes = trace.name_codes[calls.rows[mine]].astype(np.int32)
+        key = int(trace.steps.step_of[models[index]]), name[0].removesuffix(name[3] or ""), codes.tobytes()
+        if name[3] and index not in drawing and key in known:
+            again.append(index)
+        known.add(key)
+    return again
 
 
 def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
