@@ -103,8 +103,7 @@ class TraceHead(Lines):
             shorter = [mark + sanitize(line) for line in _shorter_lines(trust.line)]
             text = shorter[0]
             # A long clause is replaced by the number of remarks.
-            if cell_len(shorter[-1]) >= width // 3:
-                remarks = len(trust.remarks)
+            if (remarks := len(trust.remarks)) and cell_len(shorter[-1]) >= width // 3:
                 shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
             least = cell_len(shorter[-1]) + 1
         else:
