@@ -105,6 +105,26 @@ def test_a_capture_by_the_clock_needs_no_steps(run_forked: Callable[..., Run]) -
     assert (done.session / done.captures("a")[-1].path).stat().st_size > 1000
 
 
+IMPORTING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+part = compile("end = clock() + 700_000_000\\nwhile clock() < end: pass", "part.py", "exec")
+exec(part, {"__name__": "torch.part", "clock": time.monotonic_ns})
+imported = time.monotonic_ns()
+"""
+
+
+def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: Callable[..., Run]) -> None:
+    """The profiler imports parts of PyTorch, which are incomplete meanwhile."""
+    script = ANY_LOOP.replace("model.eval()", IMPORTING + "model.eval()").replace(
+        "print(count)", "print(imported)"
+    )
+    done = run_forked(script, *TRACE, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
+    assert done.code == 0, done.err
+    _, started, written = done.captures("a")
+    assert started.at >= int(done.out)
+    assert written.state == "written"
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
 def test_iterations_of_the_loop_where_nothing_else_is_found(run_forked: Callable[..., Run]) -> None:
     done = run_forked(ANY_LOOP, *TRACE, requests=[{"id": "a", "steps": 2, "at": 5}])

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from session.session_logs import append, head, line, new_session, step
 
-from tuiprof.cli.answering import page
+from tuiprof.cli.answering import page, session_answer
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import Style
+from tuiprof.report.answer import to_text
 from tuiprof.session.live.listing import summary_of
 from tuiprof.session.live.summary import listing, summarise
 from tuiprof.session.store.folders import Session
@@ -181,6 +182,16 @@ def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: in
     assert "waits for data 25.0 %" in note
     assert fix in note
     assert ("4 workers again 8 times" in note) == (fix == "persistent_workers")
+
+
+def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n) for n in range(1_200)))
+    first, *rest = to_text(session_answer(session), Style()).splitlines()
+    assert first == "run · 1 200 steps · 1.00 ms a step"
+    assert "" not in rest[:1]
+    assert rest.count("") == 1
+    assert "no trace was captured" in rest[-1]
 
 
 def ahead(session: Session) -> list[bytes]:

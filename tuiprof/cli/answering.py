@@ -131,7 +131,7 @@ def session_answer(
         return Answer(
             session.title,
             "",
-            0,
+            fold.lead.steps.whole_run().count if fold.lead is not None else 0,
             _step_ns(summary),
             None,
             None,

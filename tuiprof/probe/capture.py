@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
 from .requests import Request
+from .sampler import imports_framework
 from .steps import ANNOTATION, CAPTURE, NO_CALL, NONE, SYNC, Steps
 
 if TYPE_CHECKING:
@@ -392,7 +393,8 @@ class TimedCaptures:
     def _busy(self) -> bool:
         """Whether no profiler can be started or stopped at the moment; retried later."""
         runtime = self._runtime
-        return runtime.steps.call() != NO_CALL or runtime.capture.must_wait() or runtime.capture.disturbing
+        running = runtime.capture.must_wait() or runtime.capture.disturbing
+        return runtime.steps.call() != NO_CALL or running or imports_framework()
 
     def _start(self) -> None:
         request, capture, steps = self._request, self._runtime.capture, self._runtime.steps
@@ -420,7 +422,12 @@ class TimedCaptures:
 
     def _stop(self) -> None:
         request, profiler, capture = self._request, self._profiler, self._runtime.capture
-        if request is None or self._runtime.steps.call() != NO_CALL or capture.must_wait():
+        if (
+            request is None
+            or self._runtime.steps.call() != NO_CALL
+            or capture.must_wait()
+            or imports_framework()
+        ):
             return
         self._request = self._profiler = capture.timed = None
         try:

@@ -125,6 +125,17 @@ def script_line(frame: FrameType | None) -> str:
     return ""
 
 
+def imports_framework() -> bool:
+    """Whether the main thread is importing a framework, so that parts of it cannot be used yet."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "<module>" and module.partition(".")[0] in _FRAMEWORKS:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Loop:
     """A loop of the script.
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tuiprof.model.report import Answer, Change, Line
-from tuiprof.model.units import format_ns, format_rough_share
+from tuiprof.model.units import format_count, format_ns, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.md import code, escape
 from tuiprof.report.sanitize import for_log, sanitize, to_ascii
@@ -46,7 +46,7 @@ def opening_text(answer: Answer, style: Style) -> str:
     lines = [paint(part, "1", style) for part in wrap(_head(answer), style, "", "  ")]
     if answer.run is not None:
         lines += _line(answer.run, style, "")
-    if not answer.complete:
+    if not answer.complete and answer.trust:
         trust = wrap(answer.trust, style, "", "  ")
         if len(trust) > _MAX_TRUST:
             trust[_MAX_TRUST:] = ["  … see all with tuiprof report -v"]
@@ -89,7 +89,7 @@ def _printed(lines: list[str], style: Style) -> str:
 def _head(answer: Answer) -> str:
     parts = [answer.title, answer.device]
     if answer.steps:
-        parts.append(f"{answer.steps} step{'s' if answer.steps != 1 else ''}")
+        parts.append(f"{format_count(answer.steps)} step{'s' if answer.steps != 1 else ''}")
     if answer.step_ns is not None:
         slowed = answer.captured_step_ns is not None and format_ns(answer.captured_step_ns) != format_ns(
             answer.step_ns

@@ -31,53 +31,48 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
-    inside = index_of_outer(trace, models, calls.rows[layers])
-    known = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
-    same = np.flatnonzero([match[3] is not None for match in known])
-    yield from _on_same_inputs(evidence, models, same)
-    layers = layers[~np.isin(inside, same)]
-    runs = list(_same_models(calls, models, layers))
-    because = "the same model is called with gradients in the same step, with the same layers"
-    if not runs:
+    inside = index_of_outer(trace, models, calls.rows)
+    names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
+    same = np.flatnonzero([name[3] is not None for name in names])
+    if len(same):
+        chosen = np.isin(inside, same) & ~calls.backward
+        yield Finding(
+            f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
+            _location(evidence, models, chosen),
+            "call it once and use its output again",
+            "high",
+            "the step has called it before on the same tensors, with the same weights and without dropout",
+            calls.edit(calls.with_backward(chosen)),
+            event=int(calls.rows[np.argmax(chosen)]),
+        )
+    layers = layers[~np.isin(inside[layers], same)]
+    again = _same_models(calls, names, inside, layers)
+    if again:
+        count, chosen = len(again), np.isin(inside, again) & ~calls.backward
+        because = "the same model is called with gradients in the same step, with the same layers"
+    else:
         runs = list(_cast_once(calls, layers))
+        count, chosen = len(runs), _between(calls, runs)
         because = (
             "the same layers in the same order, with the weights that autocast has cast for the first pass"
         )
-    if not runs:
+    if not count:
         return
-    event = int(calls.rows[runs[0][0]])
     yield Finding(
-        f"the model runs again on what no gradient is computed from, {evidence.how_often(len(runs))}",
-        _location(evidence, models, event),
+        f"the model runs again on what no gradient is computed from, {evidence.how_often(count)}",
+        _location(evidence, models, chosen),
         "if the inputs are the same, take outputs.detach() of the pass with gradients; else run it only every N steps",
         "medium",
         because,
-        calls.edit(_between(calls, runs)),
-        event=event,
+        calls.edit(chosen),
+        event=int(calls.rows[np.argmax(chosen)]),
     )
 
 
-def _on_same_inputs(evidence: Evidence, models: Ints, same: Ints) -> Iterator[Finding]:
-    """Yield the finding about calls that compute what an earlier call of the step has computed."""
-    calls = evidence.calls
-    inside = np.isin(index_of_outer(evidence.trace, models, calls.rows), same) & ~calls.backward
-    if not inside.any():
-        return
-    event = int(calls.rows[np.argmax(inside)])
-    yield Finding(
-        f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
-        _location(evidence, models, event),
-        "call it once and use its output again",
-        "high",
-        "the step has called it before on the same tensors, with the same weights and without dropout",
-        calls.edit(calls.with_backward(inside)),
-        event=event,
-    )
-
-
-def _location(evidence: Evidence, models: Ints, event: int) -> str:
-    """Return the function that calls a model, or else the model."""
+def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
+    """Return the function that makes the first of the chosen calls, or else the model."""
     trace = evidence.trace
+    event = int(evidence.calls.rows[np.argmax(chosen)])
     model = int(index_of_outer(trace, models, np.array([event]))[0])
     return evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else "")
 
@@ -91,27 +86,21 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
     return chosen
 
 
-def _same_models(calls: Calls, models: Ints, layers: Ints) -> Iterator[Ints]:
-    """Yield the layers of calls without gradients of models that the same step calls with gradients too."""
-    trace = calls.trace
-    inside = index_of_outer(trace, models, calls.rows[layers])
+def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
+    """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
     learned: set[tuple[int, str, bytes]] = set()
-    again: list[tuple[tuple[int, str, bytes], Ints]] = []
-    for index, row in enumerate(models.tolist()):
-        mine = layers[inside == index]
-        named = _MODEL.match(trace.name(row))
-        if named is None or len(mine) < _MIN_LAYERS:
+    again: list[tuple[tuple[int, str, bytes], int]] = []
+    for index, name in enumerate(names):
+        mine = layers[inside[layers] == index]
+        if len(mine) < _MIN_LAYERS:
             continue
-        key = (
-            int(calls.steps[mine[0]]),
-            named[1],
-            trace.name_codes[calls.rows[mine]].astype(np.int32).tobytes(),
-        )
-        if named[2]:
-            again.append((key, mine))
+        codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+        key = int(calls.steps[mine[0]]), name[1], codes.tobytes()
+        if name[2]:
+            again.append((key, index))
         else:
             learned.add(key)
-    yield from (mine for key, mine in again if key in learned)
+    return [index for key, index in again if key in learned]
 
 
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
