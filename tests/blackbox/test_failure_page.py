@@ -118,7 +118,7 @@ def test_the_page_of_a_failed_run(tmp_path: Path) -> None:
     assert report.fact("peak_bytes_0") == 7 << 30
     said = "\n".join(report.notes)
     assert "rank1 failed 100 ms later: RuntimeError: peer" in said
-    assert "capture c1 of steps 18 to 22 was being recorded when the run ended" in said
+    assert "capture 'c1' of steps 18 to 22 was being recorded when the run ended" in said
     assert "gradient of head.weight was inf in step 17" in said
     assert f"device 0 could not allocate {format_bytes(3 << 30)} in step 20" in said
 
@@ -133,6 +133,7 @@ def test_the_report_of_the_session_has_the_page_and_the_snapshot(
     (session.path / "memory" / "oom.pickle").write_bytes(pickle.dumps(snapshot))
     assert main(["report", str(session.path)]) == 0
     out = capsys.readouterr().out
+    assert " ".join(out.split()).count("capture 'c1' of steps 18 to 22 was being recorded") == 1
     for title in (
         "How ",
         "Where the exception came from",

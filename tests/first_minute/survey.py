@@ -589,7 +589,7 @@ def _phases_off(output: str, phases: list[dict[str, Any]]) -> float | None:
 
 
 def _capture(row: dict[str, Any], notes: list[str]) -> str:
-    if any("not representative" in note and f"capture {row['id']} " in note for note in notes):
+    if any("not representative" in note and f"capture {row['id']!r} " in note for note in notes):
         return "refused"
     if row["state"] != "written":
         return f"{row['state']}: {row['why']}"

@@ -82,6 +82,18 @@ def test_backward_passes_without_an_optimizer(run_forked: Callable[..., Run]) ->
     assert done.captures("a")[-1].state == "written"
 
 
+def test_the_first_step_is_not_as_long_as_those_before_it_that_were_missed(
+    run_forked: Callable[..., Run],
+) -> None:
+    slow = "\n    end = time.monotonic() + 0.4 * (step < 2)\n    while time.monotonic() < end: pass"
+    script = "import time\n" + BY_HAND.replace("range(20):", "range(20):" + slow)
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    first, second, *_ = done.of(records.Step)
+    assert first.dur < 300_000_000
+    assert set(first.ph) == set(second.ph)
+
+
 def test_batches_fetched_in_a_row_are_no_steps(run_forked: Callable[..., Run]) -> None:
     done = run_forked(PREFETCHING, requests=[{"id": "a", "steps": 2, "at": 2}])
     assert done.code == 0, done.err

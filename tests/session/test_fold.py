@@ -143,14 +143,14 @@ def test_devices_captures_notes_and_end() -> None:
     [
         (
             Capture(5, "c1", "started", 3, 5),
-            "capture c1 of steps 3 to 5 was being recorded when the run ended",
+            "capture 'c1' of steps 3 to 5 was being recorded when the run ended",
         ),
-        (Capture(5, "c1", "armed", 3, 5), "capture c1 of steps 3 to 5 had not begun when the run ended"),
-        (Capture(5, "c1", "armed"), "capture c1 had not begun when the run ended"),
-        (Capture(5, "c1", "failed", why="no memory"), "capture c1 failed: no memory"),
+        (Capture(5, "c1", "armed", 3, 5), "capture 'c1' of steps 3 to 5 had not begun when the run ended"),
+        (Capture(5, "c1", "armed"), "capture 'c1' had not begun when the run ended"),
+        (Capture(5, "c1", "failed", why="no memory"), "capture 'c1' failed: no memory"),
         (
             Capture(5, "c1", "written", 3, 5, "traces/1.json", why="cut off"),
-            "capture c1 is incomplete: cut off",
+            "capture 'c1' is incomplete: cut off",
         ),
     ],
 )

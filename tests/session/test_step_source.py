@@ -69,7 +69,7 @@ def test_where_no_step_is_found_one_remedy_is_given(tmp_path: Path) -> None:
     )
     report = summarise(session)
     assert " ".join((report.verdict.sentence, *report.notes)).count("--step-at") == 1
-    assert report.notes == ("capture start failed: no step was found in the script",)
+    assert report.notes == ("capture 'start' failed: no step was found in the script",)
 
 
 def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def page(
     convert: bool | None = None,
 ) -> str:
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
+    from tuiprof.model import Report
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
     from tuiprof.session.live.replay import read_fold
@@ -229,7 +230,12 @@ def page(
         drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
         whole = tuple(table for table in summary.tables if table.key in ("hosts", "lines"))
         bare = replace(summary, facts=(), tables=whole, rules=())
-        wrong = black_box_reports(session, fold)
+        wrong = [
+            replace(report, notes=tuple(note for note in report.notes if note not in summary.notes))
+            if isinstance(report, Report)
+            else report
+            for report in black_box_reports(session, fold)
+        ]
         if fmt == "text":
             parts = [text.report_lines(bare, style) + text.pictures(drawn, style)]
             head = text.document([*parts, *(text.report_lines(report, style) for report in wrong)], style)

@@ -9,7 +9,7 @@ Marks are small tuples, whose first element is their kind:
 ``STEPPED, began, ended, n, done``          The part ``OPTIMIZER``, with which step ``n`` ended; ``done`` = end of our
                                             own work
 ``END, n, at, metrics, captured, done``     Step ``n`` ended; numbers given by the script; it ran under a profiler
-``BEGIN, at``                               The running step begins here; what was noted before is in no step
+``BEGIN, at``                               The running step begins here; what began before is in no step
 ``SOURCE, at, what, where, withdrawn,       What ends a step from here on, and the script's line that does;
 missed, missed_ns``                         ``withdrawn`` steps that ended before were none; ``missed`` that ended
                                             before were not known as such, nor how many did in ``missed_ns``
@@ -120,7 +120,7 @@ class Assembly:
                 self._end(n, t, metrics, captured, done)
             elif kind == BEGIN:
                 self._began = mark[1]
-                self._parts = []
+                self._parts = [part for part in self._parts if part[1] >= mark[1]]
             elif kind == SOURCE:
                 self.sources.append(mark[1:])
                 if mark[4]:

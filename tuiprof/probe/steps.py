@@ -135,6 +135,7 @@ class Steps:
     """
 
     __slots__ = (
+        "_backward_at",
         "_backwards",
         "_batches",
         "_between_loaders",
@@ -209,7 +210,7 @@ class Steps:
         self.loop_missed_ns = 0
         self.loop_on_trial = False
         self.missed = 0
-        self._backwards = 0
+        self._backwards = self._backward_at = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the optimizer whose steps count
@@ -435,6 +436,12 @@ class Steps:
         elif self.called or not self.has_modules:
             self.end(BATCH, t)
 
+    def missed_until(self, count: int, t: int) -> None:
+        """Note how many steps ended before they were detected, and when the last of them did."""
+        self.missed = count
+        if count and not self.floor:
+            self.marks.append((BEGIN, t))
+
     def data_ended(self, began: int, t: int, more: bool) -> None:
         """Check whether the batches are the steps; ``more`` False = there is no further one."""
         if _get_ident() != self.thread:
@@ -467,8 +474,9 @@ class Steps:
         quiet = _QUIET_BACKWARDS_WITH_OPTIMIZER if self.optimizer_made else _QUIET_BACKWARDS
         if BACKWARDS in (self.source, self.floor) or self._backwards > quiet:
             if self.source < BACKWARDS:
-                self.missed = self._backwards - 1
+                self.missed_until(self._backwards - 1, self._backward_at)
             self.end(BACKWARDS, t)
+        self._backward_at = t
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:
         """An optimizer's step, not called by another optimizer, has returned: it may end the step."""

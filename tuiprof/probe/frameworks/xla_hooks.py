@@ -297,7 +297,8 @@ class _Calls:
     def __init__(self, runtime: Runtime) -> None:
         self._hook = runtime.hook("jitted functions")
         self._steps = runtime.steps
-        self._counts: dict[int, tuple[int, Any]] = {}  # the functions are kept, so that no two share a number
+        #: Number of calls, the function (kept, so that no two share a number), and when it returned last
+        self._counts: dict[int, tuple[int, Any, int]] = {}
         self._chosen = 0
         self._training: set[int] = set()  # functions that train, by what they take and return
         self._sites: list[Site] = []  # where that was called first
@@ -325,9 +326,10 @@ class _Calls:
 
     def _choose(self, key: int, function: Any, t: int) -> bool:
         """Return whether a function becomes the step."""
-        count = self._counts.get(key, (0, None))[0] + 1
+        count, _, before = self._counts.get(key, (0, None, 0))
+        count += 1
         if len(self._counts) < 256 or key in self._counts:
-            self._counts[key] = count, function
+            self._counts[key] = count, function, t
         self._others += bool(self._chosen)
         self._row = 0
         better = (key in self._training) - (self._chosen in self._training)
@@ -337,7 +339,7 @@ class _Calls:
         oftener = self._others > _OF_OTHERS and count > self._steps.n
         if self._chosen and not (around or better or oftener):
             return False
-        self._steps.missed = count - 1
+        self._steps.missed_until(count - 1, before)
         if self._chosen:
             self._steps.withdraw(JITTED, t)
         self._chosen, self._sites = key, script_sites(sys._getframe(2))

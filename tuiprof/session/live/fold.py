@@ -142,15 +142,15 @@ class CaptureState:
     def shortfall(self, over: bool) -> str:
         """Return why the capture failed or is incomplete; empty = it is complete, or in progress in a running run."""
         if self.state == "failed":
-            return f"capture {self.id} failed: {self.why or 'no reason given'}"
+            return f"capture {self.id!r} failed: {self.why or 'no reason given'}"
         if self.state == "written":
-            return f"capture {self.id} is incomplete: {self.why}" if self.why else ""
+            return f"capture {self.id!r} is incomplete: {self.why}" if self.why else ""
         if not over:
             return ""
         first, last = self.first, self.last
         steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
         how = "was being recorded" if self.state == "started" else "had not begun"
-        return f"capture {self.id}{steps} {how} when the run ended, so it has no trace"
+        return f"capture {self.id!r}{steps} {how} when the run ended, so it has no trace"
 
     @property
     def cause(self) -> str:

@@ -98,7 +98,7 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         return ""
     if capture.withdrawn:
         return (
-            f"capture {capture.id} is not representative: what it recorded turned out not to be training steps and "
+            f"capture {capture.id!r} is not representative: what it recorded turned out not to be training steps and "
             "was withdrawn; capture again"
         )
     for name, record in sorted(capture.by_writer.items()):
@@ -117,7 +117,7 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
         if not shortest_ns <= captured_ns <= longest_ns:
             return (
-                f"capture {capture.id} is not representative: its median step took {format_ns(captured_ns)}, that of "
+                f"capture {capture.id!r} is not representative: its median step took {format_ns(captured_ns)}, that of "
                 f"the session {format_ns(stats.median_ns)}; capture other steps: tuiprof record --capture N@STEP"
             )
     return ""
