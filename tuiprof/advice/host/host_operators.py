@@ -103,4 +103,4 @@ def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, Edi
     return location, edits[0], edits[1], edits[2]
 
 
-RULE = AdviceRule("host-operators", find, needs=("sync_events",))
+RULE = AdviceRule("host-operators", find, needs=("sync_events",), shown_by="device_idle")
