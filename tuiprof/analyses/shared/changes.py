@@ -36,8 +36,9 @@ _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
 #: Factor on the error for few steps: Student's t for 95 % divided by that of a normal distribution.
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
 
-#: Steps are uneven if their mean or most of them differ from the median by this share; minimum number of steps.
-UNEVEN, _MIN_UNEVEN = 0.25, 20
+#: Steps are uneven if their mean or most of them differ from the median by this share, and neighbors do not resemble
+#: one another more than this (as they would if something slowed the run down for a while); minimum number of steps.
+UNEVEN, _UNLIKE, _MIN_UNEVEN = 0.25, 0.2, 20
 #: Share of the steps at either end that count as long as the next ones in their mean.
 _EXTREME = 0.02
 #: Maximum assumed correlation of neighboring steps.
@@ -54,9 +55,10 @@ RULES = (
     ),
     Rule(
         "means",
-        f"If the mean of the steps of one side, or most of them, differ from their median by more than "
-        f"{format_share(UNEVEN)}, the means are compared instead of the medians: for example, loader workers deliver "
-        f"several batches at once. The longest and the shortest {format_share(_EXTREME)} count as the next ones.",
+        "The means are compared instead of the medians if the steps of one side take turns in being long and short, as "
+        "when loader workers deliver several batches at once: the mean, or most steps, differ from the median by more "
+        f"than {format_share(UNEVEN)}, and neighbors are not alike. The longest and the shortest "
+        f"{format_share(_EXTREME)} count as the next ones.",
     ),
     Rule("same", f"Below {format_share(SAME_SHARE)} of the longer step time."),
 )
@@ -122,8 +124,8 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
 
 
 def _uneven(times: Ints) -> bool:
-    """Return whether the median of step times is not what a step takes on average."""
-    if len(times) < _MIN_UNEVEN:
+    """Return whether steps take turns in being long and short, so that the median is not what one takes on average."""
+    if len(times) < _MIN_UNEVEN or _likeness(times) > _UNLIKE:
         return False
     median = float(np.median(times))
     off = max(abs(float(_tamed(times).mean()) - median), float(np.median(np.abs(times - median))))
