@@ -17,6 +17,9 @@ from tuiprof.model.intervals import Ints, Mask
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
 _MIN_LAYERS: Final = 4
+#: Maximum number of operators with device work between two calls of a model with the same weights: more may be changing
+#: them, one by one.
+_MAX_BETWEEN: Final = 24
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before with the same weights and inputs.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
@@ -33,7 +36,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
     inside = index_of_outer(trace, models, calls.rows)
     names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
-    same = np.flatnonzero([name[3] is not None for name in names])
+    same = np.array(_on_same_inputs(calls, names, models, inside), dtype=np.int64)
     if len(same):
         chosen = np.isin(inside, same) & ~calls.backward
         yield Finding(
@@ -67,6 +70,26 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         calls.edit(chosen),
         event=int(calls.rows[np.argmax(chosen)]),
     )
+
+
+def _on_same_inputs(calls: Calls, names: list[re.Match[str]], models: Ints, inside: Ints) -> list[int]:
+    """Return which calls of models are marked to be on the same inputs, with no sign that the weights were changed.
+
+    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
+    by finite differences, which move all weights between two calls).
+    """
+    trace, found = calls.trace, list[int]()
+    last: dict[str, int] = {}
+    apart = np.sort(trace.starts[calls.rows[(inside < 0) & (calls.work_count > 0)]])
+    backward = np.sort(trace.starts[calls.rows[calls.backward]])
+    for index in np.argsort(trace.starts[models], kind="stable").tolist():
+        name, begin = names[index], int(trace.starts[models[index]])
+        since = last.get(name[1], begin)
+        last[name[1]] = int(trace.ends[models[index]])
+        between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
+        if name[3] and not learned and between <= _MAX_BETWEEN:
+            found.append(index)
+    return found
 
 
 def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
