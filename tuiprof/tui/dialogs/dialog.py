@@ -135,12 +135,12 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
     """Returns the keys of the columns to show, in order; empty = the default columns; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _column_key("enter", "take", "show these", "Show these columns, and remember them"),
+        _column_key("enter", "take", "apply", "Show these columns, and remember them"),
         _column_key(
             "space,x", "toggle_column", "show / hide", "Show or hide the column under the cursor", "space"
         ),
-        _column_key("K,shift+up", "shift(-1)", "earlier", "Move the column to the left", "K"),
-        _column_key("J,shift+down", "shift(1)", "later", "Move the column to the right", "J"),
+        _column_key("K,shift+up", "shift(-1)", "up", "Move the column to the left", "K"),
+        _column_key("J,shift+down", "shift(1)", "down", "Move the column to the right", "J"),
         _column_key("r", "dismiss([])", "default", "Restore the default columns"),
         _column_key("escape,q", "dismiss", "cancel", "Close without changing the columns", "esc"),
     ]
@@ -158,7 +158,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             choices = Choices(id="columns")
             choices.styles.height = min(len(self._columns), 18)
             yield choices
-            yield KeyBar()
+            yield KeyBar({"list.open": "apply"})
 
     def on_mount(self) -> None:
         """Fill the list."""
