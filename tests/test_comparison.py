@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from session.session_logs import append, head, new_session, step
+from session.session_logs import append, head, line, new_session, step
 
 from tuiprof.cli import main
 from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
@@ -92,6 +92,15 @@ def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> 
     assert report.table("setup").rows.rows() == [("variant", "slow", "fast")]
     recorded_rows = report.table("recorded").rows
     assert recorded_rows["key"].to_list()[:2] == ["step_recorded_median_ns", "step_recorded_p95_ns"]
+
+
+def test_where_the_host_runs_ahead_the_steps_of_the_device_are_compared(tmp_path: Path) -> None:
+    for name, device_ns in (("before", 20_000_000), ("after", 10_000_000)):
+        session = new_session(tmp_path, name)
+        times = (line("dev", n=n, dur=device_ns + n % 3 * 1_000) for n in range(60))
+        append(session, "rank0", head(session), *(step(n, 1_000_000) for n in range(60)), *times)
+    report = compare_targets("before", "after", root=tmp_path)
+    assert report.verdict.sentence.startswith("a step is 2.00× faster: 20.0 ms before, 10.0 ms after")
 
 
 def test_a_session_without_a_trace_says_so_and_is_compared_by_its_steps(tmp_path: Path) -> None:

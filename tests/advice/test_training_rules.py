@@ -260,6 +260,23 @@ def test_a_numbered_model_runs_twice() -> None:
     assert row["where"] == "GPT #1, no gradients"
 
 
+@pytest.mark.parametrize(
+    ("between", "advised"),
+    [((), True), (("aten::add_",) * 30, False), ((f"{AUTOGRAD}: MmBackward0",), False)],
+)
+def test_weights_may_be_changed_between_calls_on_the_same_inputs(
+    between: tuple[str, ...], advised: bool
+) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for name in ("GPT #1, no gradients", "GPT #1, no gradients, same inputs"):
+            steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(6)))
+            for op in between:
+                steps.op(op, ((GEMM, 1),))
+        steps.end()
+    assert (finding(steps.trace(), "repeated-forward") is not None) == advised
+
+
 def test_a_model_is_called_again_on_the_same_inputs() -> None:
     row = found(numbered("GPT #1", "GPT #1", "GPT #1, same inputs"), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)

@@ -60,6 +60,23 @@ def test_a_slow_first_step_of_few_hides_nothing() -> None:
     assert change(before, after).verdict.level == "good"
 
 
+@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_steps_in_bursts_are_compared_by_their_means(workers: int, slow_first: bool) -> None:
+    """As many batches as there are loader workers arrive at once: the first step of them waits, the others do not."""
+    chance = np.random.default_rng(workers)
+    before = chance.normal(16e6, 4e5, 240)
+    after = np.where(np.arange(240) % workers == 0, 16e6, 5e5) + chance.normal(0, 2e4, 240)
+    if slow_first:
+        after[0] = 5e9
+    found = change(before, after)
+    mean = (16e6 + (workers - 1) * 5e5) / workers
+    assert found.sure == "yes"
+    assert found.after_ns == pytest.approx(mean, rel=0.05)
+    assert (found.low or 0) <= mean / 16e6 <= (found.high or 0)
+    assert "means of 240 and 240 steps" in found.verdict.sentence
+
+
 @pytest.mark.parametrize(("before", "after"), [(100.0, 101.005), (100.0, 110.0), (100.0, 100.0)])
 def test_the_other_way_round_it_is_the_opposite(before: float, after: float) -> None:
     steps = np.array([1.0, 1.0001, 0.9999, 1.0, 1.0002]) * 1e6

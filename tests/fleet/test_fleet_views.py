@@ -59,7 +59,7 @@ def test_the_straggler_is_found_with_its_size(said: dict[str, Report]) -> None:
     late = found[STRAGGLER]["late_ns"]
     assert late == pytest.approx(STRAGGLER_NS, rel=0.05)
     assert report.fact("first_straggler") == STRAGGLER
-    assert f"rank {STRAGGLER} comes" in report.verdict.sentence
+    assert f"rank {STRAGGLER} arrives" in report.verdict.sentence
     assert found[STRAGGLER]["because"] == "before collective 2 of 2"
     assert report.table("collectives").rows.row(0, named=True)["rank"] == STRAGGLER
 
@@ -202,9 +202,9 @@ def test_the_heat_map_has_a_line_a_rank_and_a_column_a_step(
 
 def test_a_folder_of_ranks_is_read_as_a_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder)]) == 0
-    assert "node01 (4 ranks) comes" in capsys.readouterr().out
+    assert "node01 (4 ranks) arrives" in capsys.readouterr().out
     assert main(["report", str(folder), "--rank", "2"]) == 0
-    assert "comes" not in capsys.readouterr().out
+    assert "arrives" not in capsys.readouterr().out
     assert main(["report", str(folder), "heat", "--rank", "2"]) == 2
     assert "--rank is only for the report of a single trace" in capsys.readouterr().err
 

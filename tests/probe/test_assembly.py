@@ -160,6 +160,18 @@ def test_micro_batches_add_up() -> None:
     assert phases_of(0, parts) == {"data": 3, "forward": 3, "backward": 5, "optimizer": 1}
 
 
+def test_phases_of_the_script_inside_one_another_add_up() -> None:
+    parts = [
+        ("augment", 1, 3, 1),
+        ("load", 0, 5, 1),
+        ("loss", 7, 9, 1),
+        ("loss", 10, 11, 1),
+        ("train", 6, 16, 1),
+    ]
+    assert phases_of(0, parts) == {"augment": 2, "load": 3, "loss": 3, "train": 7}
+    assert phases_of(0, [*parts, ("all", 0, 17, 1)])["all"] == 2
+
+
 def test_phases_of_the_script_are_not_forward() -> None:
     parts = [
         (DATA, 0, 10, 1),
@@ -169,7 +181,7 @@ def test_phases_of_the_script_are_not_forward() -> None:
         (BACKWARD, 30, 50, 1),
     ]
     found = phases_of(0, parts)
-    assert found == {"data": 10, "h2d": 4, "inner": 1, "loss": 6, "forward": 20 - 4 - 6, "backward": 20}
+    assert found == {"data": 10, "h2d": 4, "inner": 1, "loss": 5, "forward": 20 - 4 - 6, "backward": 20}
 
 
 def test_what_the_script_times_itself_counts_alone() -> None:

@@ -87,6 +87,12 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         assert copied == [app.view.finding.fix, app.view.finding.prove]
         await pilot.press("left_square_bracket", "left_square_bracket")
         assert app.view.finding == first
+        await pilot.click("#trace-verdict", offset=(115, 0))  # "] next"
+        await pilot.click("#trace-verdict", offset=(115, 0))
+        await until(pilot, lambda: "3 of 4" in app.text("#trace-verdict"))
+        await pilot.click("#trace-verdict", offset=(40, 3))  # the text of the fix
+        await pilot.click("#trace-verdict", offset=(107, 3))  # "C copy"
+        await until(pilot, lambda: copied[2:] == [app.view.finding.fix])
 
 
 async def test_the_head_follows_the_cursor_in_the_list_of_findings() -> None:

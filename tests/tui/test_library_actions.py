@@ -204,7 +204,12 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
         await until_shown(pilot, "tiny — a loop")
         await pilot.press("s")
         await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
-        await pilot.press("end", "pageup", "g", "q")
+        await pilot.resize_terminal(40, 44)
+        await until_shown(pilot, "q back")
+        await pilot.press("right")  # long lines go on
+        await until(pilot, lambda: "import tuiprof" not in screen_text(app))
+        await pilot.resize_terminal(140, 44)
+        await pilot.press("left", "end", "pageup", "g", "q")
         await until_shown(pilot, "tiny — a loop")
 
 

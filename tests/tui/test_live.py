@@ -275,7 +275,7 @@ async def test_a_capture_that_the_end_of_the_run_cut_off_is_mentioned(
     made = recorded(tmp_path, 5)
     made.capture(state, first=180)
     made.end(why="stopped", signal=15)
-    said = f"capture c1 of steps 180 to 184 {how} when the run ended, so it has no trace"
+    said = f"capture 'c1' of steps 180 to 184 {how} when the run ended, so it has no trace"
     assert said in summarise(made.session).notes
     app = live(made.session.path)
     async with app.run_test(size=(160, 36)) as pilot:

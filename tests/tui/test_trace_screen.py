@@ -233,6 +233,9 @@ def test_a_trust_line_without_room_keeps_its_first_clause_or_counts_its_remarks(
         assert shown in line
         (row,) = head.draw(200, 1)
         assert text in "".join(part for part, _ in row)
+    head.show(small_trace(), Trust(16, ()), None)
+    (row,) = head.draw(40, 1)
+    assert "trust: complete" in "".join(part for part, _ in row)
 
 
 def test_devices_that_a_number_tells_apart_are_named_once() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from made_traces import HOSTILE
-from on_screen import until
+from on_screen import screen_text, until
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
@@ -128,6 +128,8 @@ async def test_columns_are_chosen_ordered_and_kept() -> None:
         await settle(pilot)
         assert again.table.rows.headings[0].label == "start"
         await pilot.press("v", *["space", "down"] * 5)
+        assert "enter apply" in screen_text(again)
+        assert "esc cancel" in screen_text(again)
         await pilot.press("q")
         await settle(pilot)
         assert len(again.table.rows.headings) == 6

@@ -370,10 +370,7 @@ def _of_session(session: Session, opener: Opener, rank: int | None) -> Side:
 
 def _step_ns(rank: WriterState | None) -> Ints:
     """Return the times of the steps that no profiler slowed down, ns."""
-    if rank is None:
-        return _NOTHING
-    times: Ints = rank.steps.rows["dur_ns"][rank.steps.comparable()]
-    return times
+    return _NOTHING if rank is None else rank.steps.times_ns()
 
 
 def _trace_of(session: Session, opener: Opener, rank: int | None = None) -> tuple[Trace | None, str]:

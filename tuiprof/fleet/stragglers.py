@@ -161,11 +161,13 @@ def _units(fleet: Fleet) -> list[tuple[str, float]]:
         own = fleet.host_of == host
         late_ns = float(np.median(late[own]))
         name = f"{fleet.hosts[host]} ({plural(int(own.sum()), 'rank')})"
-        units.append((f"{name} comes {format_ns(late_ns)} late", late_ns))
+        units.append((f"{name} arrives {format_ns(late_ns)} late", late_ns))
     for row in np.flatnonzero(fleet.late & ~np.isin(fleet.host_of, fleet.late_hosts)).tolist():
         late_ns, label = float(late[row]), _label(fleet, row)
         name = f"rank {fleet.number[row]}"
-        said = f"makes its {label} wait {format_ns(late_ns)}" if label else f"comes {format_ns(late_ns)} late"
+        said = (
+            f"makes its {label} wait {format_ns(late_ns)}" if label else f"arrives {format_ns(late_ns)} late"
+        )
         units.append((f"{name} {said}", late_ns))
     return sorted(units, key=lambda unit: -unit[1])
 

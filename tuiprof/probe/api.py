@@ -36,6 +36,8 @@ def step(**metrics: float) -> None:
 def phase(name: str) -> AbstractContextManager[None]:
     """Time a named part of a step: ``with tuiprof.phase("load"): ...``.
 
+    The time of a phase inside another one counts for the inner one only, so that phases add up.
+
     Args:
         name: The part's name as it will be shown, for example ``"load"`` or ``"h2d"``. ``data``,
             ``forward``, ``backward`` and ``optimizer`` replace the automatically detected phase.

@@ -28,7 +28,8 @@ that the script timed itself in between. Where the script times a phase ``forwar
 ``evaluation`` is a model's call in evaluation mode without gradients; it is ``forward`` where batches are the steps,
 as in inference, and all that a framework calls evaluation. ``checkpoint`` is ``torch.save``, and what a framework does
 to write one. What is found inside these two is part of them. What is found inside a phase of the script belongs to that
-phase alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
+phase alone; a phase of the script inside another one is not part of that one. Where hooks of backward let optimizers
+step, that time is ``optimizer``, and ``backward`` the rest.
 """
 
 from __future__ import annotations
@@ -246,9 +247,11 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
                 phases["backward"] = phases.get("backward", 0) - stepping
             found.append((name, began, ended))
             continue
-        phases[name] = phases.get(name, 0) + ended - began
+        own = ended - began
         while spans and spans[-1][0] >= began:
-            spans.pop()
+            low, high = spans.pop()  # a phase inside, which has ended before
+            own -= high - low
+        phases[name] = phases.get(name, 0) + own
         spans.append((began, ended))
     if found:
         _add_found(phases, start, found, spans)

@@ -17,6 +17,9 @@ from tuiprof.model.intervals import Ints, Mask
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|scaled_dot_product_attention|lstm|gru)$"
 #: Minimum number of them in a row for a model.
 _MIN_LAYERS: Final = 4
+#: Maximum number of operators with device work between two calls of a model with the same weights: more may be changing
+#: them, one by one.
+_MAX_BETWEEN: Final = 24
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before with the same weights and inputs.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
@@ -44,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
             _location(evidence, models, chosen),
-            "call it once and use its output again, unless one batch stands for several, as in a benchmark",
+            "call it once and use its output again",
             "medium",
             "the step has called it before on the same tensors, with the same weights and without random numbers",
             calls.edit(calls.with_backward(chosen)),
@@ -74,6 +77,41 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _on_same_inputs(
+    calls: Calls, models: Ints, names: list[re.Match[str]], inside: Ints, layers: Ints
+) -> list[int]:
+    """Return which calls of models are marked to be on the same inputs, with no sign that they differ.
+
+    The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
+    by finite differences, which move all weights between two calls). A model may also draw random numbers, or run other
+    layers, as with adapters that are disabled.
+    """
+    trace, found = calls.trace, list[int]()
+    last: dict[str, int] = {}
+    known: set[tuple[int, str, bytes]] = set()
+    apart = np.sort(trace.starts[calls.rows[(inside < 0) & (calls.work_count > 0)]])
+    backward = np.sort(trace.starts[calls.rows[calls.backward]])
+    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
+    drawing = set(index_of_outer(trace, models, random).tolist())
+    layers_of = _by_model(len(models), inside, layers)
+    for index in np.argsort(trace.starts[models], kind="stable").tolist():
+        name, begin = names[index], int(trace.starts[models[index]])
+        since = last.get(name[1], begin)
+        last[name[1]] = int(trace.ends[models[index]])
+        between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
+        codes = trace.name_codes[calls.rows[layers_of[index]]].astype(np.int32)
+        call = (
+            int(trace.steps.step_of[models[index]]),
+            name[0].removesuffix(name[3] or ""),
+            codes.tobytes(),
+        )
+        alike = call in known and index not in drawing
+        known.add(call)
+        if name[3] and alike and not learned and between <= _MAX_BETWEEN:
+            found.append(index)
+    return found
+
+
 def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
     """Return the function that makes the first of the chosen calls, or else the model."""
     trace = evidence.trace
@@ -91,34 +129,18 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
     return chosen
 
 
-def _on_same_inputs(
-    calls: Calls, models: Ints, names: list[re.Match[str]], inside: Ints, layers: Ints
-) -> list[int]:
-    """Return which calls of models compute what the step has computed before.
-
-    A model may draw random numbers, or run without a part of itself, as with disabled adapters.
-    """
-    trace = calls.trace
-    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
-    drawing = set(index_of_outer(trace, models, random).tolist())
-    known: set[tuple[int, str, bytes]] = set()
-    again = []
-    for index, name in enumerate(names):
-        mine = layers[inside[layers] == index]
-        codes = trace.name_codes[calls.rows[mine]].astype(np.int32)
-        key = int(trace.steps.step_of[models[index]]), name[0].removesuffix(name[3] or ""), codes.tobytes()
-        if name[3] and index not in drawing and key in known:
-            again.append(index)
-        known.add(key)
-    return again
+def _by_model(count: int, inside: Ints, layers: Ints) -> list[Ints]:
+    """Return the layers in each of the calls of models."""
+    order = np.argsort(inside[layers], kind="stable")
+    edges = np.searchsorted(inside[layers][order], np.arange(count + 1))
+    return np.split(layers[order], edges)[1:-1]
 
 
 def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
     """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
     learned: set[tuple[int, str, bytes]] = set()
     again: list[tuple[tuple[int, str, bytes], int]] = []
-    for index, name in enumerate(names):
-        mine = layers[inside[layers] == index]
+    for index, (name, mine) in enumerate(zip(names, _by_model(len(names), inside, layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
             continue
         codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)

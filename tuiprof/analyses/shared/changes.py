@@ -36,17 +36,29 @@ _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
 #: Factor on the error for few steps: Student's t for 95 % divided by that of a normal distribution.
 _FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
 
+#: Steps are uneven if their mean or most of them differ from the median by this share, and neighbors do not resemble
+#: one another more than this (as they would if something slowed the run down for a while); minimum number of steps.
+UNEVEN, _UNLIKE, _MIN_UNEVEN = 0.25, 0.2, 20
+#: Share of the steps at either end that count as long as the next ones in their mean.
+_EXTREME = 0.02
 #: Maximum assumed correlation of neighboring steps.
 _MAX_LIKENESS = 0.9
 
 RULES = (
     Rule(
         "sure",
-        f"The medians differ by {SURE_ERRORS:g} standard errors or more, with at least {MIN_STEPS} steps on each "
-        "side; the error comes from the spread of step times around the median and grows when steps are few or "
+        f"The medians (or means) differ by {SURE_ERRORS:g} standard errors or more, with at least {MIN_STEPS} steps on "
+        "each side; the error comes from the spread of step times around the median and grows when steps are few or "
         "correlated. The interval is 1.96 of these errors. "
         "It covers noise within the two runs, not between runs: for that, run interleaved trials "
         "(`tuiprof ladder`).",
+    ),
+    Rule(
+        "means",
+        "The means are compared instead of the medians if the steps of one side take turns in being long and short, as "
+        "when loader workers deliver several batches at once: the mean, or most steps, differ from the median by more "
+        f"than {format_share(UNEVEN)}, and neighbors are not alike. The longest and the shortest "
+        f"{format_share(_EXTREME)} count as the next ones.",
     ),
     Rule("same", f"Below {format_share(SAME_SHARE)} of the longer step time."),
 )
@@ -56,8 +68,8 @@ RULES = (
 class StepChange:
     """The change of a step time."""
 
-    before_ns: float  # median before, ns
-    after_ns: float  # median after, ns
+    before_ns: float  # median before, or mean if steps are uneven, ns
+    after_ns: float  # the same after, ns
     low: float | None  # lower end of the 95 % interval of after / before; None = unknown
     high: float | None  # its upper end
     sure: str  # ``yes``; ``no: …`` within the spread; ``unknown: …`` from too few steps
@@ -92,12 +104,15 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     """Compare step times, ns; None where one side has no steps."""
     if not len(before) or not len(after):
         return None
-    a, b = float(np.median(before)), float(np.median(after))
     fewest = min(len(before), len(after))
     basis = f"{len(before)} and {len(after)} steps"
+    uneven = _uneven(before) or _uneven(after)
+    if uneven:
+        basis = f"means of {basis}"
+    a, b = (float(_tamed(times).mean() if uneven else np.median(times)) for times in (before, after))
     if fewest < MIN_STEPS:
         return StepChange(a, b, None, None, f"unknown: only {fewest} step{'s' if fewest > 1 else ''}", basis)
-    errors = (_error(before), _error(after))
+    errors = [_mean_error(times) if uneven else _error(times) for times in (before, after)]
     error = float(np.hypot(errors[0], errors[1]))
     sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within step-to-step noise"
     if not (a and b):
@@ -106,6 +121,36 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     wide = _Z95 * float(np.hypot(errors[0] / a, errors[1] / b))
     ratio = b / a
     return StepChange(a, b, ratio * float(np.exp(-wide)), ratio * float(np.exp(wide)), sure, basis)
+
+
+def _uneven(times: Ints) -> bool:
+    """Return whether steps take turns in being long and short, so that the median is not what one takes on average."""
+    if len(times) < _MIN_UNEVEN or _likeness(times) > _UNLIKE:
+        return False
+    median = float(np.median(times))
+    off = max(abs(float(_tamed(times).mean()) - median), float(np.median(np.abs(times - median))))
+    return off > UNEVEN * median
+
+
+def _tamed(times: Ints) -> Ints:
+    """Return step times, the extreme ones replaced by the next ones."""
+    cut = math.ceil(_EXTREME * len(times))
+    low, high = np.sort(times)[[cut, -cut - 1]] if len(times) > 2 * cut else (times.min(), times.max())
+    tamed: Ints = np.clip(times, low, high)
+    return tamed
+
+
+def _mean_error(times: Ints) -> float:
+    """Return the standard error of the mean of step times without extreme ones, ns."""
+    n, cut = len(times), math.ceil(_EXTREME * len(times))
+    error = float(_tamed(times).std(ddof=1)) / math.sqrt(n) / max(1 - 2 * cut / n, 0.5)
+    return error * _correlated(times)
+
+
+def _correlated(times: Ints) -> float:
+    """Return the factor by which the correlation of neighbors enlarges the error of a median or mean."""
+    alike = min(max(_likeness(times), 0.0), _MAX_LIKENESS)
+    return math.sqrt((1 + alike) / (1 - alike))
 
 
 def _error(times: Ints) -> float:
@@ -125,8 +170,7 @@ def _error(times: Ints) -> float:
         low, errors = _around_median(n)
         ordered = np.sort(times)
         error = max(error, float(ordered[n - low] - ordered[low - 1]) / (2 * errors))
-    alike = min(max(_likeness(times), 0.0), _MAX_LIKENESS)
-    return error * math.sqrt((1 + alike) / (1 - alike))
+    return error * _correlated(times)
 
 
 def _around_median(n: int) -> tuple[int, float]:

@@ -352,12 +352,18 @@ def timed_steps(device_ns: Ints) -> tuple[Ints, Ints]:
     return timed, np.diff(timed, prepend=-1)
 
 
+def on_device_ns(device_ns: Ints) -> Ints:
+    """Return the times on the device of the steps that the timed ones stand for, ns."""
+    timed, stands_for = timed_steps(device_ns)
+    return np.repeat(device_ns[timed], stands_for)
+
+
 def _timed(dur_ns: Ints, device_ns: Ints) -> tuple[Ints, Ints]:
     """Return device and host times of the steps that were timed on the device; none if they are too few."""
     timed, stands_for = timed_steps(device_ns)
     if len(timed) < _AHEAD_MIN_STEPS:
         return _NOT_TIMED, _NOT_TIMED
-    return np.repeat(device_ns[timed], stands_for), np.repeat(dur_ns[timed], stands_for)
+    return on_device_ns(device_ns), np.repeat(dur_ns[timed], stands_for)
 
 
 def rate_hz(count: int, wall_ns: float, first_ns: float, median_ns: float) -> float:

@@ -21,6 +21,7 @@ from tuiprof.session.live.series import (
     Overview,
     Series,
     StepStats,
+    on_device_ns,
     outliers_above_ns,
     rate_hz,
     step_stats,
@@ -178,6 +179,12 @@ class StepSeries:
             float(wall_ns.sum()),
             float(wall_ns[0]) if has_first else 0.0,
         )
+
+    def times_ns(self) -> Ints:
+        """Return the times of the :meth:`comparable` kept steps, ns; on the device if the host runs ahead."""
+        counted = self.comparable()
+        dur_ns, device_ns = self.rows["dur_ns"][counted], self.rows["device_ns"][counted]
+        return on_device_ns(device_ns) if self.stats().on_device else dur_ns
 
     def whole_run(self) -> StepStats:
         """Return the statistics of all :meth:`comparable` steps of the run.

@@ -76,9 +76,14 @@ def panes_of(screen: Screen[Any]) -> list[Widget]:
     return sorted(seen, key=lambda pane: (pane.region.y, pane.region.x))
 
 
+#: Names of panes whose id is not one.
+_NAMES: Final = {"items": "list", "answer-table": "table", "answer-message": "message", "rungs": "variants"}
+
+
 def name_of(pane: Widget) -> str:
     """Return the name of a pane."""
-    return (pane.id or type(pane).__name__).replace("-", " ").replace("_", " ").lower()
+    name = pane.id or type(pane).__name__
+    return _NAMES.get(name, name.replace("-", " ").replace("_", " ").lower())
 
 
 #: Width of the palette in the style sheet, and of its borders and padding.

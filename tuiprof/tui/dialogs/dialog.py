@@ -135,12 +135,12 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
     """Returns the keys of the columns to show, in order; empty = the default columns; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _column_key("enter", "take", "show these", "Show these columns, and remember them"),
+        _column_key("enter", "take", "apply", "Show these columns, and remember them"),
         _column_key(
             "space,x", "toggle_column", "show / hide", "Show or hide the column under the cursor", "space"
         ),
-        _column_key("K,shift+up", "shift(-1)", "earlier", "Move the column to the left", "K"),
-        _column_key("J,shift+down", "shift(1)", "later", "Move the column to the right", "J"),
+        _column_key("K,shift+up", "shift(-1)", "up", "Move the column to the left", "K"),
+        _column_key("J,shift+down", "shift(1)", "down", "Move the column to the right", "J"),
         _column_key("r", "dismiss([])", "default", "Restore the default columns"),
         _column_key("escape,q", "dismiss", "cancel", "Close without changing the columns", "esc"),
     ]
@@ -158,7 +158,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             choices = Choices(id="columns")
             choices.styles.height = min(len(self._columns), 18)
             yield choices
-            yield KeyBar()
+            yield KeyBar({"list.open": "apply"})
 
     def on_mount(self) -> None:
         """Fill the list."""
@@ -337,7 +337,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
 
     CSS = """
     SourceScreen #head { height: 1; }
-    SourceScreen VerticalScroll { height: 1fr; scrollbar-size: 1 1; }
+    SourceScreen VerticalScroll { height: 1fr; scrollbar-size: 1 1; overflow-x: auto; }
     SourceScreen Static { width: auto; }
     """
     HELP = "The script as it is on disk. Copy it, change it, and run it with `tuiprof run -- python FILE`."
@@ -346,9 +346,11 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         _source("down,j", "scroll(1)", "down", "One line down", id="source.down", show=False),
         _source("pageup", "page(-1)", "page up", "One page up", id="source.page_up"),
         _source("pagedown,space", "page(1)", "page down", "One page down", id="source.page_down"),
-        _source("home,g", "edge(0)", "start", "Go to the first line", id="source.start"),
-        _source("end,G", "edge(1)", "end", "Go to the last line", id="source.end"),
-        _source("escape,q", "close", "back", "Back to the library", id="source.close", display="q"),
+        _source("left,h", "across(-8)", "left", "Scroll to the left", id="source.left", show=False),
+        _source("right,l", "across(8)", "right", "Scroll to the right", id="source.right", show=False),
+        _source("home,g", "edge(0)", "first line", "Go to the first line", id="source.start"),
+        _source("end,G", "edge(1)", "last line", "Go to the last line", id="source.end"),
+        _source("escape,q", "leave", "back", "Back to the screen before", id="source.close", display="q"),
     ]
 
     def __init__(self, path: Path, find: str = "") -> None:
@@ -409,6 +411,10 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         """Scroll by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
+    def action_across(self, columns: int) -> None:
+        """Scroll by a number of columns."""
+        self.query_one(VerticalScroll).scroll_relative(x=columns, animate=False)
+
     def action_page(self, pages: int) -> None:
         """Scroll by a number of pages."""
         box = self.query_one(VerticalScroll)
@@ -419,6 +425,6 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         box = self.query_one(VerticalScroll)
         (box.scroll_end if last else box.scroll_home)(animate=False)
 
-    def action_close(self) -> None:
+    def action_leave(self) -> None:
         """Return to the screen below."""
         self.app.pop_screen()

@@ -59,7 +59,7 @@ class RankMap(Lines, can_focus=True):
             display="-",
         ),
         _ranks("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort"),
-        _ranks("x", "latest", "latest", "Go to the latest rank and step", id="fleet.latest"),
+        _ranks("x", "latest", "most late", "Go to the longest delay", id="fleet.latest"),
     ]
 
     def __init__(self, heat_map: HeatMap) -> None:
@@ -98,7 +98,7 @@ class RankMap(Lines, can_focus=True):
         self.redraw()
 
     def action_latest(self) -> None:
-        """Go to the latest rank and step."""
+        """Go to the longest delay."""
         self._map.latest()
         self.redraw()
 

@@ -93,7 +93,7 @@ class RunForm(Form[RunOptions], inherit_bindings=False):
 
 
 def _capture_fields() -> tuple[Text, Tick]:
-    label = "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none"
+    label = "capture — 3: three steps after warm-up, 3@20: from step 20 on, empty: none"
     stack = "with Python stacks (names source lines; slows the captured steps)"
     return Text("capture", label, "3", parse=_capture), Tick("stack", stack)
 

@@ -88,7 +88,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
             ),
             Text(
                 "every",
-                "every so many steps — empty: off",
+                "every N steps — empty: off",
                 every,
                 parse=optional(whole("every: a whole number of steps above 0", 1)),
             ),

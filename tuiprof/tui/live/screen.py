@@ -120,7 +120,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         _steps("full_stop", "step(1)", "next step", "Select the next step", id="live.step_next", show=False),
         _run("t", "arm", "arm", "Capture after the next slow step; press again to cancel", id="live.arm"),
         _run(
-            "T", "arm_form", "arm …", "Choose when to capture automatically", id="live.arm_form", show=False
+            "T",
+            "arm_form",
+            "capture when …",
+            "Choose when to capture automatically",
+            id="live.arm_form",
+            show=False,
         ),
         _run(
             "S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False
@@ -291,7 +296,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self._bound = state
             self._labels["live.leave"] = "leave" if moment.running else "close"
             self._labels["live.pause"] = "resume" if moment.paused else "pause"
-            self._labels["live.now"] = "now" if moment.running else "end"
+            self._labels["live.now"] = "now" if moment.running else "last moment"
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.cells import cell_len
 from textual import events
 from textual.message import Message
@@ -16,7 +18,7 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
-from tuiprof.tui.widgets.spans import wrap
+from tuiprof.tui.widgets.spans import key_at, wrap
 
 
 class TraceHead(Lines):
@@ -103,8 +105,7 @@ class TraceHead(Lines):
             shorter = [mark + sanitize(line) for line in _shorter_lines(trust.line)]
             text = shorter[0]
             # A long clause is replaced by the number of remarks.
-            if cell_len(shorter[-1]) >= width // 3:
-                remarks = len(trust.remarks)
+            if (remarks := len(trust.remarks)) and cell_len(shorter[-1]) >= width // 3:
                 shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
             least = cell_len(shorter[-1]) + 1
         else:
@@ -164,6 +165,10 @@ def _shorter_lines(line: str) -> list[str]:
     return [line, clause + bracket + more, clause]
 
 
+#: Textual's name of the key ``]``.
+_NEXT: Final = "right_square_bracket"
+
+
 class FindingHead(Flowing):
     """The main finding in full; until it is known, the most urgent verdict."""
 
@@ -191,6 +196,12 @@ class FindingHead(Flowing):
             self._lines = lines
             self._height = -1  # the current height was computed for another number of lines
             self._fit_height()
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer."""
+        rows = self.draw(self.size.width, self.size.height)
+        if event.y < len(rows) and (key := key_at(rows[event.y], event.x)):
+            self.app.simulate_key(_NEXT if key == "]" else key)
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the finding or the verdict."""

@@ -21,6 +21,7 @@ from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
+from tuiprof.tui.widgets.spans import when
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -357,7 +358,7 @@ def _sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:
         try:
             session = Session(path)
             if session.traces():
-                found.append((f"{session.title}  {path.name}", path))
+                found.append((f"{session.title} of {when(session.meta.unix_ns)}", path))
         except TuiprofError:  # not readable
             continue
         if len(found) == _MAX_SESSIONS:

@@ -51,6 +51,17 @@ def spread(left: Row, right: Row, width: int) -> Row:
     return [*left, (" " * gap, "text"), *right]
 
 
+def key_at(row: Row, x: int) -> str:
+    """Return the key that a row names at a cell, or before a label at that cell; empty = none."""
+    key, end = "", 0
+    for text, role in row:
+        key = text.strip() if role == "key" else key if key and role == "dim" and text.strip() else ""
+        end += cell_len(text)
+        if x < end:
+            return key
+    return ""
+
+
 def join(parts: list[Row], separator: Span) -> Row:
     """Return the non-empty rows joined by a separator."""
     out: Row = []
