@@ -1246,6 +1246,39 @@ def test_codes_are_picked_counted_and_summed_without_one_hot_vectors(filled: str
         assert "index_add_" in row["instead"]
 
 
+SCATTER = "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_{}_internal_kernel<"
+
+
+@pytest.mark.parametrize(
+    ("filled", "scattered", "advised"),
+    [("zeros_like", "fill", True), ("zeros_like", "gather", False), ("full", "fill", False)],
+)
+def test_values_that_are_scattered_are_no_one_hot_vectors(filled: str, scattered: str, advised: bool) -> None:
+    # The decoder of a sparse autoencoder, for example, multiplies the largest activations.
+    ops: Sequence[Op] = (
+        (f"aten::{filled}", UNARY, 50),
+        ("aten::scatter_", SCATTER.format(scattered), 10),
+        ("aten::linear", GEMM, 300),
+    )
+    row = finding(gpu_bound(("aten::topk", REDUCE, 500), *ops, ("aten::sub", UNARY, 50)), "one-hot-product")
+    assert (row is not None) == advised
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        (("aten::linear", GEMM, 50), ("aten::transpose", UNARY, 1), ("aten::matmul", GEMM, 700)),
+        (("aten::transpose", UNARY, 1), ("aten::matmul", GEMM, 700), ("aten::softmax", SOFTMAX, 50)),
+    ],
+)
+def test_attention_to_rows_that_one_hot_vectors_pick_remains(then: Sequence[Op]) -> None:
+    ops: Sequence[Op] = (("aten::one_hot", UNARY, 20), ("aten::to", UNARY, 5), ("aten::matmul", GEMM, 100))
+    row = finding(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
+    assert row is not None
+    assert row["wins_ns"] == pytest.approx(0.95 * 125_000, rel=0.03)
+    assert "bincount" not in row["instead"]
+
+
 ONE_HOT: Op = ("aten::one_hot", UNARY, 100)
 PICK: Sequence[Op] = (("aten::mul", ELEMENTWISE, 200), ("aten::sum", REDUCE, 100))
 
