@@ -6,6 +6,7 @@ Where a change saves its time, and when everything happens with it, are read off
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +192,58 @@ def test_streams_that_wait_for_each_other_do_not_overlap_when_launches_come_soon
     assert step.captured_ns == pytest.approx(1_000_000, rel=0.01)
     took = step_after(step, Edit(host=faster))  # nothing is launched after the last of the waits
     assert took > 170_000 if ordered else took == pytest.approx(100_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("calls", "takes_us"),
+    [
+        # The third stream waits once: for the second, which was launched to last, not for the first.
+        ((("one", 500), ("two", 100), "record", "wait", ("three", 450)), 555),
+        ((("one", 500), ("two", 100), "record", "wait", "record", "wait", ("three", 450)), 955),
+        # What is launched after the event is recorded is not waited for.
+        ((("one", 100), "record", ("two", 500), "wait", ("three", 450)), 555),
+        # A stream does not wait for itself.
+        ((("one", 500), ("three", 100), "record", "wait", ("three", 450)), 955),
+        # The last event is one of the step before.
+        ((("one", 500), ("two", 100), "wait", ("three", 450), "record"), 505),
+    ],
+)
+def test_a_stream_waits_for_what_was_launched_to_last(
+    calls: Sequence[str | tuple[str, int]], takes_us: int
+) -> None:
+    tracks = {"one": (7, 2), "two": (20, 3), "three": (21, 4)}
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 5000
+        made.step(number, at, at + 5000)
+        for call in calls:
+            at, correlation = at + 600, correlation + 1
+            if isinstance(call, str):
+                made.call("cudaEventRecord" if call == "record" else "cudaStreamWaitEvent", at, at + 1)
+                continue
+            (stream, track), (name, length) = tracks[call[0]], call
+            work = (at + 7, at + 7 + length)
+            made.launch(name, (at + 2, at + 5), work, correlation, stream=stream, track=track)
+        made.call("cudaDeviceSynchronize", at + 600, at + 601)
+    step = step_of(made.trace())
+    faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 20_000_000), np.full(1, 0.001))
+    assert step_after(step, Edit(host=faster)) == pytest.approx(takes_us * 1000, rel=0.05)
+
+
+def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000)
+        made.launch("one", (at + 300, at + 305), (at + 310, at + 900), first)
+        made.call("cudaEventRecord", at + 320, at + 321).call("cudaStreamWaitEvent", at + 322, at + 323)
+        made.launch("two", (at + 400, at + 405), (at + 410, at + 810), first + 1, stream=20, track=3)
+    step = step_of(made.trace())
+    assert step_after(
+        step, Edit(host=HostTime(*(np.zeros(1, np.int64),) * 2, np.full(1, 1), np.ones(1)))
+    ) == (pytest.approx(1_000_000, rel=0.01))
+    faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 4_000_000), np.full(1, 0.01))
+    assert step_after(step, Edit(host=faster)) == pytest.approx(600_000, rel=0.05)
 
 
 def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:
