@@ -64,6 +64,9 @@ def test_every_so_many_steps(triggered: Run) -> None:
         "every-1": (150, 151),
         "every-2": (300, 301),
     }
+    assert all(capture.state != "failed" for capture in triggered.of(records.Capture)), (
+        "the next one is at 450"
+    )
 
 
 def test_a_spent_budget_ends_it_with_a_reason(run_forked: Callable[..., Run]) -> None:

@@ -160,6 +160,15 @@ def test_a_capture_says_what_is_missing_of_it(record: Capture, said: str) -> Non
     assert bool(capture.shortfall(over=False)) == (record.state in ("failed", "written"))
 
 
+def test_a_triggered_capture_that_the_run_did_not_reach_is_no_shortfall() -> None:
+    """For example that of every 400 steps, in a run of 1500."""
+    waits = Capture(5, "every-4", "armed", 1600, 1602, cause="step 1600 is a multiple of 400")
+    began = Capture(5, "every-3", "started", 1200, 1202, cause="step 1200 is a multiple of 400")
+    captures = _fold(Batch("rank0", [waits, began])).captures
+    assert not captures["every-4"].shortfall(over=True)
+    assert captures["every-3"].shortfall(over=True)
+
+
 def test_of_numbers_that_are_none_the_first_are_kept() -> None:
     found = [NotFinite(n, n, f"metric {n}") for n in range(fold_module.KEEP_NOTES + 3)]
     kept = [trouble.record for trouble in _fold(Batch("rank0", found)).troubles]

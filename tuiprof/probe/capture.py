@@ -287,6 +287,8 @@ class Capturer:
             else:
                 self._fail(window, CaptureError(wanted))
         for request in self._queue:
+            if request.cause:
+                continue  # of a trigger: nobody waits for it
             if not n:
                 why = "no steps were detected in the script"
             elif request.at is None:
@@ -294,7 +296,7 @@ class Capturer:
             else:
                 why = f"the script ended at step {n - 1}, before step {request.at}"
                 first = n // 2
-                if first and not request.cause:
+                if first:
                     few = min(request.steps, n - first)
                     why += f"; capture earlier steps: tuiprof record --capture {few}@{first}"
             self._tell(request, "failed", first=request.at, why=why)

@@ -145,7 +145,7 @@ class CaptureState:
             return f"capture {self.id!r} failed: {self.why or 'no reason given'}"
         if self.state == "written":
             return f"capture {self.id!r} is incomplete: {self.why}" if self.why else ""
-        if not over:
+        if not over or (self.state == "armed" and self.cause):  # nobody waits for a trigger's
             return ""
         first, last = self.first, self.last
         steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
