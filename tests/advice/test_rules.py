@@ -610,12 +610,19 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert finding(trace, other.pop()) is None
 
 
-@pytest.mark.parametrize(("operator", "at_ns"), [("arange", 5), ("stack", 5), ("arange", 300)])
-def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(operator: str, at_ns: int) -> None:
+@pytest.mark.parametrize(
+    ("operator", "at_ns", "then"),
+    [("arange", 5, ()), ("stack", 5, ()), ("arange", 300, ()), ("arange", 3, ("index",))],
+)
+def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(
+    operator: str, at_ns: int, then: tuple[str, ...]
+) -> None:
     made = Made()
     for number in range(4):
         at, correlation = number * 400, number * 10 + 1
         made.step(number, at, at + 400).op(f"aten::{operator}", at + at_ns, at + at_ns + 3)
+        for name in then:
+            made.op(f"aten::{name}", at + 7, at + 9)
         made.op("aten::copy_", at + 9, at + 120)
         made.call("cudaMemcpyAsync", at + 10, at + 115, correlation=correlation)
         name = "Memcpy HtoD (Pageable -> Device)"
@@ -624,7 +631,7 @@ def test_what_is_made_on_the_cpu_for_a_copy_is_better_made_on_the_device(operato
         made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 390), correlation + 3)
     row = found(made.trace(), "pageable-memory")
     assert ("device=..." in row["instead"]) == ((operator, at_ns) == ("arange", 5))
-    assert ("DataLoader" in row["instead"]) == ((operator, at_ns) != ("arange", 5))
+    assert ("DataLoader" in row["instead"]) == ((operator, at_ns) != ("arange", 5)), "a batch is picked"
 
 
 def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None:
@@ -669,11 +676,14 @@ def test_what_is_computed_on_the_cpu_between_launches(operator: str, track: int,
     assert 0 < row["wins_ns"] <= 200_000
 
 
-def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded() -> None:
+@pytest.mark.parametrize("loaded_after", [False, True])
+def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded(loaded_after: bool) -> None:
     made = Made()
     for number in range(4):
         at, first = number * 500, number * 10 + 1
-        made.step(number, at, at + 500).op("aten::to", at + 5, at + 80).op("aten::div", at + 80, at + 140)
+        made.step(number, at, at + 500).op("aten::to", at + 5, at + 80).op("aten::div", at + 80, at + 138)
+        if loaded_after:  # what is computed is no batch, but metrics of the previous step
+            made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 138, at + 139)
         made.op("aten::copy_", at + 140, at + 260).call(
             "cudaMemcpyAsync", at + 145, at + 255, correlation=first
         )
@@ -681,9 +691,12 @@ def test_a_batch_that_is_computed_on_the_cpu_is_better_copied_as_it_was_loaded()
         made.kernel(name, at + 150, at + 250, first, category="memcpy", bytes=1 << 20)
         made.launch(GEMM, (at + 270, at + 275), (at + 280, at + 490), first + 1)
     row = found(made.trace(), "host-operators")
-    assert "135 µs a step: to, div; then the result is copied" in row["what"]
-    assert "pinned memory" in row["instead"]
-    assert row["wins_ns"] > 0.9 * 135_000 + 50_000, "the copy too, at the speed of the link"
+    assert "133 µs a step: to, div" in row["what"]
+    assert ("; then the result is copied" in row["what"]) == (not loaded_after)
+    assert ("pinned memory" in row["instead"]) == (not loaded_after)
+    assert (row["wins_ns"] > 0.9 * 133_000 + 50_000) == (not loaded_after), (
+        "the copy too, at the speed of the link"
+    )
 
 
 @pytest.mark.parametrize(("idle_us", "advised"), [((40, 40, 40), True), ((100, 5, 5), False)])
@@ -1231,6 +1244,39 @@ def test_codes_are_picked_counted_and_summed_without_one_hot_vectors(filled: str
         picked, summed = 50 + 10 + 100, 40 + 1 + 100 + 40 + 300
         assert row["wins_ns"] == pytest.approx(0.95 * 1000 * (picked + summed), rel=0.03)
         assert "index_add_" in row["instead"]
+
+
+SCATTER = "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_{}_internal_kernel<"
+
+
+@pytest.mark.parametrize(
+    ("filled", "scattered", "advised"),
+    [("zeros_like", "fill", True), ("zeros_like", "gather", False), ("full", "fill", False)],
+)
+def test_values_that_are_scattered_are_no_one_hot_vectors(filled: str, scattered: str, advised: bool) -> None:
+    # The decoder of a sparse autoencoder, for example, multiplies the largest activations.
+    ops: Sequence[Op] = (
+        (f"aten::{filled}", UNARY, 50),
+        ("aten::scatter_", SCATTER.format(scattered), 10),
+        ("aten::linear", GEMM, 300),
+    )
+    row = finding(gpu_bound(("aten::topk", REDUCE, 500), *ops, ("aten::sub", UNARY, 50)), "one-hot-product")
+    assert (row is not None) == advised
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        (("aten::linear", GEMM, 50), ("aten::transpose", UNARY, 1), ("aten::matmul", GEMM, 700)),
+        (("aten::transpose", UNARY, 1), ("aten::matmul", GEMM, 700), ("aten::softmax", SOFTMAX, 50)),
+    ],
+)
+def test_attention_to_rows_that_one_hot_vectors_pick_remains(then: Sequence[Op]) -> None:
+    ops: Sequence[Op] = (("aten::one_hot", UNARY, 20), ("aten::to", UNARY, 5), ("aten::matmul", GEMM, 100))
+    row = finding(gpu_bound(*ops, *then, ("aten::sum", REDUCE, 50)), "one-hot-product")
+    assert row is not None
+    assert row["wins_ns"] == pytest.approx(0.95 * 125_000, rel=0.03)
+    assert "bincount" not in row["instead"]
 
 
 ONE_HOT: Op = ("aten::one_hot", UNARY, 100)

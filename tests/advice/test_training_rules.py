@@ -284,6 +284,26 @@ def test_a_model_is_called_again_on_the_same_inputs() -> None:
     assert "every step" in row["what"]
 
 
+@pytest.mark.parametrize(("first", "layers"), [("GPT #1", 5), ("GPT #2", 6)])
+def test_a_model_that_computes_something_else_on_the_same_inputs(first: str, layers: int) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for name, count in ((first, 6), ("GPT #1, same inputs", layers)):
+            steps.within(name, *(("aten::linear", ((GEMM, 100),)) for _ in range(count)))
+        steps.end()
+    assert finding(steps.trace(), "repeated-forward") is None
+
+
+def test_a_model_that_draws_random_numbers_is_not_the_same_again() -> None:
+    steps = Steps()
+    for _ in range(4):
+        for name in ("GPT #1", "GPT #1, same inputs"):
+            layers = (("aten::linear", ((GEMM, 100),)) for _ in range(6))
+            steps.within(name, ("aten::randn_like", ((GEMM, 10),)), *layers)
+        steps.end()
+    assert finding(steps.trace(), "repeated-forward") is None
+
+
 @pytest.mark.parametrize(
     "calls", [("GPT #2, no gradients", "GPT #1"), ("GPT #1, no gradients",) * 2, ("GPT #1", "GPT #1")]
 )

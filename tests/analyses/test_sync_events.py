@@ -375,6 +375,9 @@ def test_waits_of_two_threads_give_a_sum_and_a_union() -> None:
     found = report(made.trace())
     assert found.fact("host_blocked_ns") == 125_000
     assert found.fact("host_blocked_union_ns") == 85_000
+    assert "the host for 85.0 µs" in found.verdict.sentence, (
+        "it cannot be blocked for longer than the time there is"
+    )
 
 
 TIMES = st.integers(0, 60)

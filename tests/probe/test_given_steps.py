@@ -112,6 +112,17 @@ def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: P
     assert "there is no statement at line 5" in done.err
 
 
+def test_a_function_that_has_not_run_is_said(run: Callable[..., Run], helper: Path) -> None:
+    pytest.importorskip("torch")
+    for name in ("nowhere:step", "helper:once"):
+        done = run("import torch, helper\nhelper.loop(0)", TUIPROF_STEP_FUNCTION=name)
+        assert done.code == 0, done.err
+        (writer,) = done.logs
+        assert [note.text for note in done.of(records.Note, writer)] == [
+            f"--step-function: {name} has not run"
+        ]
+
+
 def test_what_is_given_is_known_by_one_number() -> None:
     from tuiprof.probe import given_steps, steps
 

@@ -246,6 +246,48 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
 
 
+def test_calls_of_a_model_that_has_changed_are_not_on_the_same_inputs(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+same = torch.randn(4, 16)
+class Kept(torch.nn.Linear):
+    def forward(self, x): self.kept = super().forward(x); return self.kept
+class Buffered(torch.nn.Linear):
+    def __init__(self, *args): super().__init__(*args); self.register_buffer("kept", torch.zeros(1))
+    def forward(self, x): self.kept = super().forward(x); return self.kept
+class Normed(torch.nn.BatchNorm1d): pass
+class Frozen(torch.nn.Sequential): pass
+class Assigned(torch.nn.Linear): pass
+class Swapped(torch.nn.Linear): pass
+class Attacked(torch.nn.Linear): pass
+kept, buffered, assigned, swapped = (kind(16, 1) for kind in (Kept, Buffered, Assigned, Swapped))
+attacked, normed, frozen = Attacked(16, 1), Normed(16), Frozen(torch.nn.Linear(16, 16), torch.nn.Linear(16, 1))
+attack = same.clone().requires_grad_()
+for each in (kept, buffered, assigned, swapped, attacked, normed, frozen): each.train()
+def evaluate(loss):
+    for number in range(3):
+        kept(same); buffered(same); assigned(same); frozen(same); attacked(attack)
+        if number < 2: normed(same)
+        weights = {name: value + 1 for name, value in swapped.state_dict().items()}
+        torch.func.functional_call(swapped, weights, (same,))
+        with torch.no_grad(): frozen[1].weight.add_(1)
+        assigned.weight.data = assigned.weight.data + 1
+        attack.data.add_(1)
+for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    events = load(done, done.captures("a")[-1].path)
+    again = [
+        e["name"].split()[0]
+        for e in events
+        if e.get("cat") == "user_annotation" and "same inputs" in e["name"]
+    ]
+    assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -113,7 +113,11 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     groups = _wait_table.group(table, scope, found)
     word = device_word(trace)
     figures = _figures(trace, scope, counted, found)
-    facts = tuple(_facts(scope, table, counted, figures, word))
+    inside_ns = total(*_waits.inside_calls(trace, table.waits, table.waits.apart == _waits.COUNTED))
+    # Threads that wait at the same time block the host once.
+    summed_ns = max(int(counted["blocked_ns"].sum()), 1)
+    figures["blocked"] = (figures["waited"] or 0.0) * min(inside_ns / summed_ns, 1.0)
+    facts = tuple(_facts(scope, table, counted, figures, word, inside_ns))
     notes = tuple(_notes(trace, table))
     return Report(
         NAME,
@@ -175,10 +179,14 @@ def _figures(
 
 
 def _facts(
-    scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None], word: str
+    scope: Scope,
+    table: WaitTable,
+    counted: pl.DataFrame,
+    figures: dict[str, float | None],
+    word: str,
+    inside_ns: int,
 ) -> list[Fact]:
     stepped = bool(scope.step_count)
-    inside = _waits.inside_calls(scope.trace, table.waits, table.waits.apart == _waits.COUNTED)
     has_device = figures["empty"] is not None
     lines_known = int((counted["found"] == "line").sum())
     return [
@@ -239,7 +247,7 @@ def _facts(
         Fact(
             "host_blocked_union_ns",
             "host blocked, union",
-            total(*inside),
+            inside_ns,
             "ns",
             "Time in which at least one thread is inside a blocking call.",
         ),
@@ -259,7 +267,7 @@ def _facts(
 def _verdict(
     scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str, step: Calibrated | None
 ) -> Verdict:
-    count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
+    count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "blocked", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
     one = format_count(round(count, 2)) == "1"
     block = (

@@ -16,6 +16,7 @@ from . import steps as kind
 from .black_box import BlackBox
 from .capture import Capturer, TimedCaptures
 from .changed_steps import ChangedSteps
+from .given_steps import AT, FUNCTION
 from .isolation import ProbeThread, raised_by_signal_handler, signals_blocked
 from .log import FLUSH_S, Log, plain_numbers
 from .loop_steps import LoopSteps
@@ -351,6 +352,7 @@ class Runtime:
                 self.timed.finish()
                 self.capture.finish()
                 self.black_box.ending(self.steps.n)
+                self._note_what_did_not_run()
                 if self.steps.device is not None:
                     self.steps.device.read()
                 why = "exit" if error is None else _in_words(error)
@@ -359,6 +361,12 @@ class Runtime:
                 self._exit_without_steps()
         except Exception as problem:
             sys.stderr.write(f"tuiprof: the end of the log is missing: {problem!r}\n")
+
+    def _note_what_did_not_run(self) -> None:
+        """Note that the line or function that ends a step has not run, unless the reason has been noted."""
+        for option, given in zip(("--step-at", "--step-function"), map(os.environ.get, (AT, FUNCTION))):
+            if given and not self.steps.source and not any(text.startswith(option) for text in self._told):
+                self.note("warn", f"{option}: {given} has not run")
 
     def _exit_without_steps(self) -> None:
         """Explain why nothing was recorded, in a process that looks like the script itself.
@@ -375,6 +383,7 @@ class Runtime:
         self._poll()
         self.capture.finish()
         self.black_box.ending(self.steps.n)
+        self._note_what_did_not_run()
         if any(item[0] in (kind.NOTE, kind.CAPTURE, kind.RECORD) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")

@@ -361,8 +361,9 @@ class GraphBuilder:
     def _ordered(self, streams: list[_Stream]) -> dict[int, list[int]]:
         """Return the works on other streams that each work waits for, by the calls before its launch.
 
-        The profiler records neither the event nor the stream of these calls. A stream is taken to wait when it is
-        launched to next, once per call, for the streams that were launched to last before the last event was recorded.
+        Unless asked to, the profiler records neither the event nor the stream of these calls. A stream is taken to wait
+        when it is launched to next, once per call, for the streams that were launched to last before the last event was
+        recorded.
         Where launches are late, the capture alone would not show that these works depend on each other.
         """
         trace, found = self.trace, dict[int, list[int]]()
@@ -385,11 +386,12 @@ class GraphBuilder:
             after = np.searchsorted(launched, own_waits)
             marked = np.searchsorted(own_records, own_waits) - 1
             known = (after < len(mine)) & (marked >= 0)
+            waiting_launches, firsts, counts = np.unique(after[known], return_index=True, return_counts=True)
+            untils = np.searchsorted(launched, own_records[marked[known][firsts + counts - 1]])
             last: dict[int, int] = {}  # of each stream, its last work, the stream launched to last at the end
             at = 0
-            for launch in np.unique(after[known]).tolist():
-                which = known & (after == launch)
-                until = int(np.searchsorted(launched, own_records[marked[which].max()]))
+            columns = (waiting_launches, counts, untils)
+            for launch, count, until in zip(*(column.tolist() for column in columns), strict=True):
                 for position in mine[at:until].tolist():
                     last.pop(int(on[position]), None)
                     last[int(on[position])] = int(works[position])
@@ -397,9 +399,7 @@ class GraphBuilder:
                 waiting = mine[launch]
                 before = [work for stream, work in last.items() if stream != on[waiting]]
                 found[int(works[waiting])] = [
-                    work
-                    for work in before[-int(which.sum()) :]
-                    if trace.ends[work] <= trace.starts[works[waiting]]
+                    work for work in before[-count:] if trace.ends[work] <= trace.starts[works[waiting]]
                 ]
         return found
 

@@ -74,7 +74,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         + "; then the result is copied to the device" * bool(len(moved[0].work)),
         evidence.function_of(longest) or copied_at,
         "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, or "
-        "compute it in loader workers; create constants there (device=...), once"
+        "compute it in loader workers; create constants on the device (device=...), once"
         if len(moved[0].work)
         else "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
         "compute the batch in loader workers",

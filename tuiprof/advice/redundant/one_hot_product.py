@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.redundant.one_hot_sum import one_hot_vectors
+from tuiprof.advice.redundant.one_hot_sum import FULL, one_hot_calls, one_hot_vectors
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 
@@ -28,10 +28,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     chosen = np.zeros(len(calls.names), dtype=bool)
     found = []
     summed = False
-    for made in np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)).tolist():
+    for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         product = _product(calls, made) if vectors else []
-        if product:
+        if product and not any(calls.names[index] in FULL for index in vectors):
             sums = _sums(calls, product[-1])
             chosen[[*vectors, *product, *sums]] = True
             summed |= bool(sums)
@@ -47,6 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{evidence.how_often(len(found))}",
         evidence.function_of(event),
         "F.embedding(ids, table) or table[ids] (for nn.Linear: its transposed weight), without one-hot vectors"
+        + " (F.embedding_bag if a row has several ids)" * (not sure)
         + "; torch.bincount(ids) counts them, and zeros.index_add_(0, ids, x) sums x by id" * summed,
         "high" if sure else "medium",
         "a one_hot result is cast and multiplied right away"
@@ -72,22 +73,20 @@ def _product(calls: Calls, made: int) -> list[int]:
 
 
 def _sums(calls: Calls, product: int) -> list[int]:
-    """Return the calls that count the vectors and sum rows by them: products with their transpose, and sums beside."""
+    """Return the calls that count the vectors and sum rows by them: a product with their transpose, and sums beside.
+
+    Without sums beside, it is a product of something else, such as attention scores.
+    """
     mine = product + 1 + np.flatnonzero(calls.tracks[product + 1 :][:_LONGEST] == calls.tracks[product])
     names = [calls.names[index] for index in mine.tolist()]
-    pairs = [
-        at
-        for at in range(len(names) - 1)
-        if names[at] in _TRANSPOSED and names[at + 1] in _PRODUCTS and names[at + 1] != "aten::linear"
-    ]
-    if not pairs:
+    second = next((at for at, name in enumerate(names) if name in _PRODUCTS), 0)
+    if second < 1 or names[second - 1] not in _TRANSPOSED or names[second] == "aten::linear":
         return []
-    until = pairs[0] + 2
+    until = second + 1
     while until < len(names) and names[until] in _COUNTS:
         until += 1
-    found: list[int] = mine[
-        [at for at in range(until) if at - pairs[0] in (0, 1) or names[at] in _COUNTS]
-    ].tolist()
+    beside = [at for at in range(until) if names[at] in _COUNTS]
+    found: list[int] = mine[sorted([*beside, second - 1, second])].tolist() if beside else []
     return found
 
 

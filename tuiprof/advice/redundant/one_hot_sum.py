@@ -14,7 +14,7 @@ from tuiprof.model import Trace
 _CASTS: Final = ("aten::to", "aten::_to_copy", "aten::type", "aten::type_as", "aten::view", "aten::reshape")
 #: One-hot vectors written out: a value is scattered into a tensor that these have filled.
 _ZEROS: Final = ("aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::empty_like", "aten::zero_")
-_FULL: Final = ("aten::full", "aten::full_like", "aten::new_full", "aten::fill_")
+FULL: Final = ("aten::full", "aten::full_like", "aten::new_full", "aten::fill_")
 _FREE: Final = ("aten::unsqueeze", "aten::detach", "aten::alias", "aten::view", "aten::to")
 #: Label smoothing scales the vectors and adds to them before they are multiplied by the scores.
 _ARITHMETIC: Final = ("aten::mul", "aten::add", "aten::sub", "aten::rsub", "aten::div", "aten::neg")
@@ -37,7 +37,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     chosen = np.zeros(len(calls.names), dtype=bool)
     found = []
     smoothed = False
-    for made in np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)).tolist():
+    for made in one_hot_calls(calls):
         vectors = one_hot_vectors(calls, made)
         saved = _until_sum(calls, vectors) if vectors else []
         if saved:
@@ -45,7 +45,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             found.append(vectors[0])
             names = [calls.names[index] for index in saved]
             scaled = sum(name in _ARITHMETIC and name != "aten::neg" for name in names) > 1
-            smoothed |= scaled or any(name in _FULL for name in names)
+            smoothed |= scaled or any(name in FULL for name in names)
     if not found:
         return
     event = int(calls.rows[found[0]])
@@ -68,6 +68,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def one_hot_calls(calls: Calls) -> list[int]:
+    """Return the calls that may complete one-hot vectors; those that scatter a tensor, not one value, do not."""
+    trace = calls.trace
+    of_tensor = calls.call_of_work[trace.named("_scatter_gather_internal_kernel", trace.device_work)]
+    found: list[int] = np.setdiff1d(
+        np.flatnonzero(trace.named(r"^aten::(one_hot|scatter_)$", calls.rows)), of_tensor
+    ).tolist()
+    return found
+
+
 def one_hot_vectors(calls: Calls, made: int) -> list[int]:
     """Return the calls that make one-hot vectors, of which a given one is the last; none if it makes none."""
     if calls.names[made] == "aten::one_hot":
@@ -76,7 +86,7 @@ def one_hot_vectors(calls: Calls, made: int) -> list[int]:
     filled: list[int] = []
     for index in before[::-1].tolist():
         name = calls.names[index]
-        if name in _ZEROS or name in _FULL:
+        if name in _ZEROS or name in FULL:
             filled.append(index)
         elif name not in _FREE or filled:
             break

@@ -23,6 +23,11 @@ _MAX_BETWEEN: Final = 24
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
 #: whether the step has called it before with the same weights and inputs.
 _MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
+#: Operators whose results differ from call to call.
+_RANDOM: Final = (
+    r"^aten::(native_dropout|_fused_dropout|bernoulli_?|rand\w*|normal_?|uniform_?|exponential_|poisson|multinomial|"
+    r"log_normal_|cauchy_|geometric_|random_)$"
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -36,15 +41,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
     inside = index_of_outer(trace, models, calls.rows)
     names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
-    same = np.array(_on_same_inputs(calls, names, models, inside), dtype=np.int64)
-    if len(same):
-        chosen = np.isin(inside, same) & ~calls.backward
+    same = _on_same_inputs(calls, models, names, inside, layers)
+    chosen = np.isin(inside, same) & ~calls.backward
+    if chosen.any():
         yield Finding(
             f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
             _location(evidence, models, chosen),
             "call it once and use its output again",
-            "high",
-            "the step has called it before on the same tensors, with the same weights and without dropout",
+            "medium",
+            "the step has called it before on the same tensors, with the same weights and without random numbers",
             calls.edit(calls.with_backward(chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
@@ -72,22 +77,37 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _on_same_inputs(calls: Calls, names: list[re.Match[str]], models: Ints, inside: Ints) -> list[int]:
-    """Return which calls of models are marked to be on the same inputs, with no sign that the weights were changed.
+def _on_same_inputs(
+    calls: Calls, models: Ints, names: list[re.Match[str]], inside: Ints, layers: Ints
+) -> list[int]:
+    """Return which calls of models are marked to be on the same inputs, with no sign that they differ.
 
     The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
-    by finite differences, which move all weights between two calls).
+    by finite differences, which move all weights between two calls). A model may also draw random numbers, or run other
+    layers, as with adapters that are disabled.
     """
     trace, found = calls.trace, list[int]()
     last: dict[str, int] = {}
+    known: set[tuple[int, str, bytes]] = set()
     apart = np.sort(trace.starts[calls.rows[(inside < 0) & (calls.work_count > 0)]])
     backward = np.sort(trace.starts[calls.rows[calls.backward]])
+    random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
+    drawing = set(index_of_outer(trace, models, random).tolist())
+    layers_of = _by_model(len(models), inside, layers)
     for index in np.argsort(trace.starts[models], kind="stable").tolist():
         name, begin = names[index], int(trace.starts[models[index]])
         since = last.get(name[1], begin)
         last[name[1]] = int(trace.ends[models[index]])
         between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
-        if name[3] and not learned and between <= _MAX_BETWEEN:
+        codes = trace.name_codes[calls.rows[layers_of[index]]].astype(np.int32)
+        call = (
+            int(trace.steps.step_of[models[index]]),
+            name[0].removesuffix(name[3] or ""),
+            codes.tobytes(),
+        )
+        alike = call in known and index not in drawing
+        known.add(call)
+        if name[3] and alike and not learned and between <= _MAX_BETWEEN:
             found.append(index)
     return found
 
@@ -109,12 +129,18 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
     return chosen
 
 
+def _by_model(count: int, inside: Ints, layers: Ints) -> list[Ints]:
+    """Return the layers in each of the calls of models."""
+    order = np.argsort(inside[layers], kind="stable")
+    edges = np.searchsorted(inside[layers][order], np.arange(count + 1))
+    return np.split(layers[order], edges)[1:-1]
+
+
 def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
     """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
     learned: set[tuple[int, str, bytes]] = set()
     again: list[tuple[tuple[int, str, bytes], int]] = []
-    for index, name in enumerate(names):
-        mine = layers[inside[layers] == index]
+    for index, (name, mine) in enumerate(zip(names, _by_model(len(names), inside, layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
             continue
         codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)

@@ -29,6 +29,8 @@ _MAKING = (
     r"^aten::(arange|linspace|logspace|eye|tril_?|triu_?|tril_indices|triu_indices|one_hot|\w+_window|"
     r"(randn?|normal|uniform|bernoulli)(_like|_)?|outer|polar)$"
 )
+#: Operators by which a batch is picked from data on the CPU, also with numbers that are made.
+_PICKING = r"^aten::index(_select)?$"
 #: Minimum share of copies that follow such operators.
 _FOLLOWING = 0.5
 _JAX = (
@@ -71,20 +73,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:
     """Return whether operators on the CPU make what is copied."""
     calls = evidence.calls
-    making = trace.named(_MAKING, calls.rows) & (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
-    return follow(trace, copies, calls.rows[making])
+    on_host = (calls.work_count == 0) & ~calls.begin_in(fetches(trace))
+    making, picking = (calls.rows[on_host & trace.named(name, calls.rows)] for name in (_MAKING, _PICKING))
+    return follow(trace, copies, making) and not follow(trace, copies, picking)
 
 
 def follow(trace: Trace, copies: Ints, operators: Ints) -> bool:
-    """Return whether most copies follow some of the operators, with no launch of other work between them."""
-    launches = trace.links.launches
+    """Return whether most copies follow some of the operators, with no other launch and no loaded batch between."""
+    launches, loading = trace.links.launches, fetches(trace)
     copying = np.unique(trace.links.launch_of[copies])
     copying = copying[copying >= 0]
     known = 0
     for track in np.unique(trace.track_codes[copying]).tolist():
         mine = copying[trace.track_codes[copying] == track]
         others = np.setdiff1d(launches[trace.track_codes[launches] == track], copying)
-        before = np.append(np.iinfo(np.int64).min, np.sort(trace.starts[others]))
+        loaded = trace.ends[loading[trace.track_codes[loading] == track]]
+        before = np.sort(np.concatenate([[np.iinfo(np.int64).min], trace.starts[others], loaded]))
         since = before[np.searchsorted(before, trace.starts[mine]) - 1]
         at = np.sort(trace.starts[operators[trace.track_codes[operators] == track]])
         known += int((np.searchsorted(at, since) < np.searchsorted(at, trace.starts[mine])).sum())

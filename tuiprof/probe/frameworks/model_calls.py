@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
+_SEVERAL = (dict, list, tuple)
 
 
 class ModelCalls:
@@ -20,6 +21,7 @@ class ModelCalls:
         self._step = -1
         #: The tensors of each call of the current step, by all that could make its result another.
         self._called: dict[Any, list[weakref.ref[Any]]] = {}
+        self._states: dict[int, _State] = {}  # of each model called in the current step, by its number
 
     def name(
         self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], learning: bool, step: int
@@ -31,7 +33,7 @@ class ModelCalls:
             known = self._numbers[id(model)] = weakref.ref(model), self._numbered
         try:
             again = self._again(model, known[1], args, kwargs, learning, step)
-        except Exception:  # tensors and models of any kind, some of which have no such attributes
+        except Exception:  # tensors and models of any kind; those of inference mode count no changes
             again = False
         return (
             f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}"
@@ -51,29 +53,68 @@ class ModelCalls:
         if step != self._step:
             self._step = step
             self._called.clear()
+            self._states.clear()
         tensor = self._torch.Tensor
         values = (*args, *kwargs.values())
         tensors = [value for value in values if isinstance(value, tensor)]
         if not tensors or not all(isinstance(value, (tensor, *_PLAIN)) for value in values):
             return False
-        weights = next(iter(model.parameters()), None)
-        if weights is None or any(value.is_inference() for value in (*tensors, weights)):
-            return False  # those count no changes
+        if any(value.requires_grad and value.is_leaf for value in tensors):
+            return False  # what is optimized may be changed through .data, which is not counted
+        held = _held(model)
         inputs = tuple(
             (id(value), value._version) if isinstance(value, tensor) else (type(value), value)
             for value in values
         )
-        call = number, learning, model.training, weights._version, tuple(kwargs), inputs
+        call = number, learning, model.training, self._state(number, held), tuple(kwargs), inputs
         before = self._called.get(call)
         self._called[call] = [weakref.ref(value) for value in tensors]
         # A tensor that is gone may have left its id to another one.
         same = before is not None and all(ref() is value for ref, value in zip(before, tensors))
-        return same and not _draws(model)
+        return same and bool(held) and not _varies(model, tensor, {id(value) for value, _ in held})
+
+    def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
+        """Return a number of what a model holds, which is another one after each change."""
+        # An assignment to .data changes no version, but mostly the address.
+        versions = [(value._version if counts else 0, value.data_ptr()) for value, counts in held]
+        known = self._states.get(number)
+        if (
+            known is None
+            or known.versions != versions
+            or any(ref() is not value for ref, (value, _) in zip(known.tensors, held))
+        ):
+            refs = [weakref.ref(value) for value, _ in held]
+            known = self._states[number] = _State(0 if known is None else known.number + 1, versions, refs)
+        return known.number
 
 
-def _draws(model: Any) -> bool:
-    """Whether a model in training leaves out values at random: two calls on the same inputs may be meant (SimCSE)."""
-    return bool(model.training) and any(_drops(part) for part in model.modules())
+class _State(NamedTuple):
+    """Parameters and buffers of a model at a call."""
+
+    number: int
+    versions: list[tuple[int, int]]  # version and address of each
+    tensors: list[weakref.ref[Any]]
+
+
+def _held(model: Any) -> list[tuple[Any, bool]]:
+    """Return the parameters and buffers of a model, and whether its result depends on changes of each in place.
+
+    In training, calls count in buffers, as those of a batch norm do.
+    """
+    return [
+        (value, counts or not model.training)
+        for part in model.modules()
+        for values, counts in ((part._parameters, True), (part._buffers, False))
+        for value in values.values()
+        if value is not None
+    ]
+
+
+def _varies(model: Any, tensor: Any, held: set[int]) -> bool:
+    """Whether two calls on the same inputs may be meant, as they differ: by dropout (SimCSE) or by a kept state."""
+    return any(
+        (model.training and _drops(part)) or _keeps_state(part, tensor, held) for part in model.modules()
+    )
 
 
 def _drops(part: Any) -> bool:
@@ -84,3 +125,15 @@ def _drops(part: Any) -> bool:
         for name, value in vars(part).items()
         if "drop" in name.lower() or (named and name == "p")
     )
+
+
+def _keeps_state(part: Any, tensor: Any, held: set[int]) -> bool:
+    """Whether a module has tensors that are not registered, as spiking and recurrent ones keep for the next call."""
+    kept: list[Any] = []
+    for value in vars(part).values():
+        kind = type(value)
+        if kind in _SEVERAL:
+            kept += value.values() if kind is dict else value
+        elif kind not in _PLAIN:
+            kept.append(value)
+    return any(isinstance(value, tensor) and id(value) not in held for value in kept)
