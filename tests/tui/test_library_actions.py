@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from on_screen import screen_text, until, until_shown
 from synthetic import Synthetic
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
@@ -205,6 +206,8 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
         await pilot.press("s")
         await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
         await pilot.resize_terminal(40, 44)
+        box = app.screen.query_one(VerticalScroll)
+        await until(pilot, lambda: box.max_scroll_x > 0)
         await until_shown(pilot, "q back")
         await pilot.press("right")  # long lines go on
         await until(pilot, lambda: "import tuiprof" not in screen_text(app))

@@ -48,8 +48,9 @@ class TraceScreen(Screen[None]):
     CSS_PATH = "screen.tcss"
     HELP = (
         "At the top is what to change first or, if there is nothing to change, the most urgent verdict. Below are the\n"
-        "timeline and one tab for each analysis; the tab with the evidence opens first. While a large file is being\n"
-        "read, the first line shows how much of it the results cover.\n\n"
+        "timeline and one tab for each analysis; the tab with the evidence opens first. In the list of advice the top\n"
+        "follows the cursor. While a large file is being read, the first line shows how much of it the results\n"
+        "cover.\n\n"
         "Tables: enter opens the details of a row: times, launch, operators, Python stack, source, raw event. If\n"
         "there is room, the selected row is shown in full below the table, followed by the next tables; t switches\n"
         "to the next one.\n\n"
