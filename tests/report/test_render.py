@@ -336,6 +336,14 @@ def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Leve
         assert sentence in text
 
 
+def test_a_trace_without_events_is_not_said_to_need_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "empty.pt.trace.json"
+    path.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    text = to_text(answer(open_trace(path), "t"), Style())
+    assert "trust: the trace has no events" in text
+    assert "nothing to change" not in text
+
+
 def test_a_trace_that_could_be_read_in_part_is_not_said_to_need_no_change(tmp_path: Path) -> None:
     whole = (shipped("traces") / "metrics-naive.pt.trace.json.gz").read_bytes()
     path = tmp_path / "cut.pt.trace.json.gz"

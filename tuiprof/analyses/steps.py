@@ -202,7 +202,7 @@ def _verdict(
     median = float(np.median(times))
     said = f"{format_ns(median)} a step"
     if len(times) > 1:
-        said += f", median of {len(times)} steps"
+        said += f", median of {len(times)} captured steps"
         least, most = format_ns(int(times.min())), format_ns(int(times.max()))
         said += f" ({least} to {most})" if least != most else ""
     if both.host_ahead:

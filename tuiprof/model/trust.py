@@ -98,8 +98,12 @@ _ORDER = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 def examine(trace: Trace) -> Trust:
     """List what is missing, odd or incomplete, worst first."""
     remarks = [*trace.stats.remarks, *_reading(trace)]
-    if not EVENTLESS & {remark.code for remark in remarks}:  # then there is nothing that could be missing
+    if EVENTLESS & {remark.code for remark in remarks}:
+        pass  # then there is nothing that could be missing
+    elif len(trace):
         remarks += [*_device(trace), *_host(trace)]
+    elif not remarks:
+        remarks.append(Remark("empty", "the trace has no events", "record one that spans some steps", "bad"))
     return Trust(trace.stats.events, tuple(sorted(remarks, key=lambda r: _ORDER[r.level])))
 
 
