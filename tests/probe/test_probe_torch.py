@@ -261,16 +261,20 @@ class Frozen(torch.nn.Sequential): pass
 class Assigned(torch.nn.Linear): pass
 class Swapped(torch.nn.Linear): pass
 class Attacked(torch.nn.Linear): pass
+class Chosen(torch.nn.Linear):
+    def forward(self, x, left=0, right=0, both=0): return super().forward(x)
 kept, buffered, assigned, swapped = (kind(16, 1) for kind in (Kept, Buffered, Assigned, Swapped))
-attacked, normed, frozen = Attacked(16, 1), Normed(16), Frozen(torch.nn.Linear(16, 16), torch.nn.Linear(16, 1))
+chosen, attacked, normed = Chosen(16, 1), Attacked(16, 1), Normed(16)
+frozen = Frozen(torch.nn.Linear(16, 16), torch.nn.Linear(16, 1))
 attack = same.clone().requires_grad_()
-for each in (kept, buffered, assigned, swapped, attacked, normed, frozen): each.train()
+for each in (kept, buffered, assigned, swapped, attacked, normed, frozen, chosen): each.train()
 def evaluate(loss):
     for number in range(3):
         kept(same); buffered(same); assigned(same); frozen(same); attacked(attack)
         if number < 2: normed(same)
         weights = {name: value + 1 for name, value in swapped.state_dict().items()}
         torch.func.functional_call(swapped, weights, (same,))
+        chosen(same, **{("left", "right", "both")[number]: 1})
         with torch.no_grad(): frozen[1].weight.add_(1)
         assigned.weight.data = assigned.weight.data + 1
         attack.data.add_(1)
