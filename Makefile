@@ -41,7 +41,7 @@ layers: $(READY)
 	lint-imports
 
 test: $(READY)
-	pytest -n 4
+	pytest -n 4 --dist worksteal
 
 smoke: $(READY)  ## every variant of every ladder that can run here, at its small size, held to its baseline's numbers
 	pytest -n 2 --dist worksteal -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py
