@@ -280,6 +280,7 @@ def test_weights_may_be_changed_between_calls_on_the_same_inputs(
 def test_a_model_is_called_again_on_the_same_inputs() -> None:
     row = found(numbered("GPT #1", "GPT #1", "GPT #1, same inputs"), "repeated-forward")
     assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+    assert row["where"] == "GPT #1"
     assert "once" in row["instead"]
     assert "every step" in row["what"]
 

@@ -61,7 +61,7 @@ def _change(item: Priced) -> Change:
 _COLUMNS: Final = 800
 _STEPS, _DEVICES = 4, 8
 #: Minimum share of the picture for a range; smaller ones would only be a line.
-_LEAST: Final = 0.002
+_MIN_WIDTH: Final = 0.002
 _MARKER: Final = r"^ProfilerStep#\d+$"
 
 
@@ -129,7 +129,7 @@ def _phases(trace: Trace, low: int, high: int) -> tuple[Range, ...]:
     found = []
     for row in rows.tolist():
         start, end = max(int(trace.starts[row]), low), min(int(trace.ends[row]), high)
-        if (end - start) / (high - low) >= _LEAST:
+        if (end - start) / (high - low) >= _MIN_WIDTH:
             found.append(
                 Range((start - low) / (high - low), (end - low) / (high - low), trace.name(row), end - start)
             )

@@ -339,7 +339,7 @@ DEVICE_SHARE: Final = 0.01
 #: … and below this share of the operators' self time on a CPU, where times depend on the load.
 HOST_SHARE: Final = 0.10
 #: Maximum number of names per kind.
-_MOST: Final = 3
+_MAX_NAMES: Final = 3
 _LINE: Final = re.compile(r"\.py:\d+$")
 
 
@@ -406,7 +406,7 @@ def _kinds(before: Trace, after: Trace, min_ns: float) -> list[str]:
     rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
     rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
     largest = rows.filter(pl.col("change") >= max(min_ns, 1.0))
-    largest = largest.sort("change", "kind", descending=[True, False]).head(_MOST)
+    largest = largest.sort("change", "kind", descending=[True, False]).head(_MAX_NAMES)
     return [
         f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
         for row in largest.iter_rows(named=True)
@@ -429,7 +429,7 @@ def _operators(report: Report) -> list[str]:
     )
     both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
     largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
-    largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
+    largest = largest.sort("change", "name", descending=[True, False]).head(_MAX_NAMES)
     found += [
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
@@ -442,8 +442,8 @@ def _gone_and_new(rows: pl.DataFrame) -> list[tuple[str, list[tuple[str, float]]
     found = []
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MOST)
+        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MAX_NAMES)
         if len(only):
-            more = f" and {len(only) - _MOST} more" if len(only) > _MOST else ""
+            more = f" and {len(only) - _MAX_NAMES} more" if len(only) > _MAX_NAMES else ""
             found.append((word, first.select("name", f"{here}_count").rows(), more))
     return found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuiprof.tui.start import Start
 
 _SUFFIXES: Final = (".svg", ".png", ".html", ".txt")
-_LEAST, _MOST = (40, 10), (500, 200)
+_MIN_SIZE, _MAX_SIZE = (40, 10), (500, 200)
 
 
 @click.command("open", short_help="Open a trace, a directory, a URL, a session or a ladder.")
@@ -165,7 +165,7 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
 def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)x(\d+)", value)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not (_LEAST[0] <= size[0] <= _MOST[0] and _LEAST[1] <= size[1] <= _MOST[1]):
+    if not (_MIN_SIZE[0] <= size[0] <= _MAX_SIZE[0] and _MIN_SIZE[1] <= size[1] <= _MAX_SIZE[1]):
         raise click.BadParameter(f"{value!r} is not a size such as 160x48, from 40x10 to 500x200")
     return size
 

@@ -116,7 +116,7 @@ _BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
 #: Jitted functions that are no step: what operators of jax.numpy become.
 _MIN_SHARE: Final = 0.2
 #: A sequence that repeats is a step if it is so much of what is launched: else a part of one, as a model's layers are.
-_MOST: Final = 0.75
+_MIN_REPEATED: Final = 0.75
 #: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
 _ALIKE: Final = 0.8
 #: A longer period must be better than a shorter one by more than this share of the launches.
@@ -219,7 +219,7 @@ def anchors(codes: Ints) -> Ints:
         between = np.diff(rows)
         period = int(np.median(between))
         alike = (np.abs(between - period) <= 0.1 * period).mean()
-        if alike >= _ALIKE and period >= 2 and rows[-1] - rows[0] + period >= _MOST * len(codes):
+        if alike >= _ALIKE and period >= 2 and rows[-1] - rows[0] + period >= _MIN_REPEATED * len(codes):
             candidates.append((period, rows))
     best = -_NO_BETTER
     found: Ints = np.empty(0, np.int64)

@@ -14,7 +14,7 @@ NONE = "–"
 #: Before what is less than nothing: as wide as a figure, and not taken for a hyphen.
 MINUS = "−"
 #: What is smaller is said to be, instead of shown as 0 or with an exponent.
-_LEAST = 0.001
+_MIN_SHOWN = 0.001
 #: The blanks between groups of three digits.
 _GROUPS = re.compile(r"(?<=\d)\s(?=\d{3}(?!\d))")
 #: The blanks at which no line may end: between the groups of a number, and between a number and its unit.
@@ -45,7 +45,7 @@ def _three_figures(value: float) -> str:
     if value < 0:
         return MINUS + _three_figures(-value)
     if 0 < value < 0.1:  # two, so that little is not shown as nothing
-        return f"{value:.2g}" if value >= _LEAST else f"<{_LEAST}"
+        return f"{value:.2g}" if value >= _MIN_SHOWN else f"<{_MIN_SHOWN}"
     # 99.96 rounds to a third figure before the point.
     return _grouped(value) if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
@@ -144,8 +144,8 @@ def format_share(share: float | None) -> str:
     if share < 0:
         return MINUS + format_share(-share)
     percent = share * 100
-    if 0 < percent < _LEAST:
-        return f"<{_LEAST} %"
+    if 0 < percent < _MIN_SHOWN:
+        return f"<{_MIN_SHOWN} %"
     return (
         f"{percent:.0f} %"
         if percent >= 99.95 or percent == 0

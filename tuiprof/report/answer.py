@@ -35,7 +35,7 @@ _BAR_CELLS: Final = 28
 #: Findings that are spelled out on a page; the others are a line each.
 _IN_FULL: Final = 1
 #: Findings on a page.
-_MOST: Final = 4
+_MAX_CHANGES: Final = 4
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
 _MAX_TRUST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
@@ -64,13 +64,13 @@ def to_text(answer: Answer, style: Style) -> str:
     elif not answer.changes:
         sign, sentence = _nothing_found(answer)
         lines += wrap(sentence, style, f"{sign} ")
-    rest = answer.changes[_IN_FULL:_MOST]
+    rest = answer.changes[_IN_FULL:_MAX_CHANGES]
     if rest:
         lines += ["", "then"]
     for change in rest:
         lines += _in_short(change, style)
-    if len(answer.changes) > _MOST:
-        lines += wrap(f"… {len(answer.changes) - _MOST} more with -v", style, "  ")
+    if len(answer.changes) > _MAX_CHANGES:
+        lines += wrap(f"… {len(answer.changes) - _MAX_CHANGES} more with -v", style, "  ")
     if summary := _summary(answer):
         lines += wrap(summary, style, "  ", "  ")
     if answer.lines:
@@ -178,7 +178,7 @@ def to_markdown(answer: Answer) -> str:
         lines += [escape(answer.trust), ""]
     if answer.changes:
         lines += ["| saves a step | range | what | where | fix | prove |", "|--:|--:|---|---|---|---|"]
-    for change in answer.changes[:_MOST]:
+    for change in answer.changes[:_MAX_CHANGES]:
         saves = format_ns(change.saves_ns) if change.saves_ns is not None else "–"
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"

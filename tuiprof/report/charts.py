@@ -346,7 +346,7 @@ def _parts(table: Table, name: Column, share: Column, shares: list[float]) -> st
 
 
 #: Rows and columns of cells at most; a cell of several shows the highest of them.
-_MOST: Final = 250
+_MAX_HEAT_CELLS: Final = 250
 #: Shades: neighbours of one shade are one shape.
 _SHADES: Final = 8
 #: Height of a row, px, and of all of them.
@@ -407,7 +407,7 @@ def heat(table: Table, chart: Chart) -> str:
 
 
 def _first(count: int) -> np.ndarray:
-    cells = min(count, _MOST)
+    cells = min(count, _MAX_HEAT_CELLS)
     return np.arange(cells) * count // cells
 
 

@@ -213,7 +213,7 @@ RENDERER = Renderer("html", document)
 
 
 #: Changes that the page lists; all of them are in the section of the advice.
-_MOST: Final = 4
+_MAX_CHANGES: Final = 4
 #: A lane is drawn in so many steps of height: neighbours that look the same are one shape.
 _LEVELS: Final = 8
 #: A range narrower than this has no room for its name.
@@ -240,7 +240,7 @@ def page(answer: Answer) -> str:
         facts.append(f"{format_ns(answer.captured_step_ns)} while captured")
     head = f'<p class="trust">{text(" · ".join(filter(None, facts)))}</p>'
     if answer.changes:
-        body = f'<ol class="changes">{"".join(map(_change, answer.changes[:_MOST]))}</ol>'
+        body = f'<ol class="changes">{"".join(map(_change, answer.changes[:_MAX_CHANGES]))}</ol>'
     else:
         body = (
             '<p class="verdict good"><span>Nothing to change: no rule found a cost in this trace.</span></p>'

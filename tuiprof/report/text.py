@@ -14,7 +14,7 @@ from tuiprof.report.sanitize import clip, for_log, sanitize, to_ascii, width
 SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
 COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
 #: A text column is never squeezed below this many cells.
-_LEAST = 8
+_MIN_CELLS = 8
 #: Nor below this many while another one can still give way.
 _COMFORT = 20
 #: A source line (a column that is cut at its start) keeps this many, or half the width: a row is about its file and
@@ -64,7 +64,7 @@ def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
         return widths
     room = style.width - 2 - _GAP * (len(columns) - 1)
     texts = [i for i, column in enumerate(columns) if column.kind == "text"]
-    for floor in (_COMFORT, _LEAST):
+    for floor in (_COMFORT, _MIN_CELLS):
         # The last column first: what matters more is further left.
         for i in reversed(texts):
             spare = min(sum(widths) - room, widths[i] - _least(columns[i], widths[i], floor, style.width))
@@ -158,7 +158,7 @@ def _drop(
     place = next((i for i in keep if columns[i].elide == "start"), None)
     # What a row is about, else its name, is worth more than the last figures.
     about = place if place is not None else next((i for i in keep if columns[i].kind == "text"), 0)
-    floors = [_COMFORT if i == about or (place is not None and i > place) else _LEAST for i in keep]
+    floors = [_COMFORT if i == about or (place is not None and i > place) else _MIN_CELLS for i in keep]
     room = style.width
 
     def least(indices: list[int]) -> int:

@@ -363,8 +363,7 @@ class GraphBuilder:
 
         Unless asked to, the profiler records neither the event nor the stream of these calls. A stream is taken to wait
         when it is launched to next, once per call, for the streams that were launched to last before the last event was
-        recorded.
-        Where launches are late, the capture alone would not show that these works depend on each other.
+        recorded. Where launches are late, the capture alone would not show that these works depend on each other.
         """
         trace, found = self.trace, dict[int, list[int]]()
         if len(streams) < 2:

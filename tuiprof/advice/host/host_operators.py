@@ -68,14 +68,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(calls.rows[chosen][np.argmax(lengths[chosen])])
     likely, least, most = (calls.edit(chosen, keep, 0.0) for keep in _KEEP)
     copied_at, *moved = _copied(trace, evidence, calls.rows[chosen])
+    is_copied = len(moved[0].work) > 0
     likely, least, most = (edit | copied for edit, copied in zip((likely, least, most), moved, strict=True))
     yield Finding(
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
-        + "; then the result is copied to the device" * bool(len(moved[0].work)),
+        + ("; then the result is copied to the device" if is_copied else ""),
         evidence.function_of(longest) or copied_at,
         "copy the batch as it was loaded, from pinned memory with non_blocking=True, and compute on the device, or "
         "compute it in loader workers; create constants on the device (device=...), once"
-        if len(moved[0].work)
+        if is_copied
         else "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
         "compute the batch in loader workers",
         "medium",

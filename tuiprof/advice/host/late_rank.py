@@ -17,7 +17,7 @@ from tuiprof.model.units import format_ns
 from tuiprof.whatif import Edit, HostTime
 
 #: Minimum share of the captured time.
-LEAST: Final = 0.1
+MIN_SHARE: Final = 0.1
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -37,7 +37,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         starts, ends = _idle(trace, main, starts, ends)
         edit = Edit(host=HostTime(np.full(len(starts), main), starts, ends, np.zeros(len(starts))))
     waited = total(starts, ends)
-    if not len(held) or waited < LEAST * (high - low):
+    if not len(held) or waited < MIN_SHARE * (high - low):
         return
     known = waits.last[held] >= 0
     ranks, of = np.unique(waits.last[held][known], return_inverse=True)

@@ -18,8 +18,8 @@ from tuiprof.whatif import Edit
 #: DistributedDataParallel's default, bytes.
 BUCKET: Final = 25 << 20
 #: Minimum number of collectives per bucket of that size, and per step.
-TIMES: Final = 4
-LEAST: Final = 16
+MIN_PER_BUCKET: Final = 4
+MIN_PER_STEP: Final = 16
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     sizes = sizes_of(trace, collectives)[started_by >= 0]
     count, size = len(starting) / evidence.step_count, float(sizes.sum()) / evidence.step_count
     buckets = ceil(size / BUCKET)
-    if not evidence.stepped or not sizes.all() or count < max(LEAST, TIMES * buckets):
+    if not evidence.stepped or not sizes.all() or count < max(MIN_PER_STEP, MIN_PER_BUCKET * buckets):
         return
     likely, least = (
         Edit(host=evidence.host_time(starting, keep)) for keep in (buckets / count, (1 + buckets / count) / 2)

@@ -47,8 +47,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{evidence.how_often(len(found))}",
         evidence.function_of(event),
         "F.embedding(ids, table) or table[ids] (for nn.Linear: its transposed weight), without one-hot vectors"
-        + " (F.embedding_bag if a row has several ids)" * (not sure)
-        + "; torch.bincount(ids) counts them, and zeros.index_add_(0, ids, x) sums x by id" * summed,
+        + ("" if sure else " (F.embedding_bag if a row has several ids)")
+        + (
+            "; torch.bincount(ids) counts them, and zeros.index_add_(0, ids, x) sums x by id"
+            if summed
+            else ""
+        ),
         "high" if sure else "medium",
         "a one_hot result is cast and multiplied right away"
         if sure

@@ -117,7 +117,8 @@ def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
     trace = evidence.trace
     event = int(evidence.calls.rows[np.argmax(chosen)])
     model = int(index_of_outer(trace, models, np.array([event]))[0])
-    return evidence.function_of(event) or (trace.name(int(models[model])) if model >= 0 else "")
+    name = trace.name(int(models[model])).removesuffix(", same inputs") if model >= 0 else ""
+    return evidence.function_of(event) or name
 
 
 def _between(calls: Calls, runs: list[Ints]) -> Mask:

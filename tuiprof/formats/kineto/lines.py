@@ -390,7 +390,7 @@ class _Chunk:
 
 
 #: Maximum number of cached lines; then the cache is cleared.
-_MOST = 1 << 16
+_MAX_KNOWN = 1 << 16
 #: Bytes that are hashed at a time. Lines of more blocks than this are hashed one by one.
 _BLOCK, _BLOCKS = 96, 16
 #: Keeps the first bytes of a block, by how many.
@@ -440,7 +440,7 @@ class Heads:
         Raises:
             msgspec.DecodeError: A line has other content.
         """
-        if len(self._known) > _MOST:
+        if len(self._known) > _MAX_KNOWN:
             self._forget()
         code = self._recognise(text.data, starts, stops, self._hash(text, starts, stops))
         first = np.full(len(self._known), len(code))

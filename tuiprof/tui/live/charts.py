@@ -221,9 +221,9 @@ def nice_step(span: float, max_parts: int) -> float:
 _MOVE_PARTS = 8
 #: Until the time axis scrolls, the bulk of the steps may exceed the y axis by this share of its range.
 _SLACK = 0.2
-#: Least share of the y axis that the bulk must fill, when the time axis has scrolled and before; below it the
+#: Minimum share of the y axis that the bulk must fill, when the time axis has scrolled and before; below it the
 #: y axis is scaled again (the first steps are often slow and would set too large a scale).
-_MIN_MOVED, _LEAST = 0.35, 0.15
+_MIN_MOVED, _MIN_FILLED = 0.35, 0.15
 #: In text lines of which the mean line fills more than this share, the paler range is left out: it would show
 #: only between the line's dots, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
@@ -335,7 +335,7 @@ class StripChart(Lines):
             low, high = self._range
             slack = 0.0 if moved else _SLACK * (high - low)
             inside = low - slack <= bulk_low and high + slack >= bulk_high
-            if inside and (bulk_high - bulk_low) > (_MIN_MOVED if moved else _LEAST) * (high - low):
+            if inside and (bulk_high - bulk_low) > (_MIN_MOVED if moved else _MIN_FILLED) * (high - low):
                 return low, high
         pad = (bulk_high - bulk_low) * 0.08
         step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
