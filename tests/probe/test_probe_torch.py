@@ -292,6 +292,24 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert again == ["Normed", "Normed"], "running statistics do not change the result in training"
 
 
+def test_a_capture_of_fake_tensors_warns_of_nothing(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+from torch._subclasses.fake_tensor import FakeTensorMode
+mode = FakeTensorMode()
+with mode: fake, inputs = torch.nn.Linear(16, 1).eval(), torch.randn(4, 16)
+def plan(loss):
+    with mode: fake(inputs); fake(inputs)
+for _ in range(2): train(DataLoader(data, batch_size=64), plan)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    assert "data pointer" not in done.err
+    assert not any("same inputs" in e.get("name", "") for e in load(done, done.captures("a")[-1].path))
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

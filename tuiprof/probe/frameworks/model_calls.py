@@ -61,6 +61,8 @@ class ModelCalls:
             return False
         if any(value.requires_grad and value.is_leaf for value in tensors):
             return False  # what is optimized may be changed through .data, which is not counted
+        if any(hasattr(value, "fake_mode") for value in tensors):
+            return False  # nothing is computed, and PyTorch warns of a look at such addresses
         held = _held(model)
         inputs = tuple(
             (id(value), value._version) if isinstance(value, tensor) else (type(value), value)
