@@ -158,7 +158,7 @@ def _summary(answer: Answer) -> str:
             f"together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
         )
     if answer.device_work_ns is not None and answer.changes:
-        parts.append(f"device work alone takes {format_ns(answer.device_work_ns)}")
+        parts.append(f"the device now works for {format_ns(answer.device_work_ns)}")
     return " · ".join(parts)
 
 
