@@ -86,7 +86,6 @@ class DetailPane(VerticalScroll):
         self._history: list[int] = []
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield Painted()
 
     def show(self, trace: Trace, table_row: RowDetail | None, event: EventDetail | None) -> None:
@@ -111,7 +110,6 @@ class DetailPane(VerticalScroll):
             self.notify("this event is not linked to any other", timeout=3)
 
     def action_up(self) -> None:
-        """Go to the enclosing event."""
         if self.event is None or self._trace is None:
             return
         enclosing = self._trace.ancestors(self.event.row)
@@ -121,14 +119,12 @@ class DetailPane(VerticalScroll):
             self.notify("no event encloses this one", timeout=3)
 
     def action_back(self) -> None:
-        """Go back to the previous event."""
         if self._history:
             row = self._history.pop()
             self.event = None  # do not add it to the history
             self.post_message(self.Jump(row))
 
     def action_copy(self) -> None:
-        """Copy the raw text of the event."""
         if self.event is not None and self.event.raw:
             self.app.copy_to_clipboard(self.event.raw)
             self.notify("raw event copied to the clipboard", timeout=2)
@@ -178,7 +174,6 @@ class Evidence(Horizontal):
         self._follow_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Tables on the left, details on the right."""
         yield AnswerPane(id="answer")
         yield DetailPane(id="detail")
 
@@ -233,7 +228,6 @@ class Evidence(Horizontal):
     on_worker_state_changed = notify_worker_error
 
     def on_evidence_described(self, message: Described) -> None:
-        """Show the details."""
         message.stop()
         self.add_class("-detail")
         self.pane.tables.set_row_in_detail(message.table_row is not None)
@@ -260,6 +254,5 @@ class Evidence(Horizontal):
         self._follow_timer = self.set_timer(FOLLOW_DELAY_S, partial(self.open_row, message.source, False))
 
     def on_detail_pane_jump(self, message: DetailPane.Jump) -> None:
-        """Show the event."""
         message.stop()
         self.open_event(message.row)

@@ -80,11 +80,9 @@ class CompareScreen(Screen[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Start opening both runs."""
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def on_unmount(self) -> None:
-        """Cancel opening."""
         self._stop.set()
 
     def _open_trace(self, path: Path) -> Trace:
@@ -127,12 +125,10 @@ class CompareScreen(Screen[None]):
             self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show the progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
 
     async def on_compare_screen_opened(self, message: Opened) -> None:
-        """Show the comparison."""
         self._opening = False
         with self.app.batch_update():
             await self.query("LoadingPanel, CompareView").remove()
@@ -140,13 +136,11 @@ class CompareScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_compare_screen_failed(self, message: Failed) -> None:
-        """Show the error and its remedy."""
         self._opening = False
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
     def on_compare_view_swapped(self) -> None:
-        """Compare again with before and after swapped."""
         if not self._opening:
             self._opening = True
             self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
@@ -156,7 +150,6 @@ class CompareScreen(Screen[None]):
         return self._opening if action == "give_up" else True
 
     def action_give_up(self) -> None:
-        """Stop opening, and leave."""
         self._stop.set()
         self.action_leave()
 

@@ -163,7 +163,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._confirmed: Path | None = None  # existing file that the next enter replaces
 
     def compose(self) -> ComposeResult:
-        """The choices, the path, the keys."""
         with dialog("export"):
             yield Painted(id="export-choices")
             yield Input(id="export-path", compact=True, select_on_focus=False)
@@ -171,7 +170,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             yield KeyBar()
 
     def on_mount(self) -> None:
-        """Suggest a path."""
         self._suggest()
         self.query_one(Input).focus()
 
@@ -212,7 +210,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._suggest()
 
     def action_format(self) -> None:
-        """Select the next format."""
         self._format = _FORMATS[(_FORMATS.index(self._format) + 1) % len(_FORMATS)]
         self._suggest()
 
@@ -223,7 +220,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self._draw()
 
     def action_write(self) -> None:
-        """Write the file."""
         path = typed_path(self.query_one(Input).value)
         self._write(path, self._scopes[self._chosen].answers, self._format, replace=path == self._confirmed)
 
@@ -244,7 +240,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.post_message(self.Done(path, problem, exists))
 
     def on_export_screen_done(self, message: Done) -> None:
-        """Show the problem, or close and show the path."""
         if message.problem:
             self._problem = message.problem
             self._confirmed = message.path if message.exists else None

@@ -67,7 +67,6 @@ class RankMap(Lines, can_focus=True):
         self._map = heat_map
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the map, its legend, and the readout of the cell under the cursor."""
         if not width or height < 4:
             return []
         return [
@@ -78,12 +77,10 @@ class RankMap(Lines, can_focus=True):
         ]
 
     def action_move(self, lines: int, columns: int) -> None:
-        """Move the cursor by cells."""
         self._map.move(lines, columns)
         self.redraw()
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by pages."""
         self._map.page(pages)
         self.redraw()
 
@@ -93,12 +90,10 @@ class RankMap(Lines, can_focus=True):
         self.redraw()
 
     def action_sort(self) -> None:
-        """Sort by lateness or by rank."""
         self._map.sort()
         self.redraw()
 
     def action_latest(self) -> None:
-        """Go to the longest delay."""
         self._map.latest()
         self.redraw()
 
@@ -145,7 +140,6 @@ class FleetScreen(Screen[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Start reading."""
         self.run_worker(self._read, thread=True, exclusive=True, group="read", exit_on_error=False)
 
     def on_unmount(self) -> None:
@@ -188,12 +182,10 @@ class FleetScreen(Screen[None]):
             self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
 
     async def on_fleet_screen_read(self, message: Read) -> None:
-        """Show the map."""
         from tuiprof.fleet.views import reports
         from tuiprof.model import Report
         from tuiprof.tui.fleet.view import HeatMap
@@ -221,7 +213,6 @@ class FleetScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_fleet_screen_failed(self, message: Failed) -> None:
-        """Show the error and its remedy."""
         self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
@@ -230,7 +221,6 @@ class FleetScreen(Screen[None]):
         return self._map is not None if action == "open" else True
 
     def action_open(self) -> None:
-        """Open the trace of the rank under the cursor."""
         if self._map is not None:
             path, step = self._map.chosen
             self.app.go.trace(Path(path), step=step)

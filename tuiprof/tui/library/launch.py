@@ -164,14 +164,12 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._answers: dict[Path, Facts | str] = {}
 
     def compose(self) -> ComposeResult:
-        """The list, with the path of the interpreter under the cursor below it."""
         with dialog("Python that scripts run in", "dialog python"):
             yield Choices(id="pythons", empty="looking …")
             yield Painted(id="python-path")
             yield KeyBar({"list.open": "use it"})
 
     def on_mount(self) -> None:
-        """List the interpreters found, then query each."""
         from tuiprof.session.run.interpreter import Interpreter, find_interpreters
 
         self._found = find_interpreters()
@@ -205,7 +203,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             list(pool.map(ask, self._found))
 
     def on_python_screen_answered(self, message: Answered) -> None:
-        """Show the answer in the list."""
         self._answers[message.path] = message.answer
         self._draw()
 
@@ -221,7 +218,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         )
 
     def on_choices_moved(self, event: Choices.Moved) -> None:
-        """Show the path of the interpreter under the cursor."""
         path = event.key
         self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
 
@@ -234,7 +230,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.dismiss(Path(event.key))
 
     def action_other(self) -> None:
-        """Ask for the path of an interpreter or an environment."""
         from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
@@ -247,7 +242,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.app.push_screen(TextForm("another Python", hint=hint, problem=_wrong_python), answered)
 
     def action_cancel(self) -> None:
-        """Change nothing."""
         self.dismiss(None)
 
 

@@ -46,7 +46,6 @@ class Captures:
     path: Path  # of the open trace
 
     def __len__(self) -> int:
-        """Return the number of traces."""
         return sum(len(one) for one in self.sets)
 
     @property
@@ -188,7 +187,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
                 size += file.size_bytes
 
     def compose(self) -> ComposeResult:
-        """The list of traces."""
         several = "ranks" if len(self._captures.sets) == 1 else "captures and their ranks"
         with dialog("captures" if self._single_rank else several):
             yield Painted(id="captures-head")
@@ -200,7 +198,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             yield KeyBar({"list.open": "show it"})
 
     def on_mount(self) -> None:
-        """Fill the list, and read traces for their summaries."""
         self.query_one("#captures-head", Painted).paint(
             lambda width, _height: [
                 fit([("  ", "text"), *_line(_HEADS, "file", "", "dim", width - 2)], width)
@@ -276,7 +273,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.post_message(self.Read(file.path, found))
 
     def on_captures_screen_read(self, message: Read) -> None:
-        """Show the summary."""
         self._summaries[message.path] = message.summary
         self._draw()
 
@@ -285,7 +281,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
     # -- result --------------------------------------------------------------------------------------------
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Close with the choice."""
         self.dismiss(Path(event.key))
 
 

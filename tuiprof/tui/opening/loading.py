@@ -120,7 +120,6 @@ class LoadingPanel(Lines, can_focus=True):
         progress: Progress
 
         def can_replace(self, message: Message) -> bool:
-            """Replace older messages."""
             return isinstance(message, LoadingPanel.Moved)
 
     def __init__(self, name: str) -> None:
@@ -131,7 +130,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.error: TuiprofError | None = None
 
     def on_mount(self) -> None:
-        """Start updating the seconds."""
         self.focus()
         self.set_interval(0.5, self.redraw)
 
@@ -146,7 +144,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the progress or the error."""
         rows: list[Row] = [[(self._file, "title")], []]
         if self.error is not None:
             rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self.error.message), width)]

@@ -137,7 +137,6 @@ class TraceScreen(Screen[None]):
         return LoadingPanel(sanitize(self.path.name if self.path else ""))
 
     def on_mount(self) -> None:
-        """Start opening the trace."""
         self._start()
 
     def _start(self) -> None:
@@ -161,7 +160,6 @@ class TraceScreen(Screen[None]):
         self.post_message(self.Opened(path, trace, TraceView, found, part))
 
     def on_unmount(self) -> None:
-        """Cancel opening."""
         if self._opening is not None:
             self._opening.cancel()
 
@@ -202,7 +200,6 @@ class TraceScreen(Screen[None]):
         return next(iter(self.query(TraceView)), None)
 
     def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        """Show progress."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
         if self._shown and (view := self._view) is not None:
@@ -229,7 +226,6 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def on_trace_screen_failed(self, message: Failed) -> None:
-        """Show the error and its remedy."""
         if message.path != self.path:
             return
         self._opening = None
@@ -248,13 +244,11 @@ class TraceScreen(Screen[None]):
         return True
 
     def action_give_up(self) -> None:
-        """Stop opening, and leave."""
         if self._opening is not None:
             self._opening.cancel()
         self.action_leave()
 
     def on_trace_view_compare_wanted(self) -> None:
-        """Ask for the baseline of a comparison."""
         from tuiprof.tui.dialogs.dialog import PickScreen
         from tuiprof.tui.dialogs.form import TextForm
 
@@ -283,7 +277,6 @@ class TraceScreen(Screen[None]):
         self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
     def on_trace_screen_captures_found(self, message: CapturesFound) -> None:
-        """Show rank and capture of this trace."""
         if message.captures.path == self.path:
             self._captures = message.captures
             if self._shown and (view := self._view) is not None:
@@ -291,7 +284,6 @@ class TraceScreen(Screen[None]):
             self.refresh_bindings()
 
     def action_captures(self) -> None:
-        """List the other ranks and captures, and switch to the chosen one."""
         from tuiprof.tui.opening.captures import CapturesScreen
 
         if self._captures is not None:

@@ -254,7 +254,6 @@ class VirtualTable(ScrollView, can_focus=True):
         return LEAD + sum(self._widths) + GAP * len(self._widths)
 
     def on_resize(self) -> None:
-        """Lay out the columns for the new width."""
         self._measure()
         self._strips.clear()
         self.virtual_size = Size(self._total_width, len(self.rows) + 1)
@@ -268,7 +267,6 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- drawing -------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line: the headings, a row, or the reason why there are no rows."""
         width = self.size.width
         left, top = self.scroll_offset
         headed = self.rows.total > 0
@@ -408,19 +406,15 @@ class VirtualTable(ScrollView, can_focus=True):
             self._announce()
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by rows."""
         self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by pages."""
         self.move_to(self.cursor + by * max(self.size.height - 2, 1))
 
     def action_edge(self, last: bool) -> None:
-        """Move the cursor to the first or the last row."""
         self.move_to(len(self.rows) - 1 if last else 0)
 
     def action_column(self, by: int) -> None:
-        """Move the cursor by columns."""
         if self._widths:
             self.column = max(0, min(self.column + by, len(self._widths) - 1))
             self._show_cursor()
@@ -442,7 +436,6 @@ class VirtualTable(ScrollView, can_focus=True):
             self.sort_by(None)
 
     def action_select(self) -> None:
-        """Open the row under the cursor."""
         if (source := self.current) is not None:
             self.post_message(self.Selected(self, source))
 
@@ -453,7 +446,6 @@ class VirtualTable(ScrollView, can_focus=True):
             self.notify("row copied to the clipboard", timeout=2)
 
     def action_copy_cell(self) -> None:
-        """Copy the cell under the cursor."""
         if len(self.rows):
             self.app.copy_to_clipboard(self.rows.text(self.cursor, self.heading_index))
             heading = self.rows.headings[self.heading_index].label
