@@ -505,7 +505,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                         "asked the script to count steps this way; see its answer in the notes (a)"
                     )
 
-        self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
+        rank = self.moment.rank
+        python = rank.head.python if rank is not None and rank.head is not None else ""
+        self.app.push_screen(StepsForm(counted(rank), parse, python), answered)
 
     # -- other runs --------------------------------------------------------------------------------------
 
