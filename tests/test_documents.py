@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tuiprof.advice import available
+
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "tuiprof"
 #: Files that docs/adding.md has its reader create.
@@ -122,3 +124,10 @@ def test_every_reference_of_a_docstring_is_resolved() -> None:
         if not known:
             missing.add((at, name))
     assert not missing
+
+
+def test_the_table_of_predictions_has_every_rule() -> None:
+    page = (ROOT / "docs" / "predictions.md").read_text().partition("\n## Rules\n")[2]
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
+    listed = {rule.strip() for cell in cells for rule in cell.split(",")} - {"rule"}
+    assert listed == available().keys()

@@ -143,6 +143,41 @@ def test_a_full_queue_is_not_launch_bound() -> None:
     assert found.table("queue_depth").rows["highest"].max() == 10
 
 
+@pytest.mark.parametrize(
+    ("kernel_us", "verdict"), [(50, "launch-bound"), (84, "partly"), (96, "not launch-bound")]
+)
+def test_the_advice_is_given_for_what_is_partly_launch_bound(kernel_us: int, verdict: str) -> None:
+    made = Made()
+    for number in range(40):
+        at = 100 * number
+        if number % 10 == 0:
+            made.step(number // 10, at, at + 1000)
+        made.op("aten::mm", at, at + 95)
+        made.launch("gemm", (at + 5, at + 10), (at + 12, at + 12 + kernel_us), number + 1)
+    trace = made.trace()
+    assert report("kernel_launches", trace).verdict.sentence.startswith(verdict)
+    advice = report("advice", trace).table("findings").rows["rule"].to_list()
+    assert ("launch-bound" in advice) == (verdict != "not launch-bound")
+
+
+def test_faster_launches_save_no_more_because_faster_kernels_would_leave_the_host_behind() -> None:
+    made = Made()
+    for step in range(4):
+        at = 1000 * step
+        made.step(step, at, at + 1000).op("aten::empty", at, at + 150)
+        for index in range(10):
+            begin, work = at + 150 + 60 * index, at + 165 + 82 * index
+            made.op("aten::mm", begin, begin + 58)
+            made.launch(
+                "xmma_gemm_tf32f32", (begin + 5, begin + 10), (work, work + 82), 10 * step + index + 1
+            )
+        made.call("cudaStreamSynchronize", at + 760, at + 990)
+    found = report("advice", made.trace())
+    saved = dict(found.table("findings").rows.select("rule", "wins_ns").iter_rows())
+    assert {"launch-bound", "mixed-precision"} <= saved.keys()
+    assert saved["launch-bound"] <= found.fact("step_ns") - found.fact("floor_ns")
+
+
 def test_negative_latency_is_counted_and_shown_not_cut() -> None:
     made = Made().launch("a", (0, 10), (8, 20), 1).launch("b", (30, 40), (25, 50), 2)
     found = report("kernel_launches", made.trace())

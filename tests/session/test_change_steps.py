@@ -142,10 +142,16 @@ def test_a_line(python: Path | None, folder: Path) -> None:
 def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session) -> None:
     until_steps(session, 2)
     assert "not changed: __main__ has no function nope" in steps("--function", "__main__:nope")
+    refused = steps("--by", "jit")
+    assert "not changed: the script uses neither Flax NNX nor Equinox" in refused
+    assert "available: optimizer, backward, a " in refused
+    assert "no DataLoader has returned a batch" in steps("--by", "loader")
     said = steps("--at", "train.py:3000")
     assert "--at: train.py has" in said
     if sys.version_info < (3, 12):
         assert "requires Python 3.12" in steps("--at", "train.py:10")
     assert "optimizer steps at train.py:12" in steps()
+    counted = source_and_steps(session)[1]
+    until_steps(session, counted, "optimizer steps")
     with pytest.raises(UsageProblem):
         change_request(session, at="train.py:10", by="backward")

@@ -45,7 +45,7 @@ def steps(count: int, dur: int, first: int = 0, **more: Any) -> list[Step]:
 def test_a_step_is_described_with_its_line() -> None:
     fold = fold_of(StepSource(1000, "iterations of a loop", "/home/a/train.py:88"), *steps(312, MS))
     assert described(fold.lead) == "iterations of the loop at train.py:88"
-    assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 so far"
+    assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 counted"
     assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
 
 
@@ -80,11 +80,11 @@ def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> 
     ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(312)]
     append(session, "rank0", head(session), source, *ends)
     fold = read_fold(session)
-    assert counted(fold.lead).endswith("312 so far, without those of the loop's first 2.10 s")
+    assert counted(fold.lead).endswith("312 counted, without those of the loop's first 2.10 s")
     (note,) = [note for note in summarise(session, fold).notes if note.startswith("steps: ")]
     assert note.startswith("steps: those of the loop's first 2.10 s not counted")
     few = fold_of(StepSource(1000, "backward passes", missed=2), *steps(3, MS)).lead
-    assert counted(few) == "backward passes, 3 so far, without the first 2"
+    assert counted(few) == "backward passes, 3 counted, without the first 2"
 
 
 def test_an_evaluation_after_the_last_step_is_named(tmp_path: Path) -> None:

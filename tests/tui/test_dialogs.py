@@ -19,7 +19,7 @@ from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
 from tuiprof.tui.ladder.screen import LadderForm, LadderOptions
 from tuiprof.tui.library.launch import LaunchForm, LaunchOptions
-from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions
+from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions, StepsForm
 from tuiprof.tui.start import Start
 
 LADDER: Any = SimpleNamespace(name="tiny", presets=["smoke", "fit"])
@@ -67,6 +67,13 @@ def no_x(text: str) -> str:
             "capture must be N or N@STEP, for example 5@20",
             ["backspace"],
             LaunchOptions("fit", None, ""),
+        ),
+        (
+            lambda: StepsForm("optimizer steps", lambda kind, text: {kind: text}, "3.11.4"),
+            [*"train.py:8"],
+            "a line requires Python 3.12, and the script runs on 3.11.4",
+            [*["backspace"] * 10, *"backward"],
+            {"by": "backward"},
         ),
         (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
         (PathForm, [*"/no-such-place"], "/no-such-place does not exist", [], None),

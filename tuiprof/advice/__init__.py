@@ -184,7 +184,11 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
         return Priorities((*settings, *(Priced(rule, finding, None) for rule, finding in edits)), None)
     priced = _price([item for item in edits if not item[1].remainder], step)
     others = all_of(priced)
-    priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
+    left = [item for item in edits if item[1].remainder]
+    # Faster kernels can make the host what a step is bound by, so what is left for it may be more than it saves now.
+    now = {id(item.finding): item for item in _price(left, step)}
+    on_top = [item for item in _price(left, step, others) if id(item.finding) in now]
+    priced = _ordered([*priced, *(min(item, now[id(item.finding)], key=_saved_ns) for item in on_top)])
     step_ns = step.step_ns + sum(item.finding.rare_ns[0] for item in priced)
     result, before, edit = [], 0.0, Edit()
     for item in priced:
@@ -225,8 +229,12 @@ def _with_rare(win: Win, finding: Finding) -> Win:
     return Win(win.ns + likely, win.low_ns + least, win.high_ns + most)
 
 
+def _saved_ns(item: Priced) -> float:
+    return item.win.ns if item.win else 0.0
+
+
 def _ordered(priced: list[Priced]) -> list[Priced]:
-    return sorted(priced, key=lambda item: -(item.win.ns if item.win else 0.0))
+    return sorted(priced, key=_saved_ns, reverse=True)
 
 
 def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:

@@ -30,7 +30,6 @@ from tuiprof.model import (
     Window,
 )
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.replay import Calibrated
 
@@ -38,6 +37,8 @@ NAME, TITLE = "kernel_launches", "Launches"
 
 #: Launch-bound from this share of device time idle because the host had not launched yet.
 BOUND_SHARE = 0.20
+#: Minimum share of a step for which the device waits for launches to call it partly launch-bound.
+PARTLY_BOUND_SHARE = 0.10
 #: Launch-blocking from this share of launches whose kernel had ended when the call returned.
 BLOCKING_SHARE, MIN_BLOCKING = 0.9, 20
 #: Code of the verdict that every launch waits for its kernel.
@@ -82,7 +83,8 @@ _RULES = (
         "operators, Python and launch calls took no host time (waits and data loading stay), as the "
         "replayed step shows. If it cannot be replayed: the device is idle for that share of the "
         "captured time, between its first and last work, while the host runs operators, Python or "
-        "calls before the next launch, or the launch itself.",
+        "calls before the next launch, or the launch itself. From "
+        f"{format_share(PARTLY_BOUND_SHARE)} on it is partly launch-bound.",
     ),
     Rule(
         "launch-blocking",
@@ -125,7 +127,6 @@ class _Figures:
     def bound_share(self) -> float:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
-        # A busy device does not wait for launches, even if its streams could run in parallel.
         # A device that is busy with its own work does not wait for launches, even if its streams could run in parallel.
         idle = 1 - self.step.graph.own_busy_ns / max(self.step.step_ns, 1.0)
         return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
@@ -298,8 +299,9 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
     sizes = f"{amount}, median kernel {format_ns(kernel)}"
     if figures.bound:
         return Verdict(f"launch-bound: {idle} ({sizes})", "bad")
-    level: Level = "warn" if share >= BOUND_SHARE / 2 else "good"
-    return Verdict(f"not launch-bound: {idle} ({sizes})", level)
+    if share >= PARTLY_BOUND_SHARE:
+        return Verdict(f"partly launch-bound: {idle} ({sizes})", "warn")
+    return Verdict(f"not launch-bound: {idle} ({sizes})", "good")
 
 
 def _notes(trace: Trace, figures: _Figures) -> list[str]:

@@ -263,16 +263,18 @@ def steps(
     before are withdrawn. The script keeps running, unchanged. MODULE is __main__ for the script itself.
     """
     from tuiprof.report.sanitize import sanitize
-    from tuiprof.session.asking import change_request, change_steps, said
+    from tuiprof.session.asking import change_request, change_steps
     from tuiprof.session.live.replay import read_fold
+    from tuiprof.session.live.step_source import counted
 
     found = session_of(invocation, session or "last")
     if not (at or function or by):
         ranks = read_fold(found).ranks
+        none = "no steps were detected" if found.status().over else "no steps yet"
         if not ranks:
-            sys.stdout.write("no steps yet\n")
+            sys.stdout.write(f"{none}\n")
         for rank in ranks:
-            sys.stdout.write(sanitize(f"{rank.label}: steps: {said(rank)}") + "\n")
+            sys.stdout.write(sanitize(f"{rank.label}: steps: {counted(rank) or none}") + "\n")
         return 0
     answers = change_steps(found, change_request(found, at, function, by))
     for answer in answers:

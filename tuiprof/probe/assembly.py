@@ -80,6 +80,7 @@ class Assembly:
             at the metrics that the script gives, the opening of the log at the end of the first step, and captures
             (their cost is in their own record).
         cost_steps: Number of steps that this is the cost of: all but captured ones.
+        kinds: Parts found by hooks on the thread that steps, since the start.
     """
 
     def __init__(self, born: int) -> None:
@@ -88,6 +89,7 @@ class Assembly:
         self.sources: list[Mark] = []
         self.ended = 0
         self.cost_ns = self.cost_steps = 0
+        self.kinds: set[int] = set()
         self._lock = threading.Lock()
         self._born = born
         self._touched = 0
@@ -134,6 +136,8 @@ class Assembly:
                 self._stretch(mark)
             else:
                 self._parts.append(mark)
+                if isinstance(kind, int):
+                    self.kinds.add(kind)
 
     def _end(self, n: int, t: int, metrics: Any, captured: bool, done: int) -> None:
         began = self._began

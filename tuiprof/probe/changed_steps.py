@@ -16,7 +16,9 @@ from time import monotonic_ns
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Callable
 
+from .assembly import BACKWARD, DATA
 from .given_steps import counted
+from .imports import WATCHED
 from .loop_steps import free_tool
 from .steps import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
 #: Sources that can be requested by name.
 BY = {"optimizer": OPTIMIZER, "backward": BACKWARDS, "loader": BATCH, "jit": JITTED}
+_UNSEEN = {
+    "optimizer": "no optimizer has stepped",
+    "backward": "no backward pass has run",
+    "loader": "no DataLoader has returned a batch",
+    "jit": "the script uses neither Flax NNX nor Equinox, whose jitted functions can be counted",
+}
 #: Prefix of a refusal; the command that requested the change matches it.
 REFUSED = "what a step is cannot be changed: "
 #: Timeout for the end of the running step, ns; then no source is counting.
@@ -106,6 +114,10 @@ class ChangedSteps:
         if name not in BY:
             raise ValueError(f"{name!r} is not one of {', '.join(BY)}")
         steps, source = self._runtime.steps, BY[name]
+        if name not in (seen := self._seen()):
+            lines = ["a line (FILE:LINE)"] if hasattr(sys, "monitoring") else []
+            available = ", ".join([*seen, *lines, "a function (MODULE:NAME)"])
+            raise ValueError(f"{_UNSEEN[name]}; available: {available}")
         self._set_aside()
 
         def change() -> None:
@@ -115,6 +127,16 @@ class ChangedSteps:
         self._waiting = monotonic_ns(), change
         if steps.source and steps.at_next_end is None:
             steps.call_at_next_end(self._now)
+
+    def _seen(self) -> list[str]:
+        """Return the keys of :data:`BY` that this script can be counted by."""
+        steps = self._runtime.steps
+        kinds = {mark[0] for mark in list(steps.marks)} | steps.assembly.kinds
+        jitted = any(
+            name in sys.modules for name, hooks in WATCHED.items() if hooks.endswith(":install_jitted")
+        )
+        found = (steps.has_optimizer, BACKWARD in kinds, DATA in kinds, jitted)
+        return [name for name, there in zip(("optimizer", "backward", "loader", "jit"), found) if there]
 
     def _count_line(self, at: str) -> None:
         monitoring = getattr(sys, "monitoring", None)

@@ -188,12 +188,9 @@ def _answers(fold: Fold, before: Mapping[str, object], since_ns: int) -> list[An
         if note.t_ns >= since_ns and note.text.startswith(REFUSED)
     }
     return [
-        Answer(rank.name, refused[rank.name], True) if rank.name in refused else Answer(rank.name, said(rank))
+        Answer(rank.name, refused[rank.name], True)
+        if rank.name in refused
+        else Answer(rank.name, counted(rank))
         for rank in fold.ranks
         if rank.name in refused or rank.step_source != before.get(rank.name)
     ]
-
-
-def said(rank: WriterState) -> str:
-    """Return what a step of a process is: ``optimizer steps at train.py:88, 312 so far``."""
-    return counted(rank) or "no steps yet"

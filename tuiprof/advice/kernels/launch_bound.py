@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.kernel_launches import LAUNCHING_OPERATORS, OUTSIDE
-from tuiprof.analyses.shared.replay import launched_faster
+from tuiprof.analyses.kernel_launches import BOUND_SHARE, LAUNCHING_OPERATORS, OUTSIDE, PARTLY_BOUND_SHARE
+from tuiprof.analyses.shared.replay import launched_faster, replayed
 from tuiprof.model import Trace
 
 #: Share of the host's operator time that remains when a graph is launched instead: likely, least, most helpful.
@@ -15,9 +15,10 @@ _KEEP: Final = (0.1, 0.4, 0.03)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a host-bound step."""
-    report = evidence.report("kernel_launches")
-    if report is None or report.fact("launch_bound") != "yes":
+    """Look for a step that is at least partly bound by its launches."""
+    # A captured share includes what the profiler adds to it.
+    least_share = BOUND_SHARE if isinstance(replayed(trace), str) else PARTLY_BOUND_SHARE
+    if (evidence.figure("kernel_launches", "launch_bound_share") or 0.0) < least_share:
         return
     syncs = evidence.figure("sync_events", "syncs_per_step") if evidence.report("sync_events") else None
     first = evidence.rows(LAUNCHING_OPERATORS)[0]

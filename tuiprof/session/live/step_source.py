@@ -64,11 +64,11 @@ def likely(fold: Fold, cwd: str) -> str:
 
 
 def counted(rank: WriterState | None) -> str:
-    """Return :func:`described` with the number of steps: ``optimizer steps at train.py:88, 312 so far``."""
+    """Return :func:`described` with the number of steps: ``optimizer steps at train.py:88, 312 counted``."""
     what = described(rank)
     if not what or rank is None:
         return ""
-    return f"{what}, {format_count(len(rank.steps))} so far" + (
+    return f"{what}, {format_count(len(rank.steps))} counted" + (
         f", without {few}" if (few := _missed(rank)) else ""
     )
 

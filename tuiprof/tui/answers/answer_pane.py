@@ -77,7 +77,6 @@ class BelowTable(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the row and the following tables."""
         lead: list[Row] = [[]] if height >= _MIN_LINES_WITH_GAP else []
         fields = self._fields()
         rows = [*lead, *field_rows(fields, width, height - len(lead))] if fields else []
@@ -118,7 +117,6 @@ class AnswerTables(Vertical):
         self._row_in_detail = False
 
     def compose(self) -> ComposeResult:
-        """The table and the widget below."""
         yield VirtualTable(id="answer-table")
         yield BelowTable(id="answer-prose")
 
@@ -149,7 +147,6 @@ class AnswerTables(Vertical):
         self.call_after_refresh(self.show_row)
 
     def on_virtual_table_highlighted(self) -> None:
-        """Follow the cursor."""
         self.show_row()
 
     def _divide(self) -> None:
@@ -204,7 +201,6 @@ class AnswerPane(Vertical):
         self._saved: dict[str, _SavedTab] = {}
 
     def compose(self) -> ComposeResult:
-        """Verdict, title, table, note, filter."""
         yield VerdictLine(id="answer-verdict")
         yield Painted(id="answer-title")
         yield AnswerTables(id="answer-tables")
@@ -431,7 +427,6 @@ class AnswerPane(Vertical):
         return True
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while typing."""
         event.stop()
         if self._bar.is_open:
             self._apply_filter(event.value)

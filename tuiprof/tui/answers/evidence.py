@@ -86,7 +86,6 @@ class DetailPane(VerticalScroll):
         self._history: list[int] = []
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield Painted()
 
     def show(self, trace: Trace, table_row: RowDetail | None, event: EventDetail | None) -> None:
@@ -111,7 +110,6 @@ class DetailPane(VerticalScroll):
             self.notify("this event is not linked to any other", timeout=3)
 
     def action_up(self) -> None:
-        """Go to the enclosing event."""
         if self.event is None or self._trace is None:
             return
         enclosing = self._trace.ancestors(self.event.row)
@@ -121,14 +119,12 @@ class DetailPane(VerticalScroll):
             self.notify("no event encloses this one", timeout=3)
 
     def action_back(self) -> None:
-        """Go back to the previous event."""
         if self._history:
             row = self._history.pop()
             self.event = None  # do not add it to the history
             self.post_message(self.Jump(row))
 
     def action_copy(self) -> None:
-        """Copy the raw text of the event."""
         if self.event is not None and self.event.raw:
             self.app.copy_to_clipboard(self.event.raw)
             self.notify("raw event copied to the clipboard", timeout=2)
@@ -161,14 +157,6 @@ class Evidence(Horizontal):
 
         title: str
 
-    @dataclass(eq=False)
-    class Described(Message):
-        """Details are collected."""
-
-        table_row: RowDetail | None
-        event: EventDetail | None
-        focus: bool  # whether to focus the pane
-
     pane = query_one(AnswerPane)
     detail = query_one(DetailPane)
 
@@ -178,7 +166,6 @@ class Evidence(Horizontal):
         self._follow_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Tables on the left, details on the right."""
         yield AnswerPane(id="answer")
         yield DetailPane(id="detail")
 
@@ -228,19 +215,17 @@ class Evidence(Horizontal):
             table_row = RowDetail(table_row.title, table_row.cells, excerpt)
         event = describe(self._trace, row) if row is not None else None
         if not get_current_worker().is_cancelled:
-            self.post_message(self.Described(table_row, event, focus))
+            self.call_later(self._show_detail, table_row, event, focus)
 
     on_worker_state_changed = notify_worker_error
 
-    def on_evidence_described(self, message: Described) -> None:
-        """Show the details."""
-        message.stop()
+    def _show_detail(self, table_row: RowDetail | None, event: EventDetail | None, focus: bool) -> None:
         self.add_class("-detail")
-        self.pane.tables.set_row_in_detail(message.table_row is not None)
-        self.detail.show(self._trace, message.table_row, message.event)
-        if message.event is not None:
-            self.post_message(self.EventShown(message.event.row))
-        if message.focus:
+        self.pane.tables.set_row_in_detail(table_row is not None)
+        self.detail.show(self._trace, table_row, event)
+        if event is not None:
+            self.post_message(self.EventShown(event.row))
+        if focus:
             self.detail.focus()
 
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
@@ -260,6 +245,5 @@ class Evidence(Horizontal):
         self._follow_timer = self.set_timer(FOLLOW_DELAY_S, partial(self.open_row, message.source, False))
 
     def on_detail_pane_jump(self, message: DetailPane.Jump) -> None:
-        """Show the event."""
         message.stop()
         self.open_event(message.row)

@@ -288,7 +288,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         await super().on_event(event)
 
     async def action_help(self) -> None:
-        """Show the keys of this screen."""
         from tuiprof.tui.app.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
@@ -296,7 +295,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
                 await self.push_screen(HelpScreen(self.screen))
 
     def action_jump(self) -> None:
-        """Show a letter on every pane, and focus the chosen one."""
         from tuiprof.tui.app.palette import JumpScreen, panes_of
 
         screen = self.screen
@@ -310,7 +308,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         self.push_screen(JumpScreen(screen), chosen)
 
     def action_tour(self) -> None:
-        """Start the tour."""
         from tuiprof.tui.app.help import Tour
 
         self._tour = Tour(self)

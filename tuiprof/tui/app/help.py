@@ -68,7 +68,6 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self._ids = False
 
     def compose(self) -> ComposeResult:
-        """A scrollable page."""
         with VerticalScroll(classes="dialog help") as box:
             box.border_title = "help"
             box.border_subtitle = "i ids · esc closes"
@@ -116,12 +115,10 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         return {**groups, _EVERYWHERE: [*everywhere, *_TEXTUAL]}
 
     def action_ids(self) -> None:
-        """Show or hide the ids."""
         self._ids = not self._ids
         self.query_one(Static).update(self._page())
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the page by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
@@ -274,7 +271,6 @@ class TourCard(Static, can_focus=True):
         self._hold_focus = True
 
     def on_mount(self) -> None:
-        """Show the step and take the focus."""
         stop = STOPS[self._tour.index]
         last = self._tour.index == len(STOPS) - 1
         self.border_title = stop.title
@@ -299,7 +295,6 @@ class TourCard(Static, can_focus=True):
             self._hold_focus = False
 
     def on_resize(self) -> None:
-        """Move the card to the bottom right, above the key bar."""
         screen, size = self.screen.size, self.outer_size
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 

@@ -57,14 +57,12 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
         self._panes = dict(zip(LETTERS, panes_of(about), strict=False))
 
     def compose(self) -> ComposeResult:
-        """The letters."""
         for letter, pane in self._panes.items():
             label = Static(Text(f" {letter} {name_of(pane)} "), markup=False)
             label.styles.offset = Offset(*pane.region.offset)
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        """Choose the pane of a letter."""
         if event.key in self._panes:
             event.stop()
             self.dismiss(self._panes[event.key])

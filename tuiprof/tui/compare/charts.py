@@ -52,7 +52,6 @@ class StepPair(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw both charts, as high as fits."""
         if not self._series:
             return []
         times = [series for series in self._series if len(series)]
@@ -162,7 +161,6 @@ class ChangeDigest(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw all phases, then as many rows of each table as fit."""
         out: list[Row] = []
         if self._phases and len(self._phases) < height:
             out = [[(" by phase, mean host time per step", "title")], *self._bars(width)]

@@ -72,7 +72,6 @@ class TimelinePair(Vertical):
         self.shift = 0  # ns from a time in the first timeline to the aligned time in the second
 
     def compose(self) -> ComposeResult:
-        """Before, after, and the line about the event."""
         yield Timeline(id="timeline-before")
         yield Timeline(id="timeline-after")
         yield Painted(id="compare-match")
@@ -136,7 +135,6 @@ class TimelinePair(Vertical):
         other.follow(view, moved.cursor + by)
 
     def on_timeline_moved(self, message: Timeline.Moved) -> None:
-        """Move the other timeline along."""
         message.stop()
         if self._lanes is not None:
             self._follow(self.both.index(message.timeline))
@@ -159,7 +157,6 @@ class TimelinePair(Vertical):
         self._show_line(matched_row((self._lanes[0].trace, self._lanes[1].trace), pair))
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
-        """Ignore enter on an event: it is selected already, and there is no detail pane here."""
         message.stop()
 
     def clear(self) -> bool:
@@ -199,7 +196,6 @@ class CompareView(Vertical):
         self._why_lines = 1
 
     def compose(self) -> ComposeResult:
-        """Head, verdict, steps, timelines, tabs, table."""
         yield Painted(id="compare-head")
         yield VerdictLine(id="compare-verdict")
         yield Painted(id="compare-why")
@@ -212,7 +208,6 @@ class CompareView(Vertical):
             yield ChangeDigest(id="compare-digest")
 
     def on_mount(self) -> None:
-        """Fill in the content."""
         before, after, report = self.comparison.before, self.comparison.after, self.comparison.report
         self.set_class(self.comparison.lanes is None, "-no-traces")
         self.query_one("#compare-head", Painted).paint(
@@ -227,7 +222,6 @@ class CompareView(Vertical):
         self.pane.take_focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Distribute the lines of the screen among the parts."""
         width, height = event.size
         self.set_class(height < _BOTH_HEIGHT, "-one-of-both")
         self._why_lines = 1 if height < 28 else 2
@@ -266,11 +260,9 @@ class CompareView(Vertical):
             self.pane.take_focus()
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
-        """Open the tab that was clicked."""
         self.open_tab(message.name)
 
     def action_open(self, tab: int) -> None:
-        """Open a tab by its digit."""
         self.open_tab(self.tabs[tab - 1])
 
     def action_next_tab(self, by: int) -> None:
@@ -278,27 +270,26 @@ class CompareView(Vertical):
         self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
 
     def action_filter(self) -> None:
-        """Open the filter line of the table."""
         self.pane.open_filter()
 
     def action_rules(self) -> None:
-        """Show rules, notes and the definition of each column."""
         self.app.push_screen(
             ReadingScreen("rules and figures", answer_paragraphs(self.comparison.report, ""))
         )
 
     def action_export(self) -> None:
-        """Write the comparison to a file."""
         trace = self.comparison.lanes[1].trace if self.comparison.lanes is not None else None
         self.app.push_screen(ExportScreen(trace, self.comparison.report, (), self.pane.as_shown()))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys of tabs and timelines that do not exist."""
         if action == "open":
             return parameters[0] in range(1, len(self.tabs) + 1)
         if action in ("timeline", "timelines"):
             return self.comparison.lanes is not None
         return True
+
+    def key_label(self, name: str) -> str:
+        return self.pair.focused.navigation.key_label(name)
 
     # -- timelines -----------------------------------------------------------------------------------------
 
@@ -309,11 +300,9 @@ class CompareView(Vertical):
         self._size_timelines()
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
-        """Open the search line."""
         self.query_one(SearchLine).ask(message.timeline)
 
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
-        """Show the longest event of a table row in both timelines."""
         message.stop()
         rows = self._table.rows
         if self.comparison.lanes is None or "before_event" not in rows.columns:
@@ -339,7 +328,6 @@ class CompareView(Vertical):
             before.focus()
 
     def action_swap(self) -> None:
-        """Swap before and after."""
         self.post_message(self.Swapped())
 
     def action_escape(self) -> None:

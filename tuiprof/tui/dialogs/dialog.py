@@ -60,14 +60,11 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
         self._labels = {"confirm.yes": yes, "confirm.no": no}
 
     def compose(self) -> ComposeResult:
-        """The question, its consequences, the two keys."""
         with dialog(self._question):
             yield Painted(id="text")
             yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
-        """Fill in the text."""
-
         def draw(width: int, _height: int) -> list[Row]:
             wrapped = [part for line in self._lines for part in textwrap.wrap(sanitize(line), max(20, width))]
             return [*([(part, "text")] for part in wrapped), []]
@@ -96,7 +93,6 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         self._names = names
 
     def compose(self) -> ComposeResult:
-        """The list."""
         with dialog(self._question) as box:
             longest = max((cell_len(sanitize(name)) for name in self._names), default=0)
             box.styles.width = max(_WIDTH, longest + _FRAME)
@@ -106,7 +102,6 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
             yield KeyBar()
 
     def on_mount(self) -> None:
-        """Fill the list."""
         choices = self.query_one(Choices)
         choices.show(
             [Choice(str(index), [(sanitize(name), "text")]) for index, name in enumerate(self._names)]
@@ -114,7 +109,6 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
         choices.focus()
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Close with the choice."""
         self.dismiss(int(event.key))
 
 
@@ -153,7 +147,6 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         self._shown = set(shown)
 
     def compose(self) -> ComposeResult:
-        """The list of columns."""
         with dialog("columns"):
             choices = Choices(id="columns")
             choices.styles.height = min(len(self._columns), 18)
@@ -161,7 +154,6 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             yield KeyBar({"list.open": "apply"})
 
     def on_mount(self) -> None:
-        """Fill the list."""
         self._draw()
         self.query_one(Choices).focus()
 
@@ -183,12 +175,10 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
         return next(i for i, column in enumerate(self._columns) if column.key == current)
 
     def action_toggle_column(self) -> None:
-        """Show or hide the column under the cursor."""
         self._shown ^= {self._columns[self._index].key}
         self._draw()
 
     def action_shift(self, by: int) -> None:
-        """Move the column under the cursor."""
         old = self._index
         new = old + by
         if 0 <= new < len(self._columns):
@@ -196,7 +186,6 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
             self._draw()
 
     def action_take(self) -> None:
-        """Close with the chosen columns."""
         chosen = [column.key for column in self._columns if column.key in self._shown]
         if chosen:
             self.dismiss(chosen)
@@ -243,7 +232,6 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         self._paragraphs = paragraphs
 
     def compose(self) -> ComposeResult:
-        """The heading and the text."""
         with Vertical():
             yield Heading(self._title)
             with VerticalScroll():
@@ -251,7 +239,6 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
             yield KeyBar()
 
     def on_mount(self) -> None:
-        """Fill in the text."""
         self.query_one(Painted).paint(self._draw)
         self.query_one(VerticalScroll).focus()
 
@@ -360,7 +347,6 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         self._first = 0
 
     def compose(self) -> ComposeResult:
-        """The file name, the text, the keys."""
         yield Painted(id="head")
         yield Heading("")
         with VerticalScroll(can_focus=False):
@@ -368,7 +354,6 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Show the file name, and scroll to the line."""
         name, folder = sanitize(self._path.name), sanitize(str(self._path.parent))
         self.query_one("#head", Painted).paint(
             lambda width, _: [spread([(f" {name}", "title")], [(f"{folder} ", "dim")], width)]
@@ -408,15 +393,12 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         )
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll by a number of lines."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_across(self, columns: int) -> None:
-        """Scroll by a number of columns."""
         self.query_one(VerticalScroll).scroll_relative(x=columns, animate=False)
 
     def action_page(self, pages: int) -> None:
-        """Scroll by a number of pages."""
         box = self.query_one(VerticalScroll)
         box.scroll_relative(y=pages * max(1, box.size.height - 1), animate=False)
 
@@ -426,5 +408,4 @@ class SourceScreen(Screen[None], inherit_bindings=False):
         (box.scroll_end if last else box.scroll_home)(animate=False)
 
     def action_leave(self) -> None:
-        """Return to the screen below."""
         self.app.pop_screen()

@@ -55,7 +55,6 @@ class _Check(Checkbox):
     BUTTON_INNER = "   "  # a placeholder as wide as what :meth:`render` draws
 
     def render(self) -> Content:
-        """Draw the current state."""
         self.BUTTON_INNER = "[x]" if self.value else "[ ]"
         return super().render()
 
@@ -67,7 +66,6 @@ class _Option(RadioButton):
     BUTTON_INNER = "   "  # a placeholder as wide as what :meth:`render` draws
 
     def render(self) -> Content:
-        """Draw the current state."""
         self.BUTTON_INNER = f"({glyphs.OUTLIER})" if self.value else "( )"
         return super().render()
 
@@ -196,7 +194,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         self._hint = hint
 
     def compose(self) -> ComposeResult:
-        """The fields, each below its label."""
         with dialog(self._heading, "dialog form"):
             for field in self._fields:
                 if field.label:
@@ -206,7 +203,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             yield KeyBar()
 
     def on_mount(self) -> None:
-        """Fill in the labels."""
         for field in self._fields:
             if field.label:
                 self._paint(f"{field.name}-label", field.label, "dim")
@@ -235,7 +231,6 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             self._paint("problem", self._hint, "dim")
 
     def action_submit(self) -> None:
-        """Close with the result, or show the first error."""
         if problem := self._problem():
             self._paint("problem", problem, "warn")
         else:
@@ -292,7 +287,6 @@ class PathForm(Form[Path], inherit_bindings=False):
         super().__init__("open a trace or a session", [field], lambda path: path, hint="")
 
     def action_complete(self) -> None:
-        """Accept the suggestion."""
         self.query_one(Input).action_cursor_right()
 
 

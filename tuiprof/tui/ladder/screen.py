@@ -141,7 +141,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._stop_requests = 0
 
     def compose(self) -> ComposeResult:
-        """State of the measurement, table of rungs, details of the rung under the cursor."""
         yield Painted(id="head")
         yield Heading("")
         yield Painted(id="state")
@@ -151,7 +150,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Read the ladder, and poll it while it is measured."""
         self._draw()
         self.query_one("#rungs", Choices).focus()
         self._read(first=True)
@@ -270,7 +268,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     # -- actions -----------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that have nothing to act on."""
         view = self._view
         running = view is not None and view.running
         if action in ("run", "new"):
@@ -297,8 +294,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.action_new()
 
     def action_new(self) -> None:
-        """Ask for the options and start a new measurement."""
-
         def answered(options: LadderOptions | None) -> None:
             if options is not None:
                 self.app.notify("checking the interpreter …", timeout=3)
@@ -346,7 +341,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self._read()
 
     def action_watch(self) -> None:
-        """Show the running trial in the live screen."""
         view = self._view
         if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
             self.app.go.session(LadderRun(view.folder, view.meta).session_path(view.trial))
@@ -372,19 +366,15 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         return (f"{view.folder}:{before.name}", f"{view.folder}:{rung.name}") if timed or traced else None
 
     def action_compare(self) -> None:
-        """Compare the rung with its baseline: by their timing trials, and by their traces."""
         if (targets := self._targets()) is not None:
             self.app.go.compare(*targets)
 
     def action_source(self) -> None:
-        """Show the script, at the variant under the cursor."""
         if self._view is not None:
             rung = self._rung
             self.app.push_screen(SourceScreen(Path(self._view.meta.script), rung.name if rung else ""))
 
     def action_export(self) -> None:
-        """Write the table to a file."""
-
         def answered(text: str | None) -> None:
             if text:
                 with self.app.notify_errors():

@@ -12,7 +12,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.getters import app as getters_app
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
@@ -136,13 +135,6 @@ _AT_ONCE: Final = 2
 class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Lists the Python interpreters; returns the chosen one, or None."""
 
-    class Answered(Message):
-        """An interpreter answered: its version and packages, or why it cannot be used."""
-
-        def __init__(self, path: Path, answer: Facts | str) -> None:
-            super().__init__()
-            self.path, self.answer = path, answer
-
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
         key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
@@ -164,14 +156,12 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._answers: dict[Path, Facts | str] = {}
 
     def compose(self) -> ComposeResult:
-        """The list, with the path of the interpreter under the cursor below it."""
         with dialog("Python that scripts run in", "dialog python"):
             yield Choices(id="pythons", empty="looking …")
             yield Painted(id="python-path")
             yield KeyBar({"list.open": "use it"})
 
     def on_mount(self) -> None:
-        """List the interpreters found, then query each."""
         from tuiprof.session.run.interpreter import Interpreter, find_interpreters
 
         self._found = find_interpreters()
@@ -199,14 +189,14 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
                 except TuiprofError as error:
                     answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
             if not worker.is_cancelled:
-                self.post_message(self.Answered(one.path, answer))
+                self.call_later(self._add, one.path, answer)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(ask, self._found))
 
-    def on_python_screen_answered(self, message: Answered) -> None:
-        """Show the answer in the list."""
-        self._answers[message.path] = message.answer
+    def _add(self, path: Path, answer: Facts | str) -> None:
+        """Show an interpreter's version and packages, or why it cannot be used."""
+        self._answers[path] = answer
         self._draw()
 
     def _draw(self) -> None:
@@ -221,7 +211,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         )
 
     def on_choices_moved(self, event: Choices.Moved) -> None:
-        """Show the path of the interpreter under the cursor."""
         path = event.key
         self.query_one("#python-path", Painted).paint(lambda _w, _h: [[], [(sanitize(path), "dim")]])
 
@@ -234,7 +223,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.dismiss(Path(event.key))
 
     def action_other(self) -> None:
-        """Ask for the path of an interpreter or an environment."""
         from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
@@ -247,7 +235,6 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.app.push_screen(TextForm("another Python", hint=hint, problem=_wrong_python), answered)
 
     def action_cancel(self) -> None:
-        """Change nothing."""
         self.dismiss(None)
 
 

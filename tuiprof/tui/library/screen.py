@@ -39,7 +39,6 @@ class LibraryPanes(Vertical):
     """The list and the details."""
 
     def compose(self) -> ComposeResult:
-        """Two columns below the first line."""
         head = Painted(id="head")
         head.paint(lambda width, _: [view.head(Listing(), width)])
         yield head
@@ -200,7 +199,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.add_class([name for least, name in steps if size >= least][-1])
 
     def compose(self) -> ComposeResult:
-        """The panes and the key bar."""
         yield self.panes
         yield KeyBar()
 
@@ -366,12 +364,10 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.action_example()
 
     def action_into(self) -> None:
-        """Focus the table on the right."""
         if self.check_action("into", ()):
             self.panes.variants.focus()
 
     def action_back(self) -> None:
-        """Focus the list."""
         self.panes.items.focus()
 
     @on(Choices.Chosen, "#variants")
@@ -383,7 +379,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self._ask_command(self.listing.commands[int(number)])
 
     def action_run(self) -> None:
-        """Ask how to run the variant under the cursor, then start it and watch it."""
         if (ladder := self.ladder) is not None:
             self.run_variant(ladder.name, self.panes.variants.current)
 
@@ -447,7 +442,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self._start(lambda: self.library.run(chosen.argv, chosen.cwd, chosen.capture, stack=chosen.stack))
 
     def action_python(self) -> None:
-        """Choose the Python that all scripts run in."""
         from tuiprof.tui.library.launch import PythonScreen
 
         def answered(path: Path | None) -> None:
@@ -466,7 +460,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.go.ladder(ladder.name)
 
     def action_source(self) -> None:
-        """Show the script, at the variant under the cursor."""
         from tuiprof.tui.dialogs.dialog import SourceScreen
 
         if (ladder := self.ladder) is not None:
@@ -476,7 +469,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     # -- sessions ----------------------------------------------------------------------------------------
 
     def action_replay(self) -> None:
-        """Replay the session from the start."""
         if (session := self.session) is not None:
             self.app.go.session(Path(session.path), replay_speed=1.0)
 
@@ -501,7 +493,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.go.compare(before, after)
 
     def action_tags(self) -> None:
-        """Edit the tags of the session."""
         from tuiprof.session.store.meta import parse_tags, read_labels, set_tags
         from tuiprof.tui.dialogs.form import TextForm
 
@@ -528,7 +519,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(form, answered)
 
     def action_note(self) -> None:
-        """Write a note on the session."""
         from tuiprof.session.store.meta import add_note
         from tuiprof.tui.dialogs.form import TextForm
 
@@ -568,7 +558,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
 
     def action_undo(self) -> None:
-        """Restore the session that was deleted last."""
         if self.deleted:
             for now, path in self.deleted.pop():
                 with self.app.notify_errors():
@@ -579,7 +568,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     # -- the rest ----------------------------------------------------------------------------------------
 
     def action_open_file(self, text: str = "") -> None:
-        """Ask for a path and open it."""
         from tuiprof.tui.dialogs.form import PathForm
 
         def answered(path: Path | None) -> None:
@@ -589,18 +577,15 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(PathForm(text), answered)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Open the path dialog with a pasted line."""
         lines = event.text.strip().splitlines()
         if len(lines) == 1 and (self.focused is None or self.focused.id != "filter"):
             self.action_open_file(lines[0].strip().strip("'\""))
 
     def action_example(self) -> None:
-        """Open the example trace."""
         if (path := self.library.example) is not None:
             self.app.go.trace(path)
 
     async def action_filter(self) -> None:
-        """Open the filter field."""
         if not self.query("#filter"):
             field = Input(placeholder="filter", id="filter", compact=True)
             await self.query_one("#side").mount(field, before=0)
@@ -608,7 +593,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.set_focus(self.query_one("#filter"))
 
     def action_clear(self) -> None:
-        """Clear the filter."""
         self.remove_class("-filtering")
         self._filter_by("")
         for field in self.query("#filter"):
@@ -616,11 +600,9 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.action_back()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter by the text typed so far."""
         self._filter_by(event.value.strip())
 
     def on_input_submitted(self) -> None:
-        """Focus the filtered list."""
         self.action_back()
 
     def _filter_by(self, text: str) -> None:
@@ -628,5 +610,4 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def action_quit(self) -> None:
-        """Close the dashboard."""
         self.app.go.back()

@@ -276,7 +276,6 @@ class StripChart(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the plot and the time axis below it."""
         if self._empty or not len(self._data.ends_s):
             return self._draw_empty(width, height)
         margin = self._margin(width)

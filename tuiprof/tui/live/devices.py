@@ -206,7 +206,6 @@ class DevicePanel(Lines):
         return max(1, own + (own < len(self._devices)))
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw with the most detail that fits."""
         height = height or self.height_for(width)
         own = [device for device in self._devices if not device.foreign]
         others = [device for device in self._devices if device.foreign]

@@ -112,21 +112,31 @@ def _requests(
 class StepsForm(Form[dict[str, str]], inherit_bindings=False):
     """Asks what counts as a step.
 
-    ``parse`` turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises ValueError.
+    Args:
+        now: What counts as a step now; empty = unknown.
+        parse: Turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises ValueError.
+        python: Version of the script's Python; empty = unknown.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
         "steps", "Count", "count", "Count steps this way from now on", "Cancel", one_field=True
     )
 
-    def __init__(self, now: str, parse: Callable[[str, str], dict[str, str]]) -> None:
+    def __init__(self, now: str, parse: Callable[[str, str], dict[str, str]], python: str = "") -> None:
+        version = re.match(r"3\.(\d{1,3})", python)
+        lines = version is None or int(version[1]) >= 12
+
         def named(text: str) -> dict[str, str]:
             file, _, line = text.rpartition(":")
             kind = "by" if text in BY else "at" if file and line.isdecimal() else "function"
+            if kind == "at" and not lines:
+                raise ValueError(no_lines)
             return parse(kind, text)
 
+        no_lines = f"a line requires Python 3.12, and the script runs on {python}"
+        at = "at a line (FILE:LINE), with" if lines else "with"
         label = (
-            f"now: {now or 'none seen'}. "
-            f"A step ends at a line (FILE:LINE), with a function (MODULE:NAME), or with: {', '.join(BY)}"
+            f"now: {now or 'none seen'}. A step ends {at} a function (MODULE:NAME), or with: {', '.join(BY)}"
+            + ("" if lines else f"; {no_lines}")
         )
         super().__init__("what a step is", (Text("steps", label, parse=named),), lambda steps: dict(steps))

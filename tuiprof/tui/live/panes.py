@@ -97,7 +97,6 @@ class OutputPane(Lines, can_focus=True):
         self._readers = []
 
     def on_unmount(self) -> None:
-        """Close the files."""
         self.close()
 
     def poll(self) -> bool:
@@ -197,7 +196,6 @@ class OutputPane(Lines, can_focus=True):
         self._moved()
 
     def action_search_end(self) -> None:
-        """End the search."""
         self.search("")
 
     def _window(self, height: int) -> list[tuple[str, str]]:
@@ -206,7 +204,6 @@ class OutputPane(Lines, can_focus=True):
         return everything[max(0, self._bottom - height) : max(height, self._bottom)]
 
     def action_scroll(self, by: int) -> None:
-        """Scroll by lines."""
         total = len(self._lines) + len(self._unfinished)
         height = max(1, self.size.height)
         bottom = total if self.following else self._bottom
@@ -215,26 +212,21 @@ class OutputPane(Lines, can_focus=True):
         self._moved()
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages."""
         self.action_scroll(pages * max(1, self.size.height - 1))
 
     def action_top(self) -> None:
-        """Go to the first line kept."""
         self.action_scroll(-len(self._lines) - 1)
 
     def action_follow(self) -> None:
-        """Follow the newest line."""
         self.following = True
         self._moved()
         self.refresh_bindings()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back with the wheel."""
         event.stop()
         self.action_scroll(-3)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll on with the wheel."""
         event.stop()
         self.action_scroll(3)
 
@@ -258,12 +250,10 @@ class OutputBox(Vertical):
         return self.query_one(OutputPane)
 
     def compose(self) -> ComposeResult:
-        """The heading and the output."""
         yield Heading("output", id="output-head")
         yield OutputPane(id="output")
 
     def on_mount(self) -> None:
-        """Open the files."""
         self.pane.open(*self._paths)
 
     def follow(self, stdout: Path, stderr: Path) -> None:
@@ -283,7 +273,6 @@ class OutputBox(Vertical):
             self._polled_s = now_s
 
     def on_output_pane_moved(self) -> None:
-        """Update the position in the heading."""
         self.show_position()
 
     def show_position(self) -> None:
@@ -309,7 +298,6 @@ class OutputBox(Vertical):
         return bool(fields)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search for the text that was entered."""
         event.stop()
         self.close_field()
         self.pane.search(event.value)
@@ -336,7 +324,6 @@ class PhaseBar(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the list or the one line."""
         if not self._phases:
             return [
                 [
@@ -385,7 +372,6 @@ class RunPanes(Vertical):
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
 
     def compose(self) -> ComposeResult:
-        """Everything except the key bar."""
         session = self._moment.session
         yield Painted(id="runs")
         yield Painted(id="head")

@@ -202,12 +202,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         return self.moment.session
 
     def compose(self) -> ComposeResult:
-        """The panes and the key bar."""
         yield RunPanes(self.moment, self.figures, self._verdict)
         yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
-        """Start polling the session."""
         map_arrays()
         self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
@@ -218,7 +216,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.set_interval(_RUNS_S, self._find_runs)
 
     def on_unmount(self) -> None:
-        """Close the logs."""
         self._overhead.store()
         self.moment.close()
 
@@ -349,37 +346,30 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- time --------------------------------------------------------------------------------------------
 
     def action_pause(self) -> None:
-        """Pause the view, or the clock of a replay."""
         self.moment.pause()
         self.redraw_now()
 
     def action_speed(self, by: int) -> None:
-        """Replay faster or slower."""
         self.moment.change_speed(by)
         self.redraw_now()
 
     def action_seek(self, by: int) -> None:
-        """Show an earlier or a later moment."""
         self.moment.seek(by)
         self.redraw_now()
 
     def action_now(self) -> None:
-        """Return to the present, or to the end of a replay."""
         self.moment.go_to_end()
         self.redraw_now()
 
     def action_window(self) -> None:
-        """Switch to the next width of the time axis."""
         self.moment.next_window()
         self.redraw_now()
 
     def action_rank(self, by: int) -> None:
-        """Show another rank."""
         self.moment.next_rank(by)
         self.redraw_now()
 
     def action_step(self, by: int, outliers: bool = False) -> None:
-        """Select the next or previous step (or outlier)."""
         if not self.moment.select(by, outliers=outliers):
             kind = "slow step" if outliers else "step"
             self.notify(f"no {'earlier' if by < 0 else 'later'} {kind} in memory", timeout=2)
@@ -388,11 +378,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- captures ----------------------------------------------------------------------------------------
 
     def action_capture(self) -> None:
-        """Profile the next steps."""
         self._request_capture(CAPTURE_STEPS)
 
     def action_capture_form(self) -> None:
-        """Ask what to profile, then profile it."""
         from tuiprof.tui.live.forms import CaptureForm, CaptureOptions
 
         def answered(chosen: CaptureOptions | None) -> None:
@@ -411,7 +399,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.redraw_now()
 
     def action_arm(self) -> None:
-        """Arm a capture after slow steps, or disarm it."""
         if self.captures.armed_slow is not None and self.moment.selected is None:
             self.captures.disarm_slow()
             self.app.notify("disarmed: no capture after slow steps", timeout=3)
@@ -427,7 +414,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.redraw_now()
 
     def action_arm_form(self) -> None:
-        """Ask when to capture automatically."""
         from tuiprof.tui.live.forms import ArmForm
 
         def answered(triggers: tuple[TriggerRequest, ...] | None) -> None:
@@ -502,7 +488,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._read("stacks", lambda _: read_stacks(self.session, fold, running=running), show)
 
     def action_steps_form(self) -> None:
-        """Ask what counts as a step, and send the request to the script."""
         from tuiprof.session.asking import change_request, request_change
         from tuiprof.tui.live.forms import StepsForm
 
@@ -520,7 +505,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                         "asked the script to count steps this way; see its answer in the notes (a)"
                     )
 
-        self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
+        rank = self.moment.rank
+        python = rank.head.python if rank is not None and rank.head is not None else ""
+        self.app.push_screen(StepsForm(counted(rank), parse, python), answered)
 
     # -- other runs --------------------------------------------------------------------------------------
 
@@ -562,7 +549,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._rebind()
 
     def action_run(self, by: int) -> None:
-        """Show another active run."""
         if (other := self.runs.neighbour(by)) is not None:
             self.app.go.switch(other, self.session.path)
 
@@ -573,13 +559,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     # -- the rest ----------------------------------------------------------------------------------------
 
     def action_alerts(self) -> None:
-        """Show the alerts with their rules, and the notes on the run."""
         labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
         paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)
         self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
 
     def action_note(self) -> None:
-        """Write a note on the shown moment, on the selected step, or on a run that is over."""
         from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected
@@ -596,11 +580,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
 
     async def action_search(self) -> None:
-        """Open the search field of the output."""
         await self.query_one(OutputBox).ask_for_text()
 
     def action_log(self) -> None:
-        """Show the output on the full screen, or return to the charts."""
         self.toggle_class("-log")
         self.query_one(OutputBox).pane.focus()
         self.redraw_now()

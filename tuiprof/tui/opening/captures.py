@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
@@ -46,7 +45,6 @@ class Captures:
     path: Path  # of the open trace
 
     def __len__(self) -> int:
-        """Return the number of traces."""
         return sum(len(one) for one in self.sets)
 
     @property
@@ -159,13 +157,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         ),
     ]
 
-    @dataclass(eq=False)
-    class Read(Message):
-        """A trace was read; None = it cannot be read."""
-
-        path: Path
-        summary: TraceSummary | None
-
     def __init__(
         self,
         captures: Captures,
@@ -188,7 +179,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
                 size += file.size_bytes
 
     def compose(self) -> ComposeResult:
-        """The list of traces."""
         several = "ranks" if len(self._captures.sets) == 1 else "captures and their ranks"
         with dialog("captures" if self._single_rank else several):
             yield Painted(id="captures-head")
@@ -200,7 +190,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             yield KeyBar({"list.open": "show it"})
 
     def on_mount(self) -> None:
-        """Fill the list, and read traces for their summaries."""
         self.query_one("#captures-head", Painted).paint(
             lambda width, _height: [
                 fit([("  ", "text"), *_line(_HEADS, "file", "", "dim", width - 2)], width)
@@ -273,11 +262,10 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
                 found = None
             if worker.is_cancelled:
                 return
-            self.post_message(self.Read(file.path, found))
+            self.call_later(self._add, file.path, found)
 
-    def on_captures_screen_read(self, message: Read) -> None:
-        """Show the summary."""
-        self._summaries[message.path] = message.summary
+    def _add(self, path: Path, summary: TraceSummary | None) -> None:
+        self._summaries[path] = summary
         self._draw()
 
     on_worker_state_changed = notify_worker_error
@@ -285,7 +273,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
     # -- result --------------------------------------------------------------------------------------------
 
     def on_choices_chosen(self, event: Choices.Chosen) -> None:
-        """Close with the choice."""
         self.dismiss(Path(event.key))
 
 

@@ -58,7 +58,6 @@ class Bars:
             self._ends_last = np.maximum.accumulate(latest)
 
     def __len__(self) -> int:
-        """Return the number of events."""
         return len(self.rows)
 
     @cached_property

@@ -103,7 +103,6 @@ class Timeline(Widget, can_focus=True):
         timeline: Timeline
 
         def can_replace(self, message: Message) -> bool:
-            """Replace older messages of the same timeline."""
             return isinstance(message, Timeline.Moved) and message.timeline is self.timeline
 
     @dataclass(eq=False)
@@ -156,7 +155,6 @@ class Timeline(Widget, can_focus=True):
         return label_cells(self.size.width)
 
     def on_resize(self) -> None:
-        """Adapt the state to the new size."""
         self.state.resize(max(self.size.width - self.label_cells, 1), self.size.height)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -169,7 +167,6 @@ class Timeline(Widget, can_focus=True):
         self.canvas.forget_styles()
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line."""
         return self.canvas.line(y, self.size.width, self.rich_style, focused=self.has_focus)
 
     # -- events of the trace -------------------------------------------------------------------------------
@@ -197,33 +194,26 @@ class Timeline(Widget, can_focus=True):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def action_step(self, by: int) -> None:
-        """Move the cursor by columns, and clear the selection."""
         self.state.select(None)
         self.state.go_to(self.state.instant_beside(by))
 
     def action_select(self, by: int) -> None:
-        """Extend the selection by columns."""
         self.state.select_to(self.state.instant_beside(by))
 
     def action_pan(self, share: float) -> None:
-        """Move the view by a share of its length."""
         self.state.set_view(self.state.view.panned(share))
 
     def action_lane(self, by: int) -> None:
-        """Select another lane."""
         self.state.choose_lane(self.state.chosen + by)
 
     def action_edge(self, last: bool) -> None:
-        """Go to the start or the end of the trace."""
         self.state.go_to(self.state.view.last - 1 if last else self.state.view.first)
 
     def action_event(self, forward: bool) -> None:
-        """Go to the next or the previous event of the selected lane."""
         if self.state.lane is not None:
             self.show_next_event(self.state.lane.bars, forward)
 
     def action_open(self) -> None:
-        """Open the event under the cursor in the selected lane."""
         row = self.state.event_under_cursor()
         if row is None:
             self.notify("no event of this lane under the cursor; , and . go to one", timeout=3)
@@ -232,7 +222,6 @@ class Timeline(Widget, can_focus=True):
             self.post_message(self.Opened(row))
 
     def action_search(self) -> None:
-        """Ask the screen for a text to search for."""
         self.post_message(self.SearchWanted(self))
 
     on_worker_state_changed = notify_worker_error
@@ -258,7 +247,6 @@ class Timeline(Widget, can_focus=True):
         self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Continue to drag."""
         drag = self._drag
         if drag is None:
             return
@@ -299,12 +287,10 @@ class Timeline(Widget, can_focus=True):
         self._wheel(event, 1 / _WHEEL_ZOOM, 0.1)
 
     def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
-        """Pan back."""
         event.stop()
         self.action_pan(-0.1)
 
     def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        """Pan forward."""
         event.stop()
         self.action_pan(0.1)
 
@@ -351,7 +337,6 @@ class SearchLine(Input):
         event.stop()
 
     def action_give_up(self) -> None:
-        """Clear the search."""
         self._close("")
 
     def _close(self, text: str) -> None:

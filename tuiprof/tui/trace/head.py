@@ -198,13 +198,11 @@ class FindingHead(Flowing):
             self._fit_height()
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key under the pointer."""
         rows = self.draw(self.size.width, self.size.height)
         if event.y < len(rows) and (key := key_at(rows[event.y], event.x)):
             self.app.simulate_key(_NEXT if key == "]" else key)
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the finding or the verdict."""
         if self._finding is not None:
             return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
         head = self._headline

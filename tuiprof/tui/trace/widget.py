@@ -104,7 +104,6 @@ class TraceView(Vertical):
         self._tab_chosen = False  # whether the user opened or used the current tab: it then stays open
 
     def compose(self) -> ComposeResult:
-        """Head, finding, timeline, tabs, result with details."""
         yield TraceHead(id="trace-head")
         yield FindingHead(id="trace-verdict")
         yield Timeline(id="timeline")
@@ -113,7 +112,6 @@ class TraceView(Vertical):
         yield Evidence(self.trace, id="evidence")
 
     def on_mount(self) -> None:
-        """Show what is known, and start computing the rest."""
         if self._found is not None:
             self.timeline.state.show(self._found.lanes)
         self.head.show(self.trace, self.work.trust, self.work.part)
@@ -203,12 +201,10 @@ class TraceView(Vertical):
         self._size_timeline(self.size.height)
 
     def on_trace_work_trusted(self, message: TraceWork.Trusted) -> None:
-        """Show the complete trust line."""
         self.work.trust = message.trust
         self.head.show(self.trace, self.work.trust, self.work.part)
 
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
-        """Show new results in the open tab and in the head."""
         if message.window == self.window:
             self._open_evidence()
             self._open_available()
@@ -304,7 +300,6 @@ class TraceView(Vertical):
         return True
 
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
-        """Show the time that the finding costs."""
         found = self.finding
         if found is not None and (message.window, message.finding) == (self.window, self._finding):
             self._show_lost(Lost(message.losses, is_bad(found)))
@@ -353,7 +348,6 @@ class TraceView(Vertical):
         return True
 
     def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
-        """Show the simulated step, or why there is none."""
         if (message.window, message.finding) != (self.window, self._finding):
             return
         if isinstance(message.lanes, str):
@@ -393,20 +387,17 @@ class TraceView(Vertical):
             self._replay_again()
 
     def action_show_finding(self) -> None:
-        """Go to the event on the timeline that represents the finding."""
         found = self.finding
         if found is not None and found.event is not None:
             self._show_capture()
             self.timeline.show_event(found.event)
 
     def action_copy_fix(self) -> None:
-        """Copy the fix."""
         if (found := self.finding) is not None:
             self.app.copy_to_clipboard(found.fix)
             self.notify(f"copied: {found.fix}", timeout=5)
 
     def action_prove(self) -> None:
-        """Copy the command that measures the finding's effect."""
         if (found := self.finding) is not None and found.prove:
             self.app.copy_to_clipboard(found.prove)
             self.notify(f"copied the command that measures it: {found.prove}", timeout=8)
@@ -473,7 +464,6 @@ class TraceView(Vertical):
                 self.work.start(self.window)
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
-        """Open the tab that was clicked."""
         self.open_tab(message.name)
 
     def action_next_tab(self, by: int) -> None:
@@ -481,7 +471,6 @@ class TraceView(Vertical):
         self.open_tab(self._listed[(self._listed.index(self.current) + by) % len(self._listed)])
 
     def action_more_tabs(self) -> None:
-        """List the tabs that are not available, with reasons."""
         names = list(self._unavailable)
         answers = [self.work.results.get(name, self.window) for name in names]
         texts = [
@@ -498,19 +487,15 @@ class TraceView(Vertical):
     on_tab_bar_more_wanted = action_more_tabs
 
     def action_open(self, tab: str | int) -> None:
-        """Open a tab by its name or its digit."""
         self.open_tab(tab if isinstance(tab, str) else self.tabs[tab - 1])
 
     def action_table(self) -> None:
-        """Show the next table of this analysis."""
         self.pane.next_table()
 
     def action_filter(self) -> None:
-        """Open the filter line."""
         self.pane.open_filter()
 
     def action_columns(self) -> None:
-        """Choose the columns to show."""
         table = self.pane.current_table
         if table is None:
             return
@@ -527,7 +512,6 @@ class TraceView(Vertical):
         self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), chosen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable keys that have nothing to act on."""
         if not self.is_mounted:
             return True
         if action == "open":
@@ -556,19 +540,19 @@ class TraceView(Vertical):
             return self.pane.current_table is not None
         return True
 
+    def key_label(self, name: str) -> str:
+        return self.timeline.navigation.key_label(name)
+
     # -- timeline and details ------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:
-        """Call a method of the timeline's navigation."""
         getattr(self.timeline.navigation, name)(*arguments)
         self._size_timeline(self.size.height)  # the number of lanes may have changed
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
-        """Open the search line."""
         self.query_one(SearchLine).ask(message.timeline)
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
-        """Show an event of the timeline in the detail pane."""
         lanes = self.timeline.state.lanes
         if lanes is not None and lanes.stride > 1:  # the row is one of the sample
             self.notify("the exact timeline is not ready yet", timeout=3)
@@ -576,18 +560,15 @@ class TraceView(Vertical):
             self.evidence.open_event(message.row)
 
     def on_timeline_followed(self, message: Timeline.Followed) -> None:
-        """Show the event in an open detail pane."""
         if self.evidence.detail_open:
             self.evidence.open_event(message.row, focus=False)
 
     def on_evidence_analysis_wanted(self, message: Evidence.AnalysisWanted) -> None:
-        """Open the tab of an analysis by its title."""
         for name in self.tabs:
             if title_of(name) == message.title:
                 self.open_tab(name)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
-        """Show the event on the timeline."""
         state = self.timeline.state
         if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)
@@ -595,7 +576,6 @@ class TraceView(Vertical):
     # -- rules, export, closing ----------------------------------------------------------------------------
 
     def action_rules(self) -> None:
-        """Show definitions, rules and thresholds of this analysis."""
         paragraphs = answer_paragraphs(self.pane.answer, question_of(self.current))
         self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
 
@@ -608,7 +588,6 @@ class TraceView(Vertical):
     on_trace_head_trust_wanted = action_trust
 
     def action_export(self) -> None:
-        """Write reports to a file."""
         answers = self.work.results.answers(self.window)
         # The table of events is exported only as shown: all events are the trace itself.
         current = self.work.results.get(self.current, self.window) if self.current != EVENTS else None
@@ -618,7 +597,6 @@ class TraceView(Vertical):
             self.notify("no results yet", timeout=3)
 
     def action_compare(self) -> None:
-        """Compare this trace with another one."""
         self.post_message(self.CompareWanted())
 
     def action_escape(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -45,7 +46,8 @@ class KeyBar(Lines):
 
     Args:
         labels: Labels by binding id that replace the bindings' own. After changing the dict, call
-            ``refresh_bindings``.
+            ``refresh_bindings``. A widget can replace those of its own keys by a method ``key_label``, which is given
+            the binding's id and returns the label; empty = the binding's own.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
@@ -58,7 +60,6 @@ class KeyBar(Lines):
         self._drawn: list[tuple[int, int, str, str]] = []
 
     def on_mount(self) -> None:
-        """Follow the bindings of the screen."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
         self._bindings_changed(self.screen)
 
@@ -69,12 +70,12 @@ class KeyBar(Lines):
             self._keys = [
                 _Key(
                     self._display(binding, typing=typing),
-                    self._labels.get(binding.id or "", binding.description),
+                    self._labels.get(binding.id or "") or _label_of(node, binding),
                     key,
                     tooltip,
                     binding.action,
                 )
-                for key, (_node, binding, enabled, tooltip) in self.screen.active_bindings.items()
+                for key, (node, binding, enabled, tooltip) in self.screen.active_bindings.items()
                 if binding.show and enabled and not (typing and key in _TYPED)
             ]
             self.redraw()
@@ -87,7 +88,6 @@ class KeyBar(Lines):
         return name
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the keys."""
         self._drawn = []
         fixed = {key.action: key for key in reversed(self._keys) if key.action in _EVERYWHERE}
         right: list[tuple[_Key, str]] = []
@@ -122,15 +122,18 @@ class KeyBar(Lines):
         return end
 
     def on_click(self, event: events.Click) -> None:
-        """Simulate the key under the pointer."""
         for start, end, key, _tooltip in self._drawn:
             if start <= event.x < end:
                 self.app.simulate_key(key)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Show the tooltip of the key under the pointer."""
         tooltips = [tooltip for start, end, _key, tooltip in self._drawn if start <= event.x < end]
         self.tooltip = tooltips[0] if tooltips else None
+
+
+def _label_of(node: object, binding: Binding) -> str:
+    label: Callable[[str], str] | None = getattr(node, "key_label", None)
+    return (label(binding.id or "") if label is not None else "") or binding.description
 
 
 #: Roles of tabs that need attention.
@@ -194,7 +197,6 @@ class TabBar(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the tabs that fit."""
         pieces = [self._piece(tab) for tab in self._tabs]
         widths = [row_width(piece) for piece in pieces]
         current = next((i for i, tab in enumerate(self._tabs) if tab.name == self._current), 0)
@@ -243,7 +245,6 @@ class TabBar(Lines):
         return row
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the tab under the pointer, or ask for the list of the others."""
         if self._more_cells[0] <= event.x < self._more_cells[1]:
             self.post_message(self.MoreWanted())
         for begin, end, name in self._drawn:
@@ -269,7 +270,6 @@ class ScrollLine(ScrollBarRender):
         back_color: Color | None = None,
         bar_color: Color | None = None,
     ) -> Segments:
-        """Return the segments of the bar."""
         across = thickness if vertical else 1
         begin = end = 0
         if window_size and size and virtual_size > window_size:

@@ -88,7 +88,6 @@ class Choices(Lines, can_focus=True):
             self._set(found[0])
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the visible choices."""
         if not self._choices:
             return [[(f" {self._empty}", "dim")]]
         height = height or len(self._choices)
@@ -113,7 +112,6 @@ class Choices(Lines, can_focus=True):
         return rows
 
     def on_focus(self) -> None:
-        """Highlight the line under the cursor."""
         self.redraw()
 
     def on_blur(self) -> None:
@@ -138,7 +136,6 @@ class Choices(Lines, can_focus=True):
         self.action_move(len(self._choices) if last else -len(self._choices))
 
     def action_choose(self) -> None:
-        """Open the item under the cursor."""
         if self.current:
             self.post_message(self.Chosen(self, self.current))
 
@@ -151,11 +148,9 @@ class Choices(Lines, can_focus=True):
             self._set(index)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move the cursor up."""
         event.stop()
         self.action_move(-1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move the cursor down."""
         event.stop()
         self.action_move(1)

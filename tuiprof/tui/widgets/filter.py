@@ -360,7 +360,6 @@ class FilterBar(Vertical):
         self._columns: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The input, the hint."""
         yield FilterLine(compact=True)
         yield Painted()
 

@@ -71,7 +71,6 @@ class FrameRows:
         return len(self.frame)
 
     def __len__(self) -> int:
-        """Return the number of rows that pass the filter."""
         return len(self.frame) if self._view is None else len(self._view)
 
     def text(self, position: int, column: int) -> str:

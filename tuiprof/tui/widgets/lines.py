@@ -171,7 +171,6 @@ class Lines(Widget):
                 self.refresh(Region(0, y, size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of the content."""
         # Compare the outer size, because computing the content size needs the whole layout.
         if self.outer_size != self._drawn_for:
             self._drawn_size = size = self.size
@@ -185,7 +184,6 @@ class Lines(Widget):
         return Strip([Segment(" " * width, self.style_of("text"))], width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a part of the widget."""
         return [_Line(strip, strip.cell_length) for strip in super().render_lines(crop)]
 
     def _complete(self, size: Size) -> list[Row]:
@@ -253,7 +251,6 @@ class Heading(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the rule."""
         left: Row = (
             [(glyphs.RULE * 2 + " ", "rule"), (self._title, "title"), (" ", "text")] if self._title else []
         )
@@ -305,7 +302,6 @@ class VerdictLine(Flowing):
         self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw the sentence."""
         most = height or 2
         lines = wrap(self._sentence, max(width - 4, 8), most)
         return [

@@ -126,7 +126,6 @@ class ListRows:
         return len(self._texts)
 
     def __len__(self) -> int:
-        """Return the number of rows that pass the filter."""
         return len(self._view)
 
     def text(self, position: int, column: int) -> str:

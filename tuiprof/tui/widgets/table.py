@@ -118,20 +118,6 @@ class VirtualTable(ScrollView, can_focus=True):
     class Selected(Highlighted):
         """A row was opened with enter or a double click."""
 
-    @dataclass(eq=False)
-    class Sorted(Message):
-        """The order changed."""
-
-        table: VirtualTable
-
-    @dataclass(eq=False)
-    class Ordered(Message):
-        """A worker has sorted a column."""
-
-        rows: Rows
-        column: int
-        descending: bool
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.rows: Rows = ListRows((), ())
@@ -254,7 +240,6 @@ class VirtualTable(ScrollView, can_focus=True):
         return LEAD + sum(self._widths) + GAP * len(self._widths)
 
     def on_resize(self) -> None:
-        """Lay out the columns for the new width."""
         self._measure()
         self._strips.clear()
         self.virtual_size = Size(self._total_width, len(self.rows) + 1)
@@ -268,7 +253,6 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- drawing -------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line: the headings, a row, or the reason why there are no rows."""
         width = self.size.width
         left, top = self.scroll_offset
         headed = self.rows.total > 0
@@ -381,20 +365,18 @@ class VirtualTable(ScrollView, can_focus=True):
         self.rows.sort(column, descending)
         self.sorted_by, self.descending = column, descending
         self._return_to(source)
-        self.post_message(self.Sorted(self))
 
     @work(thread=True, exclusive=True, group="sort", exit_on_error=False)
     def _prepare_sort(self, rows: Rows, column: int, descending: bool) -> None:
         rows.prepare_sort(column)
-        self.post_message(self.Ordered(rows, column, descending))
+        self.call_later(self._show_order, rows, column, descending)
 
     on_worker_state_changed = notify_worker_error
 
-    def on_virtual_table_ordered(self, message: Ordered) -> None:
+    def _show_order(self, rows: Rows, column: int, descending: bool) -> None:
         """Show the new order, unless other rows or another order were requested in the meantime."""
-        message.stop()
-        if message.rows is self.rows and message.column == self.sorting:
-            self.sort_by(message.column, message.descending)
+        if rows is self.rows and column == self.sorting:
+            self.sort_by(column, descending)
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -408,19 +390,15 @@ class VirtualTable(ScrollView, can_focus=True):
             self._announce()
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by rows."""
         self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by pages."""
         self.move_to(self.cursor + by * max(self.size.height - 2, 1))
 
     def action_edge(self, last: bool) -> None:
-        """Move the cursor to the first or the last row."""
         self.move_to(len(self.rows) - 1 if last else 0)
 
     def action_column(self, by: int) -> None:
-        """Move the cursor by columns."""
         if self._widths:
             self.column = max(0, min(self.column + by, len(self._widths) - 1))
             self._show_cursor()
@@ -442,7 +420,6 @@ class VirtualTable(ScrollView, can_focus=True):
             self.sort_by(None)
 
     def action_select(self) -> None:
-        """Open the row under the cursor."""
         if (source := self.current) is not None:
             self.post_message(self.Selected(self, source))
 
@@ -453,7 +430,6 @@ class VirtualTable(ScrollView, can_focus=True):
             self.notify("row copied to the clipboard", timeout=2)
 
     def action_copy_cell(self) -> None:
-        """Copy the cell under the cursor."""
         if len(self.rows):
             self.app.copy_to_clipboard(self.rows.text(self.cursor, self.heading_index))
             heading = self.rows.headings[self.heading_index].label
