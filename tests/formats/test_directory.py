@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import real_traces
+from tests.session.session_logs import new_session
 from tuiprof.cli import main
 from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats import open_set, open_trace
@@ -166,7 +167,7 @@ def test_a_thousand_files_cost_little(tmp_path: Path) -> None:
         (tmp_path / f"rank{rank:04}.pt.trace.json").write_bytes(b"{")
     found = open_set(tmp_path, opener=unread)
     assert len(found) == 1000
-    assert found.line() == "rank 0 of 1000 (by name); others with --rank: 1, 2, 3, 4, 5, 6 … 999"
+    assert found.line() == "rank 0 of 1000 (from its file name); others with --rank: 1, 2, 3, 4, 5, 6 … 999"
 
 
 def test_a_thousand_other_files_are_not_all_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +211,25 @@ def test_the_verbs_choose_rank_and_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "op1" in said.out
     assert "op0" not in said.out
     assert said.err == (
-        "tuiprof: run two; others with --run: one · rank 1 of 2 (by name); others with --rank: 0\n"
+        "tuiprof: run two; others with --run: one · rank 1 of 2 (from its file name); others with --rank: 0\n"
     )
     assert main(["check", str(tmp_path), "--run", "one", "--max", "steps=1"]) == 0
     assert "run one; others with --run: two" in capsys.readouterr().err
     assert main(["report", str(tmp_path), "--rank", "7"]) == 2
     assert "there are ranks 0, 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format_", ["html", "json", "text"])
+def test_the_report_of_a_session_names_the_shown_rank_once(
+    format_: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session(tmp_path)
+    for rank in range(2):
+        write(session.path / "traces" / f"rank{rank}.1.pt.trace.json", rank)
+    assert main(["report", str(session.path), "--format", format_]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("rank 0 of 2") == 1
+    assert "trust" in said.out
 
 
 def test_a_limit_on_a_figure_of_any_analysis(capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,7 +219,7 @@ def test_a_report_of_a_file_and_a_directory_in_memory(
     assert "aggregation.py:93" in capsys.readouterr().out
     assert main(["report", "memory://job", "sync_events", "--rank", "1"]) == 0
     said = capsys.readouterr()
-    assert "rank 1 of 2 (by name)" in said.err
+    assert "rank 1 of 2 (from its file name)" in said.err
     folder = fetch("memory://job")
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
         "rank0.pt.trace.json.gz",

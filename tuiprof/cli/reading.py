@@ -116,19 +116,17 @@ def report(
             page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
         )
         return 0
-    trace: Trace | None = None
     if session is not None:
-        reports, said = session_reports(session, analyses, step, rank, run_)
+        reports, trace = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
-        if format_ == "html" and session.all_traces():
-            trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run_, rank), rank)
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
             say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
-        reports, said = run_analyses(trace, analyses, step), trust(trace).text
+        reports = run_analyses(trace, analyses, step)
+    said = trust(trace).text if trace is not None else ""
     style = replace(style, title=title)
     if format_ == "html" and not analyses and trace is not None:
         sys.stdout.write(_html_page(trace, step, reports, said, style))
@@ -182,12 +180,11 @@ def session_reports(
     step: int | None = None,
     rank: int | None = None,
     run: str | None = None,
-) -> tuple[list[Report | Unavailable], str]:
+) -> tuple[list[Report | Unavailable], Trace | None]:
     """Report a session: how it ran, then the default or named analyses of each capture (or ``run``) of one rank.
 
-    The second value is the trust line of the last trace, empty without one.
+    The second value is the last trace, None without one.
     """
-    from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
@@ -197,7 +194,6 @@ def session_reports(
     fold = read_fold(session)
     refused = refusals(fold)
     reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
-    said = ""
     if not session.all_traces():
         reports += [
             Unavailable(
@@ -205,13 +201,12 @@ def session_reports(
             )
             for name in names
         ]
-        return reports, said
+        return reports, None
     folder = session.with_traces(rank).path / "traces"
     newest = traces_at(folder, run, rank)
     for capture in (newest.run,) if run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(folder, run=capture)
         trace = open_rank(found, rank)
-        said = trust(trace).text
         answers = run_analyses(trace, names, step)
         path = trace.info.path
         why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""
@@ -221,7 +216,7 @@ def session_reports(
                 for answer in answers
             ]
         reports.extend(answers)
-    return reports, said
+    return reports, trace
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:

@@ -212,10 +212,13 @@ def record(
     code = status.code if status.code is not None else 1
     try:
         session.reload()  # the recorder has recorded the devices since
-        reports, trust = session_reports(session, ()) if as_json else ([], "")
-        text = (
-            render_all(reports, "json", trust=trust) if as_json else page(session, "", "text", stdout_style())
-        )
+        if as_json:
+            from tuiprof.analyses.shared.replay import trust
+
+            reports, trace = session_reports(session, ())
+            text = render_all(reports, "json", trust=trust(trace).text if trace is not None else "")
+        else:
+            text = page(session, "", "text", stdout_style())
     except TuiprofError as error:  # the exit status stays the script's
         click.echo(f"tuiprof: the report failed: {sanitize_lines(str(error))}", err=True)
         return code

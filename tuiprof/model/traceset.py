@@ -76,9 +76,11 @@ class TraceSet:
         if len(self.files) > 1:
             shown = self.file(rank)
             others = [str(number) for number in self.ranks if number != shown.rank]
-            how = {"name": "by name", "content": "as the files say", "order": "in the order of their names"}[
-                shown.rank_from
-            ]
+            how = {
+                "name": "from its file name",
+                "content": "as the file says",
+                "order": "in the order of the file names",
+            }[shown.rank_from]
             parts.append(
                 f"rank {shown.rank} of {len(self.files)} ({how}); others with --rank: {_some(others)}"
             )

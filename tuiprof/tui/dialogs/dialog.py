@@ -65,7 +65,6 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
             yield KeyBar(self._labels)
 
     def on_mount(self) -> None:
-
         def draw(width: int, _height: int) -> list[Row]:
             wrapped = [part for line in self._lines for part in textwrap.wrap(sanitize(line), max(20, width))]
             return [*([(part, "text")] for part in wrapped), []]

@@ -294,7 +294,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.action_new()
 
     def action_new(self) -> None:
-
         def answered(options: LadderOptions | None) -> None:
             if options is not None:
                 self.app.notify("checking the interpreter …", timeout=3)
@@ -376,7 +375,6 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.app.push_screen(SourceScreen(Path(self._view.meta.script), rung.name if rung else ""))
 
     def action_export(self) -> None:
-
         def answered(text: str | None) -> None:
             if text:
                 with self.app.notify_errors():

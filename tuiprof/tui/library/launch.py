@@ -12,7 +12,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.getters import app as getters_app
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
@@ -136,13 +135,6 @@ _AT_ONCE: Final = 2
 class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Lists the Python interpreters; returns the chosen one, or None."""
 
-    class Answered(Message):
-        """An interpreter answered: its version and packages, or why it cannot be used."""
-
-        def __init__(self, path: Path, answer: Facts | str) -> None:
-            super().__init__()
-            self.path, self.answer = path, answer
-
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
         key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
@@ -197,13 +189,14 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
                 except TuiprofError as error:
                     answer = error.message.removeprefix(f"{one.path} ")  # the path is shown below the list
             if not worker.is_cancelled:
-                self.post_message(self.Answered(one.path, answer))
+                self.call_later(self._add, one.path, answer)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(ask, self._found))
 
-    def on_python_screen_answered(self, message: Answered) -> None:
-        self._answers[message.path] = message.answer
+    def _add(self, path: Path, answer: Facts | str) -> None:
+        """Show an interpreter's version and packages, or why it cannot be used."""
+        self._answers[path] = answer
         self._draw()
 
     def _draw(self) -> None:
