@@ -170,7 +170,9 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await settle(pilot)
         app.timeline.focus()
+        await until_shown(pilot, "n next sync")
         await pilot.press("/", *"SUM_", "enter")
+        await until_shown(pilot, "n next match")
         await settle(pilot)
         assert app.focused is app.timeline
         assert app.timeline.state.cursor == 3 * MS
@@ -181,7 +183,9 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
         assert app.timeline.state.cursor == 3 * MS
         await pilot.press("N")
         assert "2 of 2" in app.text("Timeline")
-        await pilot.press("escape", "home", "n")  # without a search, n goes to the next wait again
+        await pilot.press("escape")
+        await until_shown(pilot, "n next sync")
+        await pilot.press("home", "n")  # without a search, n goes to the next wait again
         assert app.timeline.state.search is None
         assert app.timeline.state.cursor == 6 * MS
         await pilot.press("/", *"nothing such", "enter")

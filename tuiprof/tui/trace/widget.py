@@ -538,6 +538,9 @@ class TraceView(Vertical):
             return self.pane.current_table is not None
         return True
 
+    def key_label(self, name: str) -> str:
+        return self.timeline.navigation.key_label(name)
+
     # -- timeline and details ------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:
