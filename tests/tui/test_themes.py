@@ -9,6 +9,7 @@ from made_traces import small_trace
 from on_screen import screen_text, until, workers_done
 from synthetic import Synthetic
 from textual.screen import Screen
+from trace_app import screen_of
 
 from tuiprof.report import Terminal, detect_terminal
 from tuiprof.report.sanitize import to_ascii, width
@@ -17,7 +18,6 @@ from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
-from tuiprof.tui.trace.screen import TraceScreen
 
 UTF8 = {"LANG": "en_GB.UTF-8"}
 
@@ -82,7 +82,7 @@ async def test_every_screen_in_every_theme(
     app = TuiprofApp(start_of(screen, session))
     async with app.run_test(size=(80, 24)) as pilot:
         if screen == "trace":
-            await app.push_screen(TraceScreen(trace=small_trace()))
+            await app.push_screen(screen_of(small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
         await workers_done(pilot)
         assert app.theme == theme
@@ -113,7 +113,7 @@ async def test_ascii_alone(screen: str, session: Path, monkeypatch: pytest.Monke
     app = TuiprofApp(start_of(screen, session))
     async with app.run_test(size=(120, 36)) as pilot:
         if screen == "trace":
-            await app.push_screen(TraceScreen(trace=small_trace()))
+            await app.push_screen(screen_of(small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
         for keys in ((), ("question_mark",), ("escape", "ctrl+p")):
             await pilot.press(*keys)

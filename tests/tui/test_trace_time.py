@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_traces import MS, large_trace, small_trace
 from on_screen import until_shown
-from trace_app import TraceApp, app_of, settle
+from trace_app import TraceApp, app_of, screen_of, settle
 
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace
@@ -15,7 +15,6 @@ from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.timeline import lanes
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace import work
-from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -171,7 +170,9 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await settle(pilot)
         app.timeline.focus()
+        await until_shown(pilot, "n next sync")
         await pilot.press("/", *"SUM_", "enter")
+        await until_shown(pilot, "n next match")
         await settle(pilot)
         assert app.focused is app.timeline
         assert app.timeline.state.cursor == 3 * MS
@@ -182,7 +183,9 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
         assert app.timeline.state.cursor == 3 * MS
         await pilot.press("N")
         assert "2 of 2" in app.text("Timeline")
-        await pilot.press("escape", "home", "n")  # without a search, n goes to the next wait again
+        await pilot.press("escape")
+        await until_shown(pilot, "n next sync")
+        await pilot.press("home", "n")  # without a search, n goes to the next wait again
         assert app.timeline.state.search is None
         assert app.timeline.state.cursor == 6 * MS
         await pilot.press("/", *"nothing such", "enter")
@@ -249,7 +252,7 @@ async def test_the_trust_line_of_a_large_trace_is_completed(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "has no step 7")])
 async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str) -> None:
-    app = TraceApp(lambda: TraceScreen(trace=small_trace(), step=step))
+    app = TraceApp(lambda: screen_of(small_trace(), step))
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await until_shown(pilot, says)
         await settle(pilot)

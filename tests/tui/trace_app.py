@@ -118,8 +118,15 @@ FOUND = {
 }
 
 
+def screen_of(trace: Trace, step: int | None = None) -> TraceScreen:
+    """A screen that shows this trace instead of reading a file."""
+    screen = TraceScreen(Path("made"), step=step)
+    screen._open = lambda opening: (trace, screen._first_frame(trace))  # type: ignore[method-assign]
+    return screen
+
+
 def app_of(trace: Trace | None = None) -> TraceApp:
-    return TraceApp(lambda: TraceScreen(trace=trace or small_trace()))
+    return TraceApp(lambda: screen_of(trace or small_trace()))
 
 
 async def settle(pilot: Pilot[int]) -> None:

@@ -157,14 +157,6 @@ class Evidence(Horizontal):
 
         title: str
 
-    @dataclass(eq=False)
-    class Described(Message):
-        """Details are collected."""
-
-        table_row: RowDetail | None
-        event: EventDetail | None
-        focus: bool  # whether to focus the pane
-
     pane = query_one(AnswerPane)
     detail = query_one(DetailPane)
 
@@ -223,18 +215,17 @@ class Evidence(Horizontal):
             table_row = RowDetail(table_row.title, table_row.cells, excerpt)
         event = describe(self._trace, row) if row is not None else None
         if not get_current_worker().is_cancelled:
-            self.post_message(self.Described(table_row, event, focus))
+            self.call_later(self._show_detail, table_row, event, focus)
 
     on_worker_state_changed = notify_worker_error
 
-    def on_evidence_described(self, message: Described) -> None:
-        message.stop()
+    def _show_detail(self, table_row: RowDetail | None, event: EventDetail | None, focus: bool) -> None:
         self.add_class("-detail")
-        self.pane.tables.set_row_in_detail(message.table_row is not None)
-        self.detail.show(self._trace, message.table_row, message.event)
-        if message.event is not None:
-            self.post_message(self.EventShown(message.event.row))
-        if message.focus:
+        self.pane.tables.set_row_in_detail(table_row is not None)
+        self.detail.show(self._trace, table_row, event)
+        if event is not None:
+            self.post_message(self.EventShown(event.row))
+        if focus:
             self.detail.focus()
 
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:

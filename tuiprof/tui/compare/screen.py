@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.getters import app as getters_app
-from textual.message import Message
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import LoadingPanel, Progress
+from tuiprof.tui.opening.loading import LoadingPanel, Progress, open_in_thread
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
@@ -53,19 +51,6 @@ class CompareScreen(Screen[None]):
         key("escape", "give_up", "cancel", "Stop opening", id="compare.cancel", group="Compare"),
     ]
 
-    @dataclass(eq=False)
-    class Opened(Message):
-        """Both runs are open and compared, and the widget's module is imported."""
-
-        comparison: Comparison
-        view: type[CompareView]
-
-    @dataclass(eq=False)
-    class Failed(Message):
-        """The runs cannot be compared."""
-
-        error: TuiprofError
-
     def __init__(self, before: str | Path, after: str | Path, *, root: Path | None = None) -> None:
         super().__init__()
         self.targets = str(before), str(after)
@@ -73,14 +58,20 @@ class CompareScreen(Screen[None]):
         self._sides: tuple[Side, Side] | None = None
         self._stop = threading.Event()
         self._opening = True
+        self._panel = LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
 
     def compose(self) -> ComposeResult:
         """The loading panel, which the comparison will replace."""
-        yield LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
+        yield self._panel
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
+        self._start()
+
+    def _start(self) -> None:
+        self._opening = True
+        problem, cancelled = "these runs cannot be compared", self._stop.is_set
+        open_in_thread(self, self._open, self._show, self._fail, problem=problem, cancelled=cancelled)
 
     def on_unmount(self) -> None:
         self._stop.set()
@@ -90,60 +81,49 @@ class CompareScreen(Screen[None]):
         from tuiprof import formats
 
         def advance(done: int, total: int) -> None:
-            self.post_message(LoadingPanel.Moved(Progress(done, total)))
+            self._panel.post_message(LoadingPanel.Moved(Progress(done, total)))
 
         return formats.open_trace(path, progress=advance, cancelled=self._stop.is_set)
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[Comparison, type[CompareView]]:
         """In the worker's thread: open and compare both runs; the second time with before and after swapped."""
-        try:
-            from tuiprof.comparison.sides import compare_sides, open_side
-            from tuiprof.formats.remote import fetch
-            from tuiprof.tui.compare.view import Comparison
-            from tuiprof.tui.compare.widget import CompareView
-            from tuiprof.tui.timeline import lanes as lane_builder
+        from tuiprof.comparison.sides import compare_sides, open_side
+        from tuiprof.formats.remote import fetch
+        from tuiprof.tui.compare.view import Comparison
+        from tuiprof.tui.compare.widget import CompareView
+        from tuiprof.tui.timeline import lanes as lane_builder
 
-            fetcher = partial(fetch, cancelled=self._stop.is_set)
-            if self._sides is None:
-                before, after = (
-                    open_side(target, root=self._root, opener=self._open_trace, fetcher=fetcher)
-                    for target in self.targets
-                )
-            else:
-                after, before = self._sides
-            self._sides = before, after
-            report = compare_sides(before, after)
-            lanes = None
-            if before.trace is not None and after.trace is not None:
-                lanes = lane_builder.build(before.trace), lane_builder.build(after.trace)
-            self.post_message(self.Opened(Comparison(before, after, report, lanes), CompareView))
-        except TuiprofError as error:
-            if not self._stop.is_set():
-                self.post_message(self.Failed(error))
-        except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
-            text = f"these runs cannot be compared: {type(error).__name__}: {error}"
-            self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
+        fetcher = partial(fetch, cancelled=self._stop.is_set)
+        if self._sides is None:
+            before, after = (
+                open_side(target, root=self._root, opener=self._open_trace, fetcher=fetcher)
+                for target in self.targets
+            )
+        else:
+            after, before = self._sides
+        self._sides = before, after
+        report = compare_sides(before, after)
+        lanes = None
+        if before.trace is not None and after.trace is not None:
+            lanes = lane_builder.build(before.trace), lane_builder.build(after.trace)
+        return Comparison(before, after, report, lanes), CompareView
 
-    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        for panel in self.query(LoadingPanel):
-            panel.advance(message.progress)
-
-    async def on_compare_screen_opened(self, message: Opened) -> None:
+    async def _show(self, opened: tuple[Comparison, type[CompareView]]) -> None:
+        comparison, view = opened
         self._opening = False
         with self.app.batch_update():
             await self.query("LoadingPanel, CompareView").remove()
-            await self.mount(message.view(message.comparison), before=0)
+            await self.mount(view(comparison), before=0)
         self.refresh_bindings()
 
-    def on_compare_screen_failed(self, message: Failed) -> None:
+    def _fail(self, error: TuiprofError) -> None:
         self._opening = False
-        self.query_one(LoadingPanel).fail(message.error)
+        self._panel.fail(error)
         self.refresh_bindings()
 
     def on_compare_view_swapped(self) -> None:
         if not self._opening:
-            self._opening = True
-            self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
+            self._start()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Show ``cancel`` only while opening."""

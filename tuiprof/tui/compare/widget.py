@@ -288,6 +288,9 @@ class CompareView(Vertical):
             return self.comparison.lanes is not None
         return True
 
+    def key_label(self, name: str) -> str:
+        return self.pair.focused.navigation.key_label(name)
+
     # -- timelines -----------------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:

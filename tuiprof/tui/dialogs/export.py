@@ -12,7 +12,6 @@ from typing import ClassVar, Final, Literal, get_args
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -126,14 +125,6 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         _key("escape", "dismiss", "cancel", "Close without writing", "esc", "close"),
     ]
 
-    @dataclass
-    class Done(Message):
-        """Writing succeeded or failed."""
-
-        path: Path
-        problem: str  # why the file could not be written; empty = it was written
-        exists: bool  # whether the problem is an existing file
-
     def __init__(
         self,
         trace: Trace | None,
@@ -228,24 +219,24 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self, path: Path, answers: list[Report | Unavailable], format_: Format, *, replace: bool
     ) -> None:
         """Write in a thread, because a network folder may be slow."""
-        problem, exists = "", False
         try:
             style = Style(width=None if format_ != "text" else 120, rows=None, details=True)
             trust_line = trust(self._trace).text if self._trace is not None else ""
             write(path, render_all(answers, format_, trust=trust_line, style=style), replace=replace)
         except FileExistsError:
-            problem, exists = f"{path.name} exists; press enter again to replace it", True
+            self.call_later(self._ask, f"{path.name} exists; press enter again to replace it", path)
         except TuiprofError as error:
-            problem = str(error)
-        self.post_message(self.Done(path, problem, exists))
-
-    def on_export_screen_done(self, message: Done) -> None:
-        if message.problem:
-            self._problem = message.problem
-            self._confirmed = message.path if message.exists else None
-            self._draw()
+            self.call_later(self._ask, str(error), None)
         else:
-            self.app.notify(f"written to {message.path}", timeout=5)
-            self.dismiss(message.path)
+            self.call_later(self._leave, path)
+
+    def _ask(self, problem: str, confirmed: Path | None) -> None:
+        """Show why nothing was written; ``confirmed`` is the file that the next enter replaces."""
+        self._problem, self._confirmed = problem, confirmed
+        self._draw()
+
+    def _leave(self, path: Path) -> None:
+        self.app.notify(f"written to {path}", timeout=5)
+        self.dismiss(path)
 
     on_worker_state_changed = notify_worker_error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.getters import app as getters_app
-from textual.message import Message
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import LoadingPanel, Progress
+from tuiprof.tui.opening.loading import LoadingPanel, Progress, open_in_thread
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
@@ -115,83 +113,62 @@ class FleetScreen(Screen[None]):
         _ranks("q,escape", "leave", "close", "Close the ranks", id="fleet.close"),
     ]
 
-    @dataclass(eq=False)
-    class Read(Message):
-        """All ranks were read."""
-
-        fleet: Fleet
-
-    @dataclass(eq=False)
-    class Failed(Message):
-        """The ranks cannot be read."""
-
-        error: TuiprofError
-
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
         self._title = sanitize(folder.name or str(folder))
         self._stop = threading.Event()
         self._map: HeatMap | None = None
+        self._panel = LoadingPanel(self._title)
 
     def compose(self) -> ComposeResult:
         """The loading panel, which the map will replace."""
-        yield LoadingPanel(self._title)
+        yield self._panel
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.run_worker(self._read, thread=True, exclusive=True, group="read", exit_on_error=False)
+        problem, cancelled = "these ranks cannot be shown", self._stop.is_set
+        open_in_thread(self, self._read, self._show, self._fail, problem=problem, cancelled=cancelled)
 
     def on_unmount(self) -> None:
         """Cancel reading; summaries read so far stay cached."""
         self._stop.set()
 
-    def _read(self) -> None:
+    def _read(self) -> Fleet:
         """In a thread: read all ranks in worker processes."""
-        try:
-            from tuiprof.fleet.fleet import Fleet
-            from tuiprof.fleet.gather import File, Processes, affordable, gather
-            from tuiprof.formats import Cancelled, open_set
+        from tuiprof.fleet.fleet import Fleet
+        from tuiprof.fleet.gather import File, Processes, affordable, gather
+        from tuiprof.formats import Cancelled, open_set
 
-            found = open_set(self._folder).files
-            files = [
-                File(number, str(file.path.absolute()), file.rank, file.size_bytes)
-                for number, file in enumerate(found)
-            ]
+        found = open_set(self._folder).files
+        files = [
+            File(number, str(file.path.absolute()), file.rank, file.size_bytes)
+            for number, file in enumerate(found)
+        ]
 
-            def advance(now: gathering.Progress) -> None:
-                if self._stop.is_set():
-                    raise Cancelled("the screen was closed")
-                self.post_message(LoadingPanel.Moved(Progress(now.bytes, now.bytes_in_all)))
+        def advance(now: gathering.Progress) -> None:
+            if self._stop.is_set():
+                raise Cancelled("the screen was closed")
+            self._panel.post_message(LoadingPanel.Moved(Progress(now.bytes, now.bytes_in_all)))
 
-            workers = affordable(max(file.size for file in files))
-            fleet = Fleet(gather(files, Processes(min(workers, len(files))), advance))
-            if not len(fleet.groups):
-                problems = fleet.unread["problem"].to_list()
-                raise TuiprofError(
-                    f"no collective of {len(fleet.read)} ranks was matched"
-                    + (f"; {len(problems)} files cannot be read: {problems[0]}" if problems else ""),
-                    "for what is known about each rank, run: tuiprof report FOLDER",
-                )
-            self.post_message(self.Read(fleet))
-        except TuiprofError as error:
-            if not self._stop.is_set():
-                self.post_message(self.Failed(error))
-        except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
-            text = f"these ranks cannot be shown: {type(error).__name__}: {error}"
-            self.post_message(self.Failed(TuiprofError(text, "this is a bug in tuiprof; please report it")))
+        workers = affordable(max(file.size for file in files))
+        fleet = Fleet(gather(files, Processes(min(workers, len(files))), advance))
+        if not len(fleet.groups):
+            problems = fleet.unread["problem"].to_list()
+            raise TuiprofError(
+                f"no collective of {len(fleet.read)} ranks was matched"
+                + (f"; {len(problems)} files cannot be read: {problems[0]}" if problems else ""),
+                "for what is known about each rank, run: tuiprof report FOLDER",
+            )
+        return fleet
 
-    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
-        for panel in self.query(LoadingPanel):
-            panel.advance(message.progress)
-
-    async def on_fleet_screen_read(self, message: Read) -> None:
+    async def _show(self, fleet: Fleet) -> None:
         from tuiprof.fleet.views import reports
         from tuiprof.model import Report
         from tuiprof.tui.fleet.view import HeatMap
 
-        self._map = HeatMap(message.fleet)
-        (report,) = reports(message.fleet, ["stragglers"])
+        self._map = HeatMap(fleet)
+        (report,) = reports(fleet, ["stragglers"])
         verdict, level = (
             (report.verdict.sentence, report.verdict.level)
             if isinstance(report, Report)
@@ -212,8 +189,8 @@ class FleetScreen(Screen[None]):
         rank_map.focus()
         self.refresh_bindings()
 
-    def on_fleet_screen_failed(self, message: Failed) -> None:
-        self.query_one(LoadingPanel).fail(message.error)
+    def _fail(self, error: TuiprofError) -> None:
+        self._panel.fail(error)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
@@ -130,7 +129,7 @@ def summarise(trace: Trace) -> TraceSummary:
     return TraceSummary(len(trace), None if idle is None else 1 - idle, step_ns)
 
 
-class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
+class CapturesScreen(ModalScreen[Path], inherit_bindings=False):
     """Lists traces, and returns the path of the one to open; None = cancelled.
 
     Args:
@@ -157,13 +156,6 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             display="esc",
         ),
     ]
-
-    @dataclass(eq=False)
-    class Read(Message):
-        """A trace was read; None = it cannot be read."""
-
-        path: Path
-        summary: TraceSummary | None
 
     def __init__(
         self,
@@ -270,10 +262,10 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
                 found = None
             if worker.is_cancelled:
                 return
-            self.post_message(self.Read(file.path, found))
+            self.call_later(self._add, file.path, found)
 
-    def on_captures_screen_read(self, message: Read) -> None:
-        self._summaries[message.path] = message.summary
+    def _add(self, path: Path, summary: TraceSummary | None) -> None:
+        self._summaries[path] = summary
         self._draw()
 
     on_worker_state_changed = notify_worker_error

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.message import Message
+from textual.screen import Screen
 
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.model.units import format_bytes
@@ -24,6 +25,36 @@ if TYPE_CHECKING:
 #: Minimum size of a file to show parts of it while the rest is read, bytes.
 _MIN_PARTIAL_BYTES = 4 << 20
 _BAR = 40
+Found = TypeVar("Found")
+
+
+def open_in_thread(
+    screen: Screen[Any],
+    read: Callable[[], Found],
+    show: Callable[[Found], object],
+    fail: Callable[[TuiprofError], object],
+    *,
+    problem: str,
+    cancelled: Callable[[], bool],
+) -> None:
+    """Call ``read`` in a thread, then on the screen ``show`` with the result, or ``fail`` unless it was cancelled.
+
+    An error that is a bug is shown too; ``problem`` says what it prevents.
+    """
+
+    def work() -> None:
+        try:
+            found = read()
+        except TuiprofError as error:
+            if not cancelled():
+                screen.call_later(fail, error)
+        except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
+            text = f"{problem}: {type(error).__name__}: {error}"
+            screen.call_later(fail, TuiprofError(text, "this is a bug in tuiprof; please report it"))
+        else:
+            screen.call_later(show, found)
+
+    screen.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +76,14 @@ class Opening:
     Args:
         path: The file.
         report: Called in the worker thread with progress.
-        partial: Called in the worker thread with the part of the trace read so far; None = not needed.
+        partial: Called in the worker thread with the part of the trace read so far.
     """
 
     def __init__(
         self,
         path: Path,
         report: Callable[[Progress], object],
-        partial: Callable[[Trace, Progress], None] | None = None,
+        partial: Callable[[Trace, Progress], object],
     ) -> None:
         self.path = path
         self._report = report
@@ -84,7 +115,7 @@ class Opening:
                 self.path,
                 progress=self._advance,
                 cancelled=self._stop.is_set,
-                partial=self._show_part if self._partial is not None else None,
+                partial=self._show_part,
             )
         except OSError as error:
             raise TraceError(
@@ -100,7 +131,7 @@ class Opening:
         self._report(self._reached)
 
     def _show_part(self, trace: Trace) -> None:
-        if self._partial is not None and len(trace) and self._reached.total >= _MIN_PARTIAL_BYTES:
+        if len(trace) and self._reached.total >= _MIN_PARTIAL_BYTES:
             self._partial(trace, self._reached)
 
 
@@ -115,7 +146,7 @@ class LoadingPanel(Lines, can_focus=True):
 
     @dataclass(eq=False)
     class Moved(Message):
-        """Progress, posted by a worker to the screen."""
+        """Progress, posted by a worker."""
 
         progress: Progress
 
@@ -137,6 +168,9 @@ class LoadingPanel(Lines, can_focus=True):
         """Show progress."""
         self._progress = progress
         self.redraw()
+
+    def on_loading_panel_moved(self, message: Moved) -> None:
+        self.advance(message.progress)
 
     def fail(self, error: TuiprofError) -> None:
         """Show an error and its remedy."""

@@ -205,7 +205,7 @@ class Navigation:
         elif go and not len(search.hits):
             self._timeline.notify(f"no event has {search.needle!r} in its name", timeout=4)
         else:
-            self._state.set_search(search)
+            self._set_search(search)
             if go:
                 self._go_to_hit(search, None, True)
 
@@ -218,8 +218,16 @@ class Navigation:
         """Clear the search; return whether there was one."""
         if self._state.search is None:
             return False
-        self._state.set_search(None)
+        self._set_search(None)
         return True
+
+    def _set_search(self, search: Search | None) -> None:
+        self._state.set_search(search)
+        self._timeline.refresh_bindings()
+
+    def key_label(self, name: str) -> str:
+        """Return what a key does now, by its id, if that is not what its binding says; empty = it is."""
+        return "next match" if name == "trace.next_sync" and self._state.search is not None else ""
 
     # -- bookmarks and measuring ---------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.getters import app as getters_app
-from textual.message import Message
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress
+from tuiprof.tui.opening.loading import LoadingPanel, Opening, Progress, open_in_thread
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
@@ -25,7 +23,6 @@ from tuiprof.tui.widgets.spans import when
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
-    from tuiprof.model.traceset import TraceSet
     from tuiprof.tui.opening.captures import Captures, TraceSummary
     from tuiprof.tui.trace.widget import TraceView
     from tuiprof.tui.trace.work import Survey
@@ -39,7 +36,6 @@ class TraceScreen(Screen[None]):
 
     Args:
         path: The file to open.
-        trace: An open trace, instead of a file.
         step: Number of the step to analyse; None = the whole trace.
         directory: The directory of traces that the file was chosen from; None = the file itself was named.
     """
@@ -84,42 +80,9 @@ class TraceScreen(Screen[None]):
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
     ]
 
-    @dataclass(eq=False)
-    class Opened(Message):
-        """A trace, or a part of it, was read, and the widget's module is imported."""
-
-        path: Path | None
-        trace: Trace
-        view: type[TraceView]
-        found: Survey | None  # content of the first frame; None = not computed yet
-        part: Progress | None = None  # the part of the file that was read; None = the whole file
-
-    @dataclass(eq=False)
-    class Failed(Message):
-        """The trace cannot be opened."""
-
-        path: Path | None
-        error: TuiprofError
-
-    @dataclass(eq=False)
-    class CapturesFound(Message):
-        """The other ranks and captures of the run are known."""
-
-        captures: Captures
-
-    def __init__(
-        self,
-        path: Path | None = None,
-        *,
-        trace: Trace | None = None,
-        step: int | None = None,
-        directory: Path | None = None,
-    ) -> None:
+    def __init__(self, path: Path, *, step: int | None = None, directory: Path | None = None) -> None:
         super().__init__()
-        if path is None and trace is None:
-            raise ValueError("a trace screen needs a path or a trace")
         self.path = path
-        self._given = trace
         self._opening: Opening | None = None
         self._shown = False
         self._step = step
@@ -134,63 +97,49 @@ class TraceScreen(Screen[None]):
         yield KeyBar()
 
     def _panel(self) -> LoadingPanel:
-        return LoadingPanel(sanitize(self.path.name if self.path else ""))
+        return LoadingPanel(sanitize(self.path.name))
 
     def on_mount(self) -> None:
         self._start()
 
     def _start(self) -> None:
-        if self.path is not None:
-            self._opening = Opening(
-                self.path,
-                lambda progress: self.post_message(LoadingPanel.Moved(progress)),
-                partial(self._show_part, self.path),
-            )
-            # Import the analyses while the first part of the file is read.
-            self.run_worker(_import_analyses, thread=True, group="import", exit_on_error=False)
-        work = partial(self._open, self.path, self._opening)
-        self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
-
-    def _show_part(self, path: Path, trace: Trace, part: Progress) -> None:
-        """In the worker's thread: let the screen show the part read so far."""
-        from tuiprof.tui.trace.widget import TraceView
-        from tuiprof.tui.trace.work import survey_if_small
-
-        found = None if self._shown else survey_if_small(trace)
-        self.post_message(self.Opened(path, trace, TraceView, found, part))
+        path = self.path
+        opening = self._opening = Opening(
+            path,
+            lambda progress: self.post_message(LoadingPanel.Moved(progress)),
+            lambda trace, part: self.call_later(self._show, path, (trace, self._first_frame(trace)), part),
+        )
+        # Import the analyses while the first part of the file is read.
+        self.run_worker(_import_analyses, thread=True, group="import", exit_on_error=False)
+        open_in_thread(
+            self,
+            partial(self._open, opening),
+            partial(self._show, path),
+            partial(self._fail, path),
+            problem=f"{path} could not be read",
+            cancelled=lambda: opening.cancelled,
+        )
 
     def on_unmount(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
 
-    def _open(self, path: Path | None, opening: Opening | None) -> None:
-        """In a thread: find other captures, read the file, and import the widget."""
-        try:
-            ranks = self._find_captures(path) if path is not None else None
-            trace = opening.run() if opening is not None else self._given
-            assert trace is not None
-            from tuiprof.tui.trace.widget import TraceView
-            from tuiprof.tui.trace.work import survey_if_small
-
-            trace.siblings = trace.siblings or ranks
-            found = None if self._shown else survey_if_small(trace)
-        except TuiprofError as error:
-            if opening is None or not opening.cancelled:
-                self.post_message(self.Failed(path, error))
-        except Exception as error:  # noqa: BLE001 - a decoder's bug is shown on the screen and does not end the dashboard
-            text = f"{path} could not be read: {type(error).__name__}: {error}"
-            remedy = "this is a bug in tuiprof; please report it with the file"
-            self.post_message(self.Failed(path, TuiprofError(text, remedy)))
-        else:
-            self.post_message(self.Opened(path, trace, TraceView, found))
-
-    def _find_captures(self, path: Path) -> TraceSet | None:
-        """In a thread: find the other ranks and captures; return the ranks of this capture."""
+    def _open(self, opening: Opening) -> tuple[Trace, Survey | None]:
+        """In a thread: find the other ranks and captures, and read the file."""
         from tuiprof.tui.opening.captures import captures_of
 
-        captures = captures_of(path, self._directory)
-        self.post_message(self.CapturesFound(captures))
-        return captures.shown
+        captures = captures_of(opening.path, self._directory)
+        self.call_later(self._list_captures, captures)
+        trace = opening.run()
+        trace.siblings = trace.siblings or captures.shown
+        return trace, self._first_frame(trace)
+
+    def _first_frame(self, trace: Trace) -> Survey | None:
+        """In a thread: import the view and compute what it shows first; None = the trace is large, or shown already."""
+        import tuiprof.tui.trace.widget  # noqa: F401
+        from tuiprof.tui.trace.work import survey_if_small
+
+        return None if self._shown else survey_if_small(trace)
 
     @property
     def _view(self) -> TraceView | None:
@@ -205,34 +154,39 @@ class TraceScreen(Screen[None]):
         if self._shown and (view := self._view) is not None:
             view.head.advance(message.progress)
 
-    async def on_trace_screen_opened(self, message: Opened) -> None:
-        """Show the trace, or a larger part of it."""
-        if message.path != self.path:  # the user has switched to another trace
+    async def _show(
+        self, path: Path, read: tuple[Trace, Survey | None], part: Progress | None = None
+    ) -> None:
+        """Show the trace, or a part of it that is larger than the one shown."""
+        from tuiprof.tui.trace.widget import TraceView
+
+        if path != self.path:  # the user has switched to another trace
             return
-        if message.part is None:
+        if part is None:
             self._opening = None
+        trace, found = read
         if self._shown:
             if (view := self._view) is not None:
-                view.replace_trace(message.trace, message.part)
+                view.replace_trace(trace, part)
         else:
             self._shown = True
             with self.app.batch_update():
                 await self.query(LoadingPanel).remove()
-                view = message.view(message.trace, message.part, self._step, message.found)
+                view = TraceView(trace, part, self._step, found)
                 await self.mount(view, before=0)
                 view.open_tab(self._tab)
                 if self._captures is not None and view.is_mounted:  # not mounted = the application is exiting
                     view.head.list_captures(self._captures)
         self.refresh_bindings()
 
-    def on_trace_screen_failed(self, message: Failed) -> None:
-        if message.path != self.path:
+    def _fail(self, path: Path, error: TuiprofError) -> None:
+        if path != self.path:
             return
         self._opening = None
         if self._shown and (view := self._view) is not None:
-            view.head.fail(message.error)
+            view.head.fail(error)
         else:
-            self.query_one(LoadingPanel).fail(message.error)
+            self.query_one(LoadingPanel).fail(error)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -261,26 +215,24 @@ class TraceScreen(Screen[None]):
         targets = [*files, *(session for _, session in sessions)]
         names = [*(file.name for file in files), *(name for name, _ in sessions), "type another …"]
 
-        def compare(other: str | None) -> None:
+        def compare(other: str) -> None:
             if other:
                 self.app.go.compare(other, str(path))
 
-        def picked(index: int | None) -> None:
-            if index is None:
-                return
+        def picked(index: int) -> None:
             if index < len(targets):
                 compare(str(targets[index]))
             else:
                 hint = "a trace file, a session (path, name or last) or LADDER:VARIANT"
-                self.app.push_screen(TextForm("compare with", placeholder=hint), compare)
+                self.app.ask(TextForm("compare with", placeholder=hint), compare)
 
-        self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
+        self.app.ask(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
-    def on_trace_screen_captures_found(self, message: CapturesFound) -> None:
-        if message.captures.path == self.path:
-            self._captures = message.captures
+    def _list_captures(self, captures: Captures) -> None:
+        if captures.path == self.path:
+            self._captures = captures
             if self._shown and (view := self._view) is not None:
-                view.head.list_captures(message.captures)
+                view.head.list_captures(captures)
             self.refresh_bindings()
 
     def action_captures(self) -> None:

@@ -226,6 +226,16 @@ class TraceWork:
     def _run(self, work: Callable[[], None], group: str) -> None:
         self._view.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
 
+    def _post_result(self, of: Callable[[], Message], group: str) -> None:
+        """Post a message made in a thread, unless another of its group was requested in the meantime."""
+
+        def work() -> None:
+            worker, message = get_current_worker(), of()
+            if not worker.is_cancelled:
+                self._view.post_message(message)
+
+        self._run(work, group)
+
     def start(self, window: Window) -> None:
         """Compute what is missing: the first frame, then the analyses of a window."""
         self._run(partial(self._work, window), "analyses")
@@ -233,40 +243,30 @@ class TraceWork:
     def replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
         """Compute the first frame of a larger part of the file, then post :class:`Surveyed`."""
 
-        def in_thread() -> None:
-            worker = get_current_worker()
+        def surveyed() -> Message:
             found = survey(trace, self.current, moved(window, later_by(self.results.trace, trace)))
-            search = Search.of(found.lanes, needle) if needle else None
-            if not worker.is_cancelled:
-                self._view.post_message(self.Surveyed(found, part, search))
+            return self.Surveyed(found, part, Search.of(found.lanes, needle) if needle else None)
 
-        self._run(in_thread, "replace")
+        self._post_result(surveyed, "replace")
 
     def replay(self, window: Window, finding: int) -> None:
         """Simulate the step with the fix of a finding, then post :class:`Replayed`."""
         trace = self.results.trace
 
-        def in_thread() -> None:
-            worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, finding)
+        def simulated() -> Message:
+            step, edit = replayed(trace), advice.edit_of(trace, window, finding)
             if isinstance(step, str) or isinstance(edit, str):
-                found: Lanes | str = str(edit)
-            else:
-                found = lane_builder.build_replayed(trace, step, edit)
-            if not worker.is_cancelled:
-                self._view.post_message(self.Replayed(window, finding, found))
+                return self.Replayed(window, finding, str(edit))
+            return self.Replayed(window, finding, lane_builder.build_replayed(trace, step, edit))
 
-        self._run(in_thread, "replay")
+        self._post_result(simulated, "replay")
 
     def locate(self, window: Window, finding: int) -> None:
         """Compute where the time of a finding is lost, then post :class:`Located`."""
         trace = self.results.trace
-
-        def in_thread() -> None:
-            worker, found = get_current_worker(), advice.losses_of(trace, window, finding)
-            if not worker.is_cancelled:
-                self._view.post_message(self.Located(window, finding, found))
-
-        self._run(in_thread, "losses")
+        self._post_result(
+            lambda: self.Located(window, finding, advice.losses_of(trace, window, finding)), "losses"
+        )
 
     def use(self, survey: Survey, part: Progress | None) -> None:
         """Replace the results by those of a new first frame."""

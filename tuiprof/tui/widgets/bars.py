@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -45,7 +46,8 @@ class KeyBar(Lines):
 
     Args:
         labels: Labels by binding id that replace the bindings' own. After changing the dict, call
-            ``refresh_bindings``.
+            ``refresh_bindings``. A widget can replace those of its own keys by a method ``key_label``, which is given
+            the binding's id and returns the label; empty = the binding's own.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
@@ -68,12 +70,12 @@ class KeyBar(Lines):
             self._keys = [
                 _Key(
                     self._display(binding, typing=typing),
-                    self._labels.get(binding.id or "", binding.description),
+                    self._labels.get(binding.id or "") or _label_of(node, binding),
                     key,
                     tooltip,
                     binding.action,
                 )
-                for key, (_node, binding, enabled, tooltip) in self.screen.active_bindings.items()
+                for key, (node, binding, enabled, tooltip) in self.screen.active_bindings.items()
                 if binding.show and enabled and not (typing and key in _TYPED)
             ]
             self.redraw()
@@ -127,6 +129,11 @@ class KeyBar(Lines):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         tooltips = [tooltip for start, end, _key, tooltip in self._drawn if start <= event.x < end]
         self.tooltip = tooltips[0] if tooltips else None
+
+
+def _label_of(node: object, binding: Binding) -> str:
+    label: Callable[[str], str] | None = getattr(node, "key_label", None)
+    return (label(binding.id or "") if label is not None else "") or binding.description
 
 
 #: Roles of tabs that need attention.

@@ -118,20 +118,6 @@ class VirtualTable(ScrollView, can_focus=True):
     class Selected(Highlighted):
         """A row was opened with enter or a double click."""
 
-    @dataclass(eq=False)
-    class Sorted(Message):
-        """The order changed."""
-
-        table: VirtualTable
-
-    @dataclass(eq=False)
-    class Ordered(Message):
-        """A worker has sorted a column."""
-
-        rows: Rows
-        column: int
-        descending: bool
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.rows: Rows = ListRows((), ())
@@ -379,20 +365,18 @@ class VirtualTable(ScrollView, can_focus=True):
         self.rows.sort(column, descending)
         self.sorted_by, self.descending = column, descending
         self._return_to(source)
-        self.post_message(self.Sorted(self))
 
     @work(thread=True, exclusive=True, group="sort", exit_on_error=False)
     def _prepare_sort(self, rows: Rows, column: int, descending: bool) -> None:
         rows.prepare_sort(column)
-        self.post_message(self.Ordered(rows, column, descending))
+        self.call_later(self._show_order, rows, column, descending)
 
     on_worker_state_changed = notify_worker_error
 
-    def on_virtual_table_ordered(self, message: Ordered) -> None:
+    def _show_order(self, rows: Rows, column: int, descending: bool) -> None:
         """Show the new order, unless other rows or another order were requested in the meantime."""
-        message.stop()
-        if message.rows is self.rows and message.column == self.sorting:
-            self.sort_by(message.column, message.descending)
+        if rows is self.rows and column == self.sorting:
+            self.sort_by(column, descending)
 
     # -- moving --------------------------------------------------------------------------------------------
 
