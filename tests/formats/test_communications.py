@@ -13,7 +13,7 @@ import pytest
 from tests import real_traces
 from tuiprof.analyses.shared.collectives import UNKNOWN, groups_of, rows_of
 from tuiprof.formats import cache, open_trace
-from tuiprof.formats.kineto.decode import find_communications
+from tuiprof.formats.kineto.decode import EventWait, find_communications, find_event_waits
 
 _KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -142,6 +142,32 @@ def test_the_size_of_a_message_is_that_of_its_larger_side(args: dict[str, Any], 
     text = json.dumps({"args": {"correlation": 1, **said("1", "[0, 1]"), **args}}).encode()
     (found,) = find_communications(text, len(text))
     assert found.bytes == size
+
+
+def test_waits_for_events_name_the_call_that_recorded_each() -> None:
+    waits = open_trace(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz")).event_waits
+    assert waits is not None
+    assert waits.rows()[:3] == [(5170, 5169, 7, 20), (5183, 5180, 7, 20), (5194, 5193, 20, 7)]
+    assert len(waits) == 20
+    on_host = open_trace(real_traces.path("hta-event-sync-a100.json.gz")).event_waits
+    assert on_host is not None
+    assert on_host.rows() == [(1536, 1533, 7, None), (1537, 1533, 7, None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, [EventWait(5, 4, 7, 20)]),
+        ({"stream": 0xFFFFFFFF}, [EventWait(5, 4, 7, None)]),
+        ({"wait_on_cuda_event_record_corr_id": 0}, []),  # since CUDA 12.9 it is unknown
+        ({"wait_on_stream": -1}, []),
+        ({"correlation": "5"}, []),
+    ],
+)
+def test_a_wait_for_an_unknown_event_is_left_out(change: dict[str, Any], found: list[EventWait]) -> None:
+    args = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 4, "stream": 20, "correlation": 5}
+    text = json.dumps({"name": "Stream Wait Event", "args": args | change}).encode()
+    assert find_event_waits(text, len(text)) == found
 
 
 def test_a_real_trace_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

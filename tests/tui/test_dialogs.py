@@ -26,8 +26,9 @@ LADDER: Any = SimpleNamespace(name="tiny", presets=["smoke", "fit"])
 VARIANT: Any = SimpleNamespace(name="fast")
 
 
-def no_x(text: str) -> str:
-    return "no x, please" if "x" in text else ""
+def no_x(text: str) -> None:
+    if "x" in text:
+        raise ValueError("no x, please")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def no_x(text: str) -> str:
             [*["backspace"] * 10, *"backward"],
             {"by": "backward"},
         ),
-        (lambda: TextForm("tags", problem=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
+        (lambda: TextForm("tags", check=no_x), ["x"], "no x, please", ["backspace", "a", " "], "a"),
         (PathForm, [*"/no-such-place"], "/no-such-place does not exist", [], None),
     ],
 )

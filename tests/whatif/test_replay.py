@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from analyses.made import BACKWARD, Made
 from hypothesis import given
@@ -228,6 +229,57 @@ def test_a_stream_waits_for_what_was_launched_to_last(
     step = step_of(made.trace())
     faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 20_000_000), np.full(1, 0.001))
     assert step_after(step, Edit(host=faster)) == pytest.approx(takes_us * 1000, rel=0.05)
+
+
+@pytest.mark.parametrize(("recorded_on", "takes_us"), [("one", 955), ("two", 555), (None, 555)])
+def test_a_stream_waits_for_the_event_that_the_profiler_recorded(
+    recorded_on: str | None, takes_us: int
+) -> None:
+    """Two streams record events and a third waits for one of them; unless it is known, for the last one."""
+    tracks, made, waits = {"one": (7, 2), "two": (20, 3), "three": (21, 4)}, Made(), []
+    for number in range(4):
+        at, first = number * 5000, number * 10 + 1
+        made.step(number, at, at + 5000)
+        for index, (name, length) in enumerate((("one", 500), ("two", 100), ("three", 450))):
+            begin, (stream, track) = at + 1000 * index + 600, tracks[name]
+            work = (begin + 7, begin + 7 + length)
+            made.launch(name, (begin + 2, begin + 5), work, first + index, stream=stream, track=track)
+            if name != "three":
+                made.call("cudaEventRecord", begin + 10, begin + 11, correlation=1000 + first + index)
+        made.call("cudaStreamWaitEvent", at + 2500, at + 2501, correlation=2000 + first)
+        made.call("cudaDeviceSynchronize", at + 4500, at + 4501)
+        if recorded_on is not None:
+            record = 1000 + first + list(tracks).index(recorded_on)
+            waits.append((2000 + first, record, tracks[recorded_on][0], tracks["three"][0]))
+    trace = made.trace()
+    if waits:
+        schema = ["correlation", "record", "recorded_on", "stream"]
+        trace.event_waits = pl.DataFrame(waits, schema=schema, orient="row")
+    faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 20_000_000), np.full(1, 0.001))
+    assert step_after(step_of(trace), Edit(host=faster)) == pytest.approx(takes_us * 1000, rel=0.05)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(known: bool) -> None:
+    made, waits = Made(), []
+    for number in range(4):
+        at, first = number * 2000, number * 10 + 1
+        made.step(number, at, at + 2000)
+        made.launch("one", (at + 10, at + 15), (at + 20, at + 120), first)
+        made.call("cudaEventRecord", at + 130, at + 131, correlation=1000 + first)
+        made.launch("two", (at + 140, at + 145), (at + 150, at + 950), first + 1)
+        made.call("cudaEventSynchronize", at + 1000, at + 1001, correlation=2000 + first)
+        waits.append((2000 + first, 1000 + first, 7, None))
+        made.launch("three", (at + 1010, at + 1015), (at + 1020, at + 1900), first + 2, stream=20, track=3)
+        made.call("cudaDeviceSynchronize", at + 1950, at + 1951)
+    trace = made.trace()
+    if known:
+        schema = dict.fromkeys(("correlation", "record", "recorded_on", "stream"), pl.Int64)
+        trace.event_waits = pl.DataFrame(waits, schema=schema, orient="row")
+    faster = HostTime(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, 8_000_000), np.full(1, 0.001))
+    # Its third kernel runs beside the second one if the host does not wait for that.
+    takes_us = 1000 if known else 1800
+    assert step_after(step_of(trace), Edit(host=faster)) == pytest.approx(takes_us * 1000, rel=0.05)
 
 
 def test_streams_that_overlap_do_not_wait_for_each_other() -> None:

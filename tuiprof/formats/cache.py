@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tuiprof.model import RawSource, Trace
 
 #: Increment when an entry of an older version would be misread.
-_LAYOUT = 5
+_LAYOUT = 6
 #: ``off`` = no cache; a path = its directory.
 FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Maximum total size of all entries, bytes; the least recently used are deleted first.
@@ -44,7 +44,7 @@ _GIVEN_UP_NS = 86_400 * 10**9
 _ENDS = 1 << 16
 #: The parts of a trace that are not tables.
 _REST = "trace.json"
-_TABLES = ("events", "instants", "counters", "communications", "step_markers")
+_TABLES = ("events", "instants", "counters", "communications", "event_waits", "step_markers")
 
 
 def root() -> Path | None:
@@ -125,7 +125,7 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
             new.mkdir()
             tables = (
                 *(trace.events, trace.instants, trace.counters),
-                *(trace.communications, trace.given_step_markers),
+                *(trace.communications, trace.event_waits, trace.given_step_markers),
             )
             for name, table in zip(_TABLES, tables, strict=True):
                 if table is not None:

@@ -286,6 +286,9 @@ class Trace:
         communications: Process groups of collectives as the framework wrote them: ``correlation`` (null on an
             operator), ``external_id``, ``group``, ``description``, ``ranks``, ``size``, ``bytes`` (of the message;
             null = not recorded).
+        event_waits: Waits for device events where the profiler recorded which: ``correlation`` of the call that waits,
+            ``record`` (that of the call that recorded the event), ``recorded_on`` (its stream), ``stream`` that waits
+            (null = the host).
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.
@@ -305,6 +308,7 @@ class Trace:
         instants: pl.DataFrame | None = None,
         counters: pl.DataFrame | None = None,
         communications: pl.DataFrame | None = None,
+        event_waits: pl.DataFrame | None = None,
         sync_sites: pl.DataFrame | None = None,
         dispatched: pl.DataFrame | None = None,
         step_markers: pl.DataFrame | None = None,
@@ -317,6 +321,7 @@ class Trace:
         self.instants = instants
         self.counters = counters
         self.communications = communications
+        self.event_waits = event_waits
         self.sync_sites = sync_sites
         self.dispatched = dispatched
         self.given_step_markers = step_markers

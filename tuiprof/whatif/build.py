@@ -139,6 +139,16 @@ class _Stream:
         return np.append(self.launched[:1], np.maximum.accumulate(self.ends)[:-1])
 
 
+@dataclass(frozen=True, slots=True)
+class _EventWait:
+    """A call that waits for a recorded event."""
+
+    at: int  # when it begins, ns
+    recorded_at: int  # when the call that recorded the event began, ns
+    recorded_on: int  # number of the stream that it was recorded on
+    stream: int | None  # number of the stream that waits; None = the host
+
+
 class GraphBuilder:
     """The parts of the graph of a stretch, from ``low`` to ``high``, during construction.
 
@@ -170,6 +180,7 @@ class GraphBuilder:
         calls, first = np.unique(launch[here], return_index=True)
         self.first_start = dict(zip(calls.tolist(), trace.starts[work[here][first]].tolist(), strict=True))
         self.queued = np.sort(trace.starts[np.maximum(launch, 0)]), np.sort(trace.ends[work])
+        self.event_waits = _event_waits(trace, low, high)
         self.nodes = _Nodes()
         self.node_of_launch: dict[int, int] = {}
         self.node_of_work: dict[int, int] = {}
@@ -361,13 +372,42 @@ class GraphBuilder:
     def _ordered(self, streams: list[_Stream]) -> dict[int, list[int]]:
         """Return the works on other streams that each work waits for, by the calls before its launch.
 
-        Unless asked to, the profiler records neither the event nor the stream of these calls. A stream is taken to wait
-        when it is launched to next, once per call, for the streams that were launched to last before the last event was
-        recorded. Where launches are late, the capture alone would not show that these works depend on each other.
+        Where launches are late, the capture alone would not show that these works depend on each other.
+        """
+        if len(streams) < 2:
+            return {}
+        return self._guessed(streams) if self.trace.event_waits is None else self._recorded(streams)
+
+    def _recorded(self, streams: list[_Stream]) -> dict[int, list[int]]:
+        """Return them where the profiler recorded which event each stream waits for."""
+        found = dict[int, list[int]]()
+        numbered = self._numbered(streams)
+        for wait in self.event_waits.values():
+            waiting = numbered.get(wait.stream) if wait.stream is not None else None
+            work = _marked(wait, numbered)
+            if waiting is None or work is None:
+                continue
+            at = int(np.searchsorted(waiting.launched, wait.at))
+            if at < len(waiting.rows) and work[0] <= waiting.starts[at]:
+                found.setdefault(int(waiting.rows[at]), []).append(work[1])
+        return found
+
+    def _numbered(self, streams: list[_Stream]) -> dict[int, _Stream]:
+        """Return the streams by number, without numbers that several devices use."""
+        numbers = [int(self.trace.ints("stream", stream.rows[:1])[0]) for stream in streams]
+        return {
+            number: stream
+            for number, stream in zip(numbers, streams, strict=True)
+            if numbers.count(number) == 1
+        }
+
+    def _guessed(self, streams: list[_Stream]) -> dict[int, list[int]]:
+        """Return them where it recorded neither the event nor the stream of these calls, which is its default.
+
+        A stream is taken to wait when it is launched to next, once per call, for the streams that were launched to last
+        before the last event was recorded.
         """
         trace, found = self.trace, dict[int, list[int]]()
-        if len(streams) < 2:
-            return found
         rows = trace.between(self.low, self.high)
         waits, records = rows[trace.named(_STREAM_WAIT)[rows]], rows[trace.named(_EVENT_RECORD)[rows]]
         if not len(waits) or not len(records):
@@ -457,7 +497,8 @@ class GraphBuilder:
 
     def _waits_for(self, streams: list[_Stream]) -> None:
         """Link each wait to the work that it waits for."""
-        found = [(node, call, self._awaited(call, streams)) for node, call in self.waiting]
+        numbered = self._numbered(streams) if self.event_waits else {}
+        found = [(node, call, self._awaited(call, streams, numbered)) for node, call in self.waiting]
         returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.begin]
         free = [call.end - call.begin for _, call, work in found if not work or work[0][0] <= call.begin]
         return_ns = max(_median(returns, DEFAULT_CALL_NS), 0.0)
@@ -475,12 +516,17 @@ class GraphBuilder:
             nodes.other[node] = other
             nodes.other_ns[node] = float(max(call.end - work[0][0], 0)) if blocked else min(return_ns, took)
 
-    def _awaited(self, call: _Call, streams: list[_Stream]) -> list[tuple[int, int]]:
+    def _awaited(
+        self, call: _Call, streams: list[_Stream], numbered: Mapping[int, _Stream]
+    ) -> list[tuple[int, int]]:
         """Return the work that a call waits for as (end, row), latest end first."""
         trace, waits = self.trace, self.waits
         copy = int(waits.copies[call.wait]) if call.wait >= 0 else -1
         if copy in self.node_of_work and trace.ends[copy] <= call.end + SKEW_NS:
             return [(int(trace.ends[copy]), copy)]
+        if call.row in self.event_waits:
+            marked = _marked(self.event_waits[call.row], numbered)
+            return [marked] if marked is not None and marked[0] <= call.end + SKEW_NS else []
         # A copy of pageable memory that continues after the call blocked the host until its stream reached it.
         earlier = copy >= 0 or call.wait == _BLOCKED or bool(waits.by_event[call.wait])
         found = []
@@ -546,6 +592,28 @@ class GraphBuilder:
             total(*union(starts[mine], ends[mine])) for mine in (devices == d for d in np.unique(devices))
         ]
         return max(times, default=0)
+
+
+def _event_waits(trace: Trace, low: int, high: int) -> dict[int, _EventWait]:
+    """Return the calls that wait for recorded events in a stretch, by row; none if the profiler did not record them."""
+    if trace.event_waits is None:
+        return {}
+    rows = trace.host_calls
+    row_of = dict(zip(trace.ints("correlation", rows).tolist(), rows.tolist(), strict=True))
+    found = {}
+    for correlation, record, recorded_on, stream in trace.event_waits.iter_rows():
+        row, recorded = row_of.get(correlation), row_of.get(record)
+        if row is not None and recorded is not None and low <= trace.starts[row] < high:
+            instants = int(trace.starts[row]), int(trace.starts[recorded])
+            found[row] = _EventWait(*instants, recorded_on, stream)
+    return found
+
+
+def _marked(wait: _EventWait, numbered: Mapping[int, _Stream]) -> tuple[int, int] | None:
+    """Return end and row of the last work before a recorded event; None = none was launched in the stretch."""
+    stream = numbered.get(wait.recorded_on)
+    at = -1 if stream is None else int(np.searchsorted(stream.launched, wait.recorded_at)) - 1
+    return (int(stream.ends[at]), int(stream.rows[at])) if stream is not None and at >= 0 else None
 
 
 def _typical(streams: list[_Stream]) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from tuiprof.formats.event_table import far_off, in_words, order_of, step_marker
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
 from tuiprof.formats.kineto.columns import MISSING, NONE, Columns
-from tuiprof.formats.kineto.decode import Communication, Rare
+from tuiprof.formats.kineto.decode import Communication, EventWait, Rare
 from tuiprof.formats.kineto.reader import Gathered
 from tuiprof.formats.xplane.words import framework
 from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
@@ -70,6 +70,7 @@ def assemble(
         instants=_instants(instants, gathered, origin),
         counters=_counters(gathered, origin),
         communications=_communications(gathered.communications),
+        event_waits=_event_waits(gathered.event_waits),
         sync_sites=sync_sites,
         step_markers=steps,
         raw=raw,
@@ -455,6 +456,12 @@ def _communications(found: Sequence[Communication]) -> pl.DataFrame | None:
         "bytes": pl.Int64,
     }
     return pl.DataFrame([msgspec.structs.astuple(one) for one in found], schema=schema, orient="row")
+
+
+def _event_waits(found: Sequence[EventWait]) -> pl.DataFrame | None:
+    """Return them as a table; None when there are none."""
+    schema = dict.fromkeys(EventWait.__struct_fields__, pl.Int64)
+    return pl.DataFrame(map(msgspec.structs.astuple, found), schema=schema, orient="row") if found else None
 
 
 def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -44,6 +45,8 @@ from tuiprof.formats.kineto.columns import (
 )
 from tuiprof.formats.kineto.lines import LineReader, Lines
 
+T = TypeVar("T")
+
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
 #: Where the search for the end of the list starts, bytes from the end of the last chunk.
@@ -62,10 +65,12 @@ _NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
 _INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
-_GROUP_KEY = b'"Process Group Name"'
+_GROUP_KEY, _RECORD_KEY = b'"Process Group Name"', b'"wait_on_cuda_event_record_corr_id"'
 #: Maximum length of the arguments of one event, bytes.
 _LONGEST_ARGUMENTS = 1 << 16
 _Number = int | float | str | None
+_Correlation = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+_Stream = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 #: Bytes of an element, by PyTorch's name of its type.
 _BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
@@ -106,38 +111,71 @@ class _Arguments(msgspec.Struct):
         return _id_or_none(count * wide) or None
 
 
+class EventWait(msgspec.Struct, array_like=True):
+    """A wait for a device event: of a stream for another one, or of the host."""
+
+    correlation: int  # of the call that waits
+    record: int  # correlation of the call that recorded the event
+    recorded_on: int  # the stream that it was recorded on
+    stream: int | None  # the stream that waits; None = the host
+
+
+class _WaitArguments(msgspec.Struct):
+    correlation: _Correlation
+    record: _Correlation = msgspec.field(name="wait_on_cuda_event_record_corr_id")
+    recorded_on: _Stream = msgspec.field(name="wait_on_stream")
+    stream: int = -1
+
+
 _decode_arguments = msgspec.json.Decoder(_Arguments).decode
+_decode_wait = msgspec.json.Decoder(_WaitArguments).decode
+#: What Kineto writes as the stream of a call that waits on the host.
+_HOST = (-1, 0xFFFFFFFF)
 
 
 def find_communications(data: bytes, end: int) -> list[Communication]:
     """Return the process groups of the events in a text whose last complete event ends at ``end``.
 
     PyTorch writes them into the arguments of collective kernels, which have a correlation, and of the operator
-    ``record_param_comms``, which has an external id. They are read from the text, independent of the decoder of events.
+    ``record_param_comms``, which has an external id.
     """
-    found = []
-    at = data.find(_GROUP_KEY, 0, end)
+    return [
+        Communication(
+            _id_or_none(said.correlation),
+            _id_or_none(said.external_id),
+            str(said.group),
+            said.description,
+            said.ranks if isinstance(said.ranks, str) else str(said.ranks),
+            _id_or_none(said.size),
+            said.bytes,
+        )
+        for said in _arguments_with(_GROUP_KEY, data, end, _decode_arguments)
+    ]
+
+
+def find_event_waits(data: bytes, end: int) -> list[EventWait]:
+    """Return the waits for events in a text whose last complete event ends at ``end``.
+
+    PyTorch writes them if ``enable_cuda_sync_events`` is set (``torch._C._profiler._ExperimentalConfig``). Since CUDA
+    12.9 it does not know which event was recorded (pytorch/kineto pull request 1552); such waits are left out.
+    """
+    return [
+        EventWait(
+            said.correlation, said.record, said.recorded_on, None if said.stream in _HOST else said.stream
+        )
+        for said in _arguments_with(_RECORD_KEY, data, end, _decode_wait)
+    ]
+
+
+def _arguments_with(key: bytes, data: bytes, end: int, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield the arguments that have a key, from the text itself: independent of the decoder of events."""
+    at = data.find(key, 0, end)
     while at >= 0:
         start = data.find(b"{", max(data.rfind(b'"args"', max(0, at - _LONGEST_ARGUMENTS), at), 0), at)
         stop = data.find(b"}", at, at + _LONGEST_ARGUMENTS) + 1
-        try:
-            said = _decode_arguments(data[start:stop])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # not arguments as PyTorch writes them
-        else:
-            found.append(
-                Communication(
-                    _id_or_none(said.correlation),
-                    _id_or_none(said.external_id),
-                    str(said.group),
-                    said.description,
-                    said.ranks if isinstance(said.ranks, str) else str(said.ranks),
-                    _id_or_none(said.size),
-                    said.bytes,
-                )
-            )
-        at = data.find(_GROUP_KEY, at + len(_GROUP_KEY), end)
-    return found
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # not arguments as PyTorch writes them
+            yield decode(data[start:stop])
+        at = data.find(key, at + len(key), end)
 
 
 def _id_or_none(value: _Number) -> int | None:
@@ -172,6 +210,7 @@ class Chunk(msgspec.Struct):
     rare: list[Rare]  # events that are decoded whole
     #: The process groups in the arguments of its events.
     communications: list[Communication] = msgspec.field(default_factory=list)
+    event_waits: list[EventWait] = msgspec.field(default_factory=list)  # waits for device events
     malformed: int = 0  # stretches without an event, and events without time
     repaired: int = 0  # events kept after a repair
     strict: bool = True  # whether the chunk is plain JSON; then its n-th value is its n-th event
@@ -192,6 +231,8 @@ class ChunkDecoder:
         if chunk is None:
             chunk = self._patiently(data)
         chunk.communications = find_communications(data, chunk.rest)
+        if "cuda_sync" in chunk.cats:
+            chunk.event_waits = find_event_waits(data, chunk.rest)
         return chunk
 
     def _strictly(self, data: bytes) -> Chunk | None:

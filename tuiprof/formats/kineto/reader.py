@@ -16,7 +16,15 @@ import numpy.typing as npt
 from tuiprof.errors import TraceError
 from tuiprof.formats.kineto import layout
 from tuiprof.formats.kineto.columns import MEMORY_NUMBERS, MISSING, NONE, NUMBERS, Codes, Columns, Identity
-from tuiprof.formats.kineto.decode import Chunk, ChunkDecoder, Communication, Rare, mend_event, split_events
+from tuiprof.formats.kineto.decode import (
+    Chunk,
+    ChunkDecoder,
+    Communication,
+    EventWait,
+    Rare,
+    mend_event,
+    split_events,
+)
 from tuiprof.formats.kineto.layout import LONGEST, Inflow, Stretch, plan
 from tuiprof.formats.kineto.pool import Pool, WorkerLost, read_at
 from tuiprof.formats.registry import Cancelled, Options
@@ -114,11 +122,13 @@ class Gathered:
         instants: Events without length.
         rare: Events that were decoded whole; ``ordinal`` is their position in the file.
         communications: What events say of process groups.
+        event_waits: Waits for device events.
         events: Number of events, of every phase.
     """
 
     def __init__(self) -> None:
         self.communications: list[Communication] = []
+        self.event_waits: list[EventWait] = []
         self.spans, self.pairs = Rows(NUMBERS, NONE), Rows(NUMBERS, NONE)
         self.instants = Rows(MEMORY_NUMBERS, MISSING)
         self.rare: list[Rare] = []
@@ -157,6 +167,7 @@ class Gathered:
             event.ordinal += self.events
         self.rare += chunk.rare
         self.communications += chunk.communications
+        self.event_waits += chunk.event_waits
         self._phases.update(chunk.phases)
         self.events += chunk.events
         self.malformed += chunk.malformed

@@ -15,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.dom import DOMNode
 from textual.screen import Screen
-from textual.widget import Widget
 
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.start import Start
@@ -298,14 +297,8 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         from tuiprof.tui.app.palette import JumpScreen, panes_of
 
         screen = self.screen
-        if screen.is_modal or not panes_of(screen):
-            return
-
-        def chosen(pane: Widget | None) -> None:
-            if pane is not None:
-                screen.set_focus(pane)
-
-        self.push_screen(JumpScreen(screen), chosen)
+        if not screen.is_modal and panes_of(screen):
+            self.ask(JumpScreen(screen), screen.set_focus)
 
     def action_tour(self) -> None:
         from tuiprof.tui.app.help import Tour

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LETTERS: Final = "asdfgjklhwertuiopzxcvbnm"
 
 
-class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
+class JumpScreen(ModalScreen[Widget], inherit_bindings=False):
     """Shows a letter at the corner of every pane, and returns the pane whose letter is pressed; None = cancelled."""
 
     CSS = """

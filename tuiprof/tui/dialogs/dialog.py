@@ -46,11 +46,11 @@ def dialog(title: str, classes: str = "dialog") -> Vertical:
 
 
 class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
-    """Asks a yes-or-no question; ``lines`` explain the consequences. Returns True only for ``y``."""
+    """Asks a yes-or-no question; ``lines`` explain the consequences. Returns True for ``y``, else None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("y", "dismiss(True)", "yes", "Yes", id="confirm.yes", group="Question"),
-        key("n,escape,q", "dismiss(False)", "no", "No", id="confirm.no", group="Question", display="n"),
+        key("n,escape,q", "dismiss", "no", "No", id="confirm.no", group="Question", display="n"),
     ]
 
     def __init__(self, title: str, lines: list[str], *, yes: str = "yes", no: str = "no") -> None:
@@ -72,7 +72,7 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
         self.query_one("#text", Painted).paint(draw)
 
 
-class PickScreen(ModalScreen[int | None], inherit_bindings=False):
+class PickScreen(ModalScreen[int], inherit_bindings=False):
     """Returns the index of the chosen name; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -125,7 +125,7 @@ def _column_key(keys: str, action: str, label: str, tooltip: str, display: str |
     )
 
 
-class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
+class ColumnsScreen(ModalScreen[list[str]], inherit_bindings=False):
     """Returns the keys of the columns to show, in order; empty = the default columns; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

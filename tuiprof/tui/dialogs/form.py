@@ -17,6 +17,7 @@ from textual.suggester import Suggester
 from textual.validation import ValidationResult, Validator
 from textual.widgets import Checkbox, Input, RadioButton, RadioSet
 
+from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
@@ -28,7 +29,7 @@ from tuiprof.tui.widgets.spans import wrap
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
-#: Converts stripped text to a value, or raises ValueError with the message to show.
+#: Converts stripped text to a value, or raises a ValueError or TuiprofError with the message to show.
 Parse = Callable[[str], Any]
 
 
@@ -43,7 +44,7 @@ class _Parses(Validator):
         """Fail with the parser's message."""
         try:
             self._parse(value.strip())
-        except ValueError as error:
+        except (ValueError, TuiprofError) as error:
             return self.failure(str(error))
         return self.success()
 
@@ -173,7 +174,7 @@ def form_keys(
     ]
 
 
-class Form(ModalScreen[Answer | None], inherit_bindings=False):
+class Form(ModalScreen[Answer], inherit_bindings=False):
     """Asks for the values of its fields, and returns a result made from them; None = cancelled.
 
     Args:
@@ -241,7 +242,7 @@ class TextForm(Form[str], inherit_bindings=False):
     """Asks for one text.
 
     Args:
-        problem: Returns what is wrong with a text; empty = nothing.
+        check: Raises an error if it is called with a text that is not valid.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
@@ -255,11 +256,10 @@ class TextForm(Form[str], inherit_bindings=False):
         value: str = "",
         placeholder: str = "",
         hint: str = "",
-        problem: Callable[[str], str] = lambda text: "",
+        check: Callable[[str], object] = str,
     ) -> None:
         def parse(text: str) -> str:
-            if message := problem(text):
-                raise ValueError(message)
+            check(text)
             return text
 
         field = Text("text", value=value, placeholder=placeholder, parse=parse)

@@ -294,15 +294,14 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.action_new()
 
     def action_new(self) -> None:
-        def answered(options: LadderOptions | None) -> None:
-            if options is not None:
-                self.app.notify("checking the interpreter …", timeout=3)
-                self._create(options)
+        def create(options: LadderOptions) -> None:
+            self.app.notify("checking the interpreter …", timeout=3)
+            self._create(options)
 
         with self.app.notify_errors():
             presets = find_ladder(self._ladder, self._start.scenarios).presets
             names = ["fit", *(name for name in presets if name != "fit")]
-            self.app.push_screen(LadderForm(self._ladder, names), answered)
+            self.app.ask(LadderForm(self._ladder, names), create)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="create")
     def _create(self, options: LadderOptions) -> None:
@@ -375,15 +374,9 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.app.push_screen(SourceScreen(Path(self._view.meta.script), rung.name if rung else ""))
 
     def action_export(self) -> None:
-        def answered(text: str | None) -> None:
-            if text:
-                with self.app.notify_errors():
-                    self._write(typed_path(text))
-
         hint = f"the file name extension sets the format: {', '.join(_FORMATS)}"
-        self.app.push_screen(
-            TextForm("export to", value=f"ladder-{as_stem(self._ladder, 'report')}.md", hint=hint), answered
-        )
+        form = TextForm("export to", value=f"ladder-{as_stem(self._ladder, 'report')}.md", hint=hint)
+        self.app.ask(form, lambda text: self._write(typed_path(text)) if text else None)
 
     def _write(self, path: Path) -> None:
         report = self._view.report if self._view is not None else None

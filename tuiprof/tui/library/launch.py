@@ -15,7 +15,7 @@ from textual.getters import app as getters_app
 from textual.screen import ModalScreen
 from textual.worker import get_current_worker
 
-from tuiprof.errors import LaunchError, TuiprofError, UsageProblem
+from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
@@ -132,7 +132,7 @@ def _capture(text: str) -> str:
 _AT_ONCE: Final = 2
 
 
-class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
+class PythonScreen(ModalScreen[Path], inherit_bindings=False):
     """Lists the Python interpreters; returns the chosen one, or None."""
 
     app = getters_app(TerminalApp)
@@ -223,29 +223,21 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.dismiss(Path(event.key))
 
     def action_other(self) -> None:
+        from tuiprof.session.run.interpreter import choose_python
         from tuiprof.tui.dialogs.form import TextForm
 
-        def answered(text: str | None) -> None:
-            if text:
-                from tuiprof.session.run.interpreter import choose_python
-
-                self.dismiss(choose_python(text))
-
         hint = "an interpreter, or the directory of a virtual environment"
-        self.app.push_screen(TextForm("another Python", hint=hint, problem=_wrong_python), answered)
+        form = TextForm("another Python", hint=hint, check=_python)
+        self.app.ask(form, lambda text: self.dismiss(choose_python(text)))
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
 
-def _wrong_python(text: str) -> str:
-    """Return why a typed interpreter cannot be used; empty = it can."""
+def _python(text: str) -> Path:
+    """Return a typed interpreter, or raise an error."""
     from tuiprof.session.run.interpreter import choose_python
 
     if not text:
-        return "type a path"
-    try:
-        choose_python(text)
-    except LaunchError as error:
-        return error.message
-    return ""
+        raise ValueError("type a path")
+    return choose_python(text)

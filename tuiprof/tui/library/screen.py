@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 from textual.worker import get_current_worker
 
-from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.errors import TuiprofError
 from tuiprof.tui.library import view
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import LadderItem, Listing, PastCommand, cannot_run, session_name
@@ -398,12 +398,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.notify(why, title="cannot run here", severity="warning", timeout=10)
             return
 
-        def answered(chosen: LaunchOptions | None) -> None:
-            if chosen is not None:
-                self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2)
-                self._launch(ladder_name, variant_name, chosen)
+        def launch(chosen: LaunchOptions) -> None:
+            self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2)
+            self._launch(ladder_name, variant_name, chosen)
 
-        self.app.push_screen(LaunchForm(ladder, variant), answered)
+        self.app.ask(LaunchForm(ladder, variant), launch)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _launch(self, ladder: str, variant: str, chosen: LaunchOptions) -> None:
@@ -430,12 +429,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Ask what to run, then start it and watch it."""
         from tuiprof.tui.library.launch import RunForm
 
-        def answered(chosen: RunOptions | None) -> None:
-            if chosen is not None:
-                self.app.notify("starting …", timeout=2)
-                self._run(chosen)
+        def run(chosen: RunOptions) -> None:
+            self.app.notify("starting …", timeout=2)
+            self._run(chosen)
 
-        self.app.push_screen(RunForm(command, self.listing.python), answered)
+        self.app.ask(RunForm(command, self.listing.python), run)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _run(self, chosen: RunOptions) -> None:
@@ -444,15 +442,14 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def action_python(self) -> None:
         from tuiprof.tui.library.launch import PythonScreen
 
-        def answered(path: Path | None) -> None:
-            if path is not None:
-                self.app.start = replace(self.app.start, python=path)
-                self.library.choose_python(path)
-                self.rescan()
-                self._ask_interpreter()
+        def choose(path: Path) -> None:
+            self.app.start = replace(self.app.start, python=path)
+            self.library.choose_python(path)
+            self.rescan()
+            self._ask_interpreter()
 
         with self.app.notify_errors():
-            self.app.push_screen(PythonScreen(self.library.python), answered)
+            self.app.ask(PythonScreen(self.library.python), choose)
 
     def action_ladder(self) -> None:
         """Open the ladder screen, which measures the whole ladder or shows its results."""
@@ -500,23 +497,14 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             return
         path = Path(session.path)
 
-        def wrong(text: str) -> str:
-            try:
-                parse_tags(text)
-            except UsageProblem as problem:
-                return str(problem)
-            return ""
-
-        def answered(text: str | None) -> None:
-            if text is not None:
-                with self.app.notify_errors():
-                    set_tags(path, text)
-                    self.rescan()
+        def tag(text: str) -> None:
+            set_tags(path, text)
+            self.rescan()
 
         now = " ".join(read_labels(path).tags)
         hint = "words to find it by, separated by spaces"
-        form = TextForm(f"tags of {session_name(session)}", value=now, hint=hint, problem=wrong)
-        self.app.push_screen(form, answered)
+        form = TextForm(f"tags of {session_name(session)}", value=now, hint=hint, check=parse_tags)
+        self.app.ask(form, tag)
 
     def action_note(self) -> None:
         from tuiprof.session.store.meta import add_note
@@ -525,13 +513,12 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         if (session := self.session) is None:
             return
 
-        def answered(text: str | None) -> None:
+        def note(text: str) -> None:
             if text:
-                with self.app.notify_errors():
-                    add_note(Path(session.path), text)
-                    self.rescan()
+                add_note(Path(session.path), text)
+                self.rescan()
 
-        self.app.push_screen(TextForm(f"a note on {session_name(session)}"), answered)
+        self.app.ask(TextForm(f"a note on {session_name(session)}"), note)
 
     def action_delete(self) -> None:
         """Move the session to the trash after confirmation."""
@@ -543,19 +530,16 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.notify("the session is running: stop it first", severity="warning")
             return
 
-        def answered(yes: bool | None) -> None:
-            if yes:
-                with self.app.notify_errors():
-                    self.deleted.append(
-                        [(self.library.move_to_trash(path), path) for path in map(Path, session.folders)]
-                    )
-                    self.marked = [one for one in self.marked if one != session.path]
-                    self.rescan()
+        def delete(_: bool) -> None:
+            folders = map(Path, session.folders)
+            self.deleted.append([(self.library.move_to_trash(path), path) for path in folders])
+            self.marked = [one for one in self.marked if one != session.path]
+            self.rescan()
 
         what = "It is moved" if len(session.folders) == 1 else "What its hosts recorded is moved"
         lines = [f"{what} to {self.library.trash}; u restores it."]
         question = f"Delete {session_name(session)}?"
-        self.app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
+        self.app.ask(ConfirmScreen(question, lines, yes="delete it", no="keep it"), delete)
 
     def action_undo(self) -> None:
         if self.deleted:
@@ -570,11 +554,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     def action_open_file(self, text: str = "") -> None:
         from tuiprof.tui.dialogs.form import PathForm
 
-        def answered(path: Path | None) -> None:
-            if path is not None:
-                self.app.go.path(path)
-
-        self.app.push_screen(PathForm(text), answered)
+        self.app.ask(PathForm(text), self.app.go.path)
 
     def on_paste(self, event: events.Paste) -> None:
         lines = event.text.strip().splitlines()

@@ -79,23 +79,23 @@ class RunCaptures:
             if record is None or not record.path or record.first is None or record.last is None:
                 continue
             if record.first <= selected <= record.last:
-                return self._file(record.path)
+                return self.file(record.path)
         return None
 
     def newest_trace(self) -> Path | None:
         """Return a trace of the newest capture that wrote one."""
         written = (capture for capture in self._all.values() if capture.paths)
         newest = max(written, key=lambda capture: capture.t_ns, default=None)
-        return self._file(newest.paths[0]) if newest is not None else None
+        return self.file(newest.paths[0]) if newest is not None else None
 
-    def _file(self, path: str) -> Path:
+    def file(self, path: str) -> Path:
         """Resolve a path relative to the session, without following links; ``..`` leads to another host's session."""
         return Path(os.path.normpath(self._session.path / path))
 
     def titles(self) -> dict[Path, str]:
         """Return the time, steps and cause of each trace's capture."""
         return {
-            self._file(path): capture_words(capture)
+            self.file(path): capture_words(capture)
             for capture in self._all.values()
             for path in capture.paths
         }
@@ -262,7 +262,7 @@ class Verdict:
         """Return the main finding of the newest trace; None = no trace, or still being read."""
         captures, newest = self._captures, self._captures.newest
         if newest is not None and newest.state == "written" and newest.paths:
-            path = Path(os.path.normpath(self._moment.session.path / newest.paths[0]))
+            path = captures.file(newest.paths[0])
             if path not in captures.traces:
                 captures.find_traces()
         elif captures.traces and isinstance(self._moment.run, Live):

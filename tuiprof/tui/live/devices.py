@@ -16,7 +16,7 @@ from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.meta import DeviceMeta, SessionMeta
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+from tuiprof.tui.widgets.lines import Lines, Row, Span, fit, row_width
 
 #: Past readings passed to the panel, one a cell: more than a terminal is wide.
 _HISTORY = 240
@@ -234,7 +234,6 @@ def _block(device: DeviceView, detail: tuple[int, int], width: int, among: Seque
 def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -> Row:
     """Return a device in one line: figures that do not fit are left out; a sparkline fills what remains."""
     alike = [other for other in among if other.kind == device.kind]
-    row: Row = [(f" {device.label:<6}", "title")]
     parts: list[Row] = []
     keys = _headline(device)
     if device.kind == "host" and "tree_cpu" in keys:
@@ -244,12 +243,7 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
         said = [] if figure(key).unit else [(f"{figure(key).label} ", "dim")]
         room = max((len(_value(other, key)) for other in alike if key in other.latest), default=0)
         parts.append([*said, (_value(device, key).rjust(room), "text")])
-    parts.extend(_words(device))
-    for part in parts:
-        separator = [(glyphs.DOT, "rule")] if len(row) > 1 else []
-        if row_width(row) + row_width([*separator, *part]) > width:
-            break
-        row = [*row, *separator, *part]
+    row = _as_fits((f" {device.label:<6}", "title"), [*parts, *_words(device)], width)
     room = width - row_width(row) - 3
     if room >= 8:
         main = next(iter(_headline(device)), "util")
@@ -287,15 +281,19 @@ def _short(device: DeviceView, width: int) -> list[Row]:
         head = f" {device.label:<6} " if index == 0 else " " * 8
         rows.append([(head, "title"), *_figure_line(device, key, width - 8, _PAIR - 6)])
     parts: list[Row] = [[(f"{figure(key).label} ", "dim"), (_value(device, key), "text")] for key in keys[2:]]
-    rest: Row = [(" " * 8, "text")]
-    for part in [*parts, *_words(device)]:
-        separator = [(glyphs.DOT, "rule")] if len(rest) > 1 else []
-        if row_width(rest) + row_width([*separator, *part]) > width:
+    rest = _as_fits((" " * 8, "text"), [*parts, *_words(device)], width)
+    return [*rows, rest] if len(rest) > 1 else rows
+
+
+def _as_fits(head: Span, parts: list[Row], width: int) -> Row:
+    """Return a line with a head and as many parts as fit."""
+    row = [head]
+    for part in parts:
+        longer = [*row, *([(glyphs.DOT, "rule")] if len(row) > 1 else []), *part]
+        if row_width(longer) > width:
             break
-        rest = [*rest, *separator, *part]
-    if len(rest) > 1:
-        rows.append(rest)
-    return rows
+        row = longer
+    return row
 
 
 def _full(device: DeviceView, width: int) -> list[Row]:

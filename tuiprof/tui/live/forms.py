@@ -114,7 +114,7 @@ class StepsForm(Form[dict[str, str]], inherit_bindings=False):
 
     Args:
         now: What counts as a step now; empty = unknown.
-        parse: Turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises ValueError.
+        parse: Turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises an error.
         python: Version of the script's Python; empty = unknown.
     """
 

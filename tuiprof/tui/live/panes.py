@@ -121,14 +121,17 @@ class OutputPane(Lines, can_focus=True):
     @property
     def position(self) -> str:
         """The visible part of the output, for the heading."""
-        total = len(self._lines) + len(self._unfinished)
         if self._sought:
             found = self._matches()
             position = f"{found.index(self._match) + 1} of " if self._match in found else ""
             return f"{position}{len(found)} with {sanitize(self._sought)!r} · esc ends"
-        if self.following or not total:
+        if self.following or not self._total:
             return ""
-        return f"line {self._bottom} of {total} · end follows"
+        return f"line {self._bottom} of {self._total} · end follows"
+
+    @property
+    def _total(self) -> int:
+        return len(self._lines) + len(self._unfinished)
 
     def last_errors(self, count: int) -> list[str]:
         """Return the last lines of standard error."""
@@ -137,9 +140,12 @@ class OutputPane(Lines, can_focus=True):
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the visible lines; those of standard error are marked."""
-        lines = (
-            [*self._lines[-height:], *self._unfinished][-height:] if self.following else self._window(height)
-        )
+        if self.following:
+            lines = [*self._lines[-height:], *self._unfinished][-height:]
+        else:
+            lines = [*self._lines, *self._unfinished][
+                max(0, self._bottom - height) : max(height, self._bottom)
+            ]
         if not lines:
             return [[(f" {self._why_empty}", "dim")]]
         return [self._line(text, role) for text, role in lines]
@@ -168,11 +174,7 @@ class OutputPane(Lines, can_focus=True):
 
     def _matches(self) -> list[int]:
         sought = self._sought.casefold()
-        return (
-            [index for index, (text, _) in enumerate(self._lines) if sought in text.casefold()]
-            if sought
-            else []
-        )
+        return [index for index, (text, _) in enumerate(self._lines) if sought and sought in text.casefold()]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Pass keys to the screen if they have no effect here."""
@@ -189,27 +191,20 @@ class OutputPane(Lines, can_focus=True):
             return
         after = [index for index in found if (index > self._match if by > 0 else index < self._match)]
         self._match = (after[0] if by > 0 else after[-1]) if after else (found[0] if by > 0 else found[-1])
-        height = max(1, self.size.height)
-        total = len(self._lines) + len(self._unfinished)
-        self._bottom = min(max(self._match + height // 2, min(height, total)), total)
+        self._show_line(self._match + max(1, self.size.height) // 2)
         self.following = False
         self._moved()
 
     def action_search_end(self) -> None:
         self.search("")
 
-    def _window(self, height: int) -> list[tuple[str, str]]:
-        """Return the lines that are visible when scrolled back."""
-        everything = [*self._lines, *self._unfinished]
-        return everything[max(0, self._bottom - height) : max(height, self._bottom)]
-
     def action_scroll(self, by: int) -> None:
-        total = len(self._lines) + len(self._unfinished)
-        height = max(1, self.size.height)
-        bottom = total if self.following else self._bottom
-        self._bottom = min(max(bottom + by, min(height, total)), total)
-        self.following = self._bottom >= total and by > 0
+        self._show_line((self._total if self.following else self._bottom) + by)
+        self.following = self._bottom >= self._total and by > 0
         self._moved()
+
+    def _show_line(self, bottom: int) -> None:
+        self._bottom = min(max(bottom, self.size.height, 1), self._total)
 
     def action_page(self, pages: int) -> None:
         self.action_scroll(pages * max(1, self.size.height - 1))
@@ -325,16 +320,8 @@ class PhaseBar(Lines):
 
     def draw(self, width: int, height: int) -> list[Row]:
         if not self._phases:
-            return [
-                [
-                    (
-                        f" {self._why_empty}"
-                        if self.tall
-                        else f" {live_view.PHASES_TITLE}   {self._why_empty}",
-                        "dim",
-                    )
-                ]
-            ]
+            title = "" if self.tall else f" {live_view.PHASES_TITLE}  "
+            return [[(f"{title} {self._why_empty}", "dim")]]
         return self._draw_list(width) if self.tall else [live_view.phase_line(self._phases, width)]
 
     def _draw_list(self, width: int) -> list[Row]:
@@ -368,7 +355,6 @@ class RunPanes(Vertical):
         self._moment, self._figures, self._verdict = moment, figures, verdict
         #: Name of the variant to compare with and its median step time in ns; None = unknown.
         self.baseline: tuple[str, float] | None = None
-        self._least = 0
         self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
 
     def compose(self) -> ComposeResult:
@@ -413,7 +399,7 @@ class RunPanes(Vertical):
         """Show the active runs if there are several."""
         box, shown = self.query_one("#runs", Painted), self._moment.session.id
         box.paint(lambda width, _: [live_view.runs_row(runs, shown, width)])
-        _display(box, len(runs) > 1)
+        box.display = len(runs) > 1
 
     def _activity(self, now_ns: int) -> str:
         """Return the activity of a run before its first step; empty = unknown, or there are steps."""
@@ -511,7 +497,7 @@ class RunPanes(Vertical):
                 *live_view.rank_rows(found, shown, width, most),
             ]
         )
-        _display(box, bool(found or hosts))
+        box.display = bool(found or hosts)
 
     def _draw_devices(self) -> None:
         moment, meta = self._moment, self._moment.session.meta
@@ -525,12 +511,4 @@ class RunPanes(Vertical):
         panel.show(devices, device_notes(meta, known=bool(devices), over=moment.status.over))
         # In the stacked layout each device keeps its line, even if little is left for the output.
         least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
-        if least != self._least:  # setting a style redraws the whole screen, even to the same value
-            self._least = least
-            self.query_one("#lower").styles.min_height = least
-
-
-def _display(box: Painted, shown: bool) -> None:
-    """Show or hide a box; skipped if unchanged, because setting a style redraws the screen."""
-    if box.display != shown:
-        box.display = shown
+        self.query_one("#lower").styles.min_height = least

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
@@ -17,7 +18,6 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.comparison.headline import ask
-from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.hosts import outdated, read_statuses, unreached_hosts
@@ -389,15 +389,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._request_capture(CAPTURE_STEPS)
 
     def action_capture_form(self) -> None:
-        from tuiprof.tui.live.forms import CaptureForm, CaptureOptions
+        from tuiprof.tui.live.forms import CaptureForm
 
-        def answered(chosen: CaptureOptions | None) -> None:
-            if chosen is not None:
-                self._request_capture(
-                    chosen.steps, stack=chosen.stack, shapes=chosen.shapes, memory=chosen.memory
-                )
-
-        self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
+        self.app.ask(CaptureForm(CAPTURE_STEPS), lambda chosen: self._request_capture(**asdict(chosen)))
 
     def _request_capture(self, steps: int, **options: bool) -> None:
         with self.app.notify_errors():
@@ -422,11 +416,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_arm_form(self) -> None:
         from tuiprof.tui.live.forms import ArmForm
 
-        def answered(triggers: tuple[TriggerRequest, ...] | None) -> None:
-            if triggers is not None:
-                with self.app.notify_errors():
-                    self.captures.arm_only(triggers)
-                self.redraw_now()
+        def arm(triggers: tuple[TriggerRequest, ...]) -> None:
+            self.captures.arm_only(triggers)
+            self.redraw_now()
 
         slow, every = self.captures.armed_slow, self.captures.armed_every
         budget = next((trigger.budget_bytes for trigger in self.captures.armed), DEFAULT_BUDGET)
@@ -434,7 +426,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         text = f"{limit_ns / 1e6:.4g} ms" if limit_ns is not None and not self.captures.armed else ""
         if slow is not None:
             text = f"{slow.times:g}x" if slow.times is not None else f"{(slow.above_ns or 0) / 1e6:.4g} ms"
-        self.app.push_screen(ArmForm(text, str(every.every) if every is not None else "", budget), answered)
+        self.app.ask(ArmForm(text, str(every.every) if every is not None else "", budget), arm)
 
     # -- traces ------------------------------------------------------------------------------------------
 
@@ -459,13 +451,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def _choose_trace(self, found: Captures) -> None:
         from tuiprof.tui.opening.captures import CapturesScreen
 
-        def chosen(path: Path | None) -> None:
-            if path is not None:
-                self._open(path)
-
         if self.is_current:
             dialog = CapturesScreen(found, self._trace_figures, None, self.captures.titles())
-            self.app.push_screen(dialog, chosen)
+            self.app.ask(dialog, self._open)
 
     def _open(self, path: Path, *, step: int | None = None) -> None:
         self.captures.mark_seen()
@@ -498,22 +486,15 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         from tuiprof.tui.live.forms import StepsForm
 
         def parse(kind: str, text: str) -> dict[str, str]:
-            try:
-                return change_request(self.session, **{kind: text})
-            except UsageProblem as problem:
-                raise ValueError(str(problem)) from problem
+            return change_request(self.session, **{kind: text})
 
-        def answered(wanted: dict[str, str] | None) -> None:
-            if wanted is not None:
-                with self.app.notify_errors():
-                    request_change(self.session, wanted)
-                    self.app.notify(
-                        "asked the script to count steps this way; see its answer in the notes (a)"
-                    )
+        def request(wanted: dict[str, str]) -> None:
+            request_change(self.session, wanted)
+            self.app.notify("asked the script to count steps this way; see its answer in the notes (a)")
 
         rank = self.moment.rank
         python = rank.head.python if rank is not None and rank.head is not None else ""
-        self.app.push_screen(StepsForm(counted(rank), parse, python), answered)
+        self.app.ask(StepsForm(counted(rank), parse, python), request)
 
     # -- other runs --------------------------------------------------------------------------------------
 
@@ -576,14 +557,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         of_the_run = step is None and moment.status.over and moment.replay is None
         now_ns = None if of_the_run else moment.now_ns()
 
-        def answered(text: str | None) -> None:
+        def note(text: str) -> None:
             if text:
-                with self.app.notify_errors():
-                    add_note(self.session.path, text, t_ns=now_ns, step=step)
-                    self.app.notify("noted; a shows all notes", timeout=3)
+                add_note(self.session.path, text, t_ns=now_ns, step=step)
+                self.app.notify("noted; a shows all notes", timeout=3)
 
         about = f"step {step}" if step is not None else "the run"
-        self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
+        self.app.ask(TextForm(f"a note on {about}", placeholder="what to remember"), note)
 
     async def action_search(self) -> None:
         await self.query_one(OutputBox).ask_for_text()
@@ -634,20 +614,17 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             goes = "continues" if len(attached) == 1 else "continue"
             lines[0] = f"Process {', '.join(map(str, attached))} {goes} to run."
 
-        def answered(yes: bool | None) -> None:
-            if yes:
-                with self.app.notify_errors():
-                    run = self.moment.run
-                    known = run.processes() if isinstance(run, Live) else None
-                    control.request_stop(self.session, known=known)
-                    self.app.notify("leaving the process" if attached else "asked the script to stop")
+        def stop(_: bool) -> None:
+            run = self.moment.run
+            control.request_stop(self.session, known=run.processes() if isinstance(run, Live) else None)
+            self.app.notify("leaving the process" if attached else "asked the script to stop")
 
         dialog = (
             ConfirmScreen(f"Detach from {self.session.title}?", lines, yes="detach", no="stay")
             if attached
             else ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run")
         )
-        self.app.push_screen(dialog, answered)
+        self.app.ask(dialog, stop)
 
 
 def _fate(session: Session) -> str:

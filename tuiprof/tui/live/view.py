@@ -27,7 +27,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, fit, join, row_width, spread
+from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
@@ -44,6 +44,7 @@ MAX_LANES = 8
 _HOST_WIDTH = 16
 #: Before this time in a run, the recorder's cost is mostly that of its start.
 _SETTLED_NS = 10_000_000_000
+_SEPARATOR: Span = (glyphs.DOT, "rule")
 _STATES = {
     "running": (glyphs.RUNNING, "good"),
     "finished": (glyphs.DONE, "good"),
@@ -174,10 +175,11 @@ def stats_row(
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
-    left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
+    median: Row = [(format_ns(stats.median_ns), "strong"), (" median", "dim")]
     if stats.on_device:
-        left.append((" on the device", "dim"))
+        median.append((" on the device", "dim"))
     parts: list[Row] = [
+        median,
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
         [("jitter ", "dim"), (format_share(stats.jitter), "text")],
         [(format_value(stats.rate_hz, "number"), "text"), (" steps/s", "dim")],
@@ -197,30 +199,22 @@ def stats_row(
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
         right = [(f"end of the run; {100 * read:.0f} % read", "warn"), ("   ", "text"), *right]
-    if steps_are:
-        described = _dotted(
-            [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
-        )
-        if row_width(described) + row_width(right) + 2 <= width:
-            return [spread(described, right, width)]
-    for name in (" step time ", " step "):
-        whole = _dotted([[(name, "dim"), *left[1:]], *parts])
-        if row_width(whole) + row_width(right) + 2 <= width:
+    described: list[Row] = [*parts, [("steps: ", "dim"), (steps_are, "text")]]
+    title: Span = (" step time ", "dim")
+    for whole in (
+        [title, *join(described, _SEPARATOR)] if steps_are else [],
+        [title, *join(parts, _SEPARATOR)],
+        [(" step ", "dim"), *join(parts, _SEPARATOR)],
+    ):
+        if whole and row_width(whole) + row_width(right) + 2 <= width:
             return [spread(whole, right, width)]
-    if width >= 60:
-        return [spread(_dotted([left, *parts[:2]]), right, width), _indented(parts[2:], width)]
-    return [fit(_dotted([left, *parts]), width)]
-
-
-def _dotted(parts: list[Row]) -> Row:
-    out: Row = []
-    for part in parts:
-        out.extend([(glyphs.DOT, "rule"), *part] if out else part)
-    return out
-
-
-def _indented(parts: list[Row], width: int) -> Row:
-    return fit([(" " * 11, "text"), *_dotted(parts)], width)
+    if width < 60:
+        return [fit([title, *join(parts, _SEPARATOR)], width)]
+    first: Row = [title, *join(parts[:3], _SEPARATOR)]
+    return [
+        spread(first, right, width),
+        fit([(" " * 11, "text"), *join(parts[3:], _SEPARATOR)], width),
+    ]
 
 
 # -- the phases of a step -------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def summarise(trace: Trace) -> TraceSummary:
     return TraceSummary(len(trace), None if idle is None else 1 - idle, step_ns)
 
 
-class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
+class CapturesScreen(ModalScreen[Path], inherit_bindings=False):
     """Lists traces, and returns the path of the one to open; None = cancelled.
 
     Args:

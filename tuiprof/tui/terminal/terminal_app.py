@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from textual.app import App
 from textual.driver import Driver
@@ -16,6 +16,7 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.notifications import SeverityLevel
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
@@ -27,6 +28,8 @@ from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.output import AsciiOnly, NoColour, StripControls, squeezing
+
+Answer = TypeVar("Answer")
 
 
 class Navigation(Protocol):
@@ -135,6 +138,16 @@ class TerminalApp(App[int], inherit_bindings=False):
             yield
         except TuiprofError as error:
             self.notify(str(error), title="error", severity="error", timeout=10)
+
+    def ask(self, dialog: Screen[Answer], then: Callable[[Answer], object]) -> None:
+        """Show a dialog, and call ``then`` with the answer unless it is cancelled; an error in it is shown."""
+
+        def answered(answer: Answer | None) -> None:
+            if answer is not None:
+                with self.notify_errors():
+                    then(answer)
+
+        self.push_screen(dialog, answered)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy one line of sanitized text; tabs, which separate cells, are kept."""

@@ -215,20 +215,18 @@ class TraceScreen(Screen[None]):
         targets = [*files, *(session for _, session in sessions)]
         names = [*(file.name for file in files), *(name for name, _ in sessions), "type another …"]
 
-        def compare(other: str | None) -> None:
+        def compare(other: str) -> None:
             if other:
                 self.app.go.compare(other, str(path))
 
-        def picked(index: int | None) -> None:
-            if index is None:
-                return
+        def picked(index: int) -> None:
             if index < len(targets):
                 compare(str(targets[index]))
             else:
                 hint = "a trace file, a session (path, name or last) or LADDER:VARIANT"
-                self.app.push_screen(TextForm("compare with", placeholder=hint), compare)
+                self.app.ask(TextForm("compare with", placeholder=hint), compare)
 
-        self.app.push_screen(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
+        self.app.ask(PickScreen(f"baseline for {sanitize(path.name)}", names), picked)
 
     def _list_captures(self, captures: Captures) -> None:
         if captures.path == self.path:

@@ -8,7 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.getters import query_one
+from textual.getters import app, query_one
 from textual.message import Message
 from textual.timer import Timer
 
@@ -27,7 +27,7 @@ from tuiprof.tui.dialogs.dialog import (
 )
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.terminal.terminal_app import notify_worker_error
+from tuiprof.tui.terminal.terminal_app import TerminalApp, notify_worker_error
 from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
@@ -76,6 +76,7 @@ class TraceView(Vertical):
     class CompareWanted(Message):
         """The user wants to compare the trace with another one."""
 
+    app = app(TerminalApp)
     head = query_one(TraceHead)
     timeline = query_one(Timeline)
     pane = query_one(AnswerPane)
@@ -478,11 +479,8 @@ class TraceView(Vertical):
             for name, answer in zip(names, answers, strict=True)
         ]
 
-        def picked(index: int | None) -> None:
-            if index is not None:
-                self.open_tab(names[index])
-
-        self.app.push_screen(PickScreen("not available in this trace; enter shows the remedy", texts), picked)
+        dialog = PickScreen("not available in this trace; enter shows the remedy", texts)
+        self.app.ask(dialog, lambda index: self.open_tab(names[index]))
 
     on_tab_bar_more_wanted = action_more_tabs
 
@@ -500,8 +498,8 @@ class TraceView(Vertical):
         if table is None:
             return
 
-        def chosen(keys: list[str] | None) -> None:
-            if keys is None or table is not self.pane.current_table:
+        def chosen(keys: list[str]) -> None:
+            if table is not self.pane.current_table:
                 return
             try:
                 self.pane.show_columns(table, keys or None)
@@ -509,7 +507,7 @@ class TraceView(Vertical):
                 self.notify(f"the choice cannot be saved: {error.strerror or error}", severity="error")
 
         columns = [column for column in table.columns if column.key != "event"]
-        self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), chosen)
+        self.app.ask(ColumnsScreen(columns, self.pane.shown_columns(table)), chosen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if not self.is_mounted:
