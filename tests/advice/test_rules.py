@@ -425,6 +425,12 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     ("kernel", "switch", "what"),
     [
         ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwc", "cudnn.allow_tf32", "convolutions"),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "torch.float16", "convolutions"),
+        (
+            "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7>(float const*)",
+            "cudnn.allow_tf32",
+            "convolutions",
+        ),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "set_float32_matmul_precision", "matmuls"),
     ],
 )
@@ -432,6 +438,17 @@ def test_convolutions_in_fp32_have_a_switch_of_their_own(kernel: str, switch: st
     row = found(gpu_bound(("aten::linear", kernel, 500), ("aten::add", ELEMENTWISE, 100)), "fp32-matmul")
     assert switch in row["instead"]
     assert f"fp32 {what} without tensor cores" in row["what"]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "volta_fp16_scudnn_fp16_128x64_relu_interior_nn_v1",
+        "void cudnn::cnn::wgrad_alg0_engine<__half, 128>(__half)",
+    ],
+)
+def test_convolutions_of_other_types_are_not_in_fp32(kernel: str) -> None:
+    assert finding(gpu_bound(("aten::conv2d", kernel, 500)), "fp32-matmul") is None
 
 
 OPTIMIZER = "Optimizer.step#AdamW.step"
@@ -557,6 +574,13 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+def test_filling_gradients_with_zeros_is_no_loop() -> None:
+    ops: list[Op] = [("aten::zero_", UNARY, 4.0)] * 30
+    assert finding(gpu_bound(*ops, around="weights"), "kernel-loop") is not None
+    clearing = gpu_bound(*ops, around="Optimizer.zero_grad#SGD.zero_grad")
+    assert finding(clearing, "kernel-loop") is None, "zeroed-gradients says what to change"
+
+
 def test_an_activation_that_has_a_kernel_of_its_own_is_a_chain() -> None:
     swish: list[Op] = [
         ("aten::conv2d", GEMM, 200),
@@ -610,6 +634,20 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert finding(trace, other.pop()) is None
 
 
+@pytest.mark.parametrize(("begun", "size", "slow"), [(15, 1 << 20, True), (108, 4096, False)])
+def test_the_speed_of_a_copy_is_named_where_it_matters(begun: float, size: int, slow: bool) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        made.step(number, at, at + 400).op("aten::copy_", at + 5, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 112, correlation=correlation)
+        name = "Memcpy DtoH (Device -> Pageable)"
+        made.kernel(name, at + begun, at + 110, correlation, category="memcpy", bytes=size)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390 + begun), correlation + 2)
+    row = found(made.trace(), "pageable-memory")
+    assert ("link speed" in row["because"]) == slow
+
+
 @pytest.mark.parametrize(
     ("operator", "at_ns", "then"),
     [("arange", 5, ()), ("stack", 5, ()), ("arange", 300, ()), ("arange", 3, ("index",))],
@@ -652,20 +690,26 @@ def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None
 
 
 @pytest.mark.parametrize(
-    ("operator", "track", "advised"),
+    ("operator", "inside", "track", "advised"),
     [
-        ("aten::hann_window", MAIN, True),
-        ("aten::reshape", MAIN, False),
-        ("aten::hann_window", BACKWARD, False),
+        ("aten::hann_window", (), MAIN, True),
+        ("aten::hann_window", ("aten::arange", "aten::slice"), MAIN, True),
+        ("aten::reshape", (), MAIN, False),
+        ("aten::unflatten_dense_tensors", ("aten::narrow", "aten::view"), MAIN, False),
+        ("aten::hann_window", (), BACKWARD, False),
     ],
 )
-def test_what_is_computed_on_the_cpu_between_launches(operator: str, track: int, advised: bool) -> None:
+def test_what_is_computed_on_the_cpu_between_launches(
+    operator: str, inside: Sequence[str], track: int, advised: bool
+) -> None:
     made = Made()
     for number in range(4):
         at = number * 400
         made.step(number, at, at + 400)
         made.launch(GEMM, (at + 5, at + 10), (at + 12, at + 60), number * 2 + 1)
         made.op(operator, at + 20, at + 220, track=track)
+        for index, name in enumerate(inside):
+            made.op(name, at + 30 + 60 * index, at + 80 + 60 * index, track=track)
         made.launch(GEMM, (at + 230, at + 240), (at + 242, at + 390), number * 2 + 2)
     trace = made.trace()
     if not advised:

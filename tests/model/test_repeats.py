@@ -85,6 +85,21 @@ def test_layers_that_repeat_within_more_are_no_steps(tmp_path: Path) -> None:
     assert "no step markers" in trace.trust.text
 
 
+def test_a_repetition_with_other_work_in_between_is_no_step(tmp_path: Path) -> None:
+    def interrupted(launches: int) -> list[dict[str, Any]]:
+        """Nine repetitions, and other launches between the second and the third."""
+        events = kernels(9)
+        for event in events:
+            event["ts"] += 1e6 * (event["ts"] >= 2000)
+        for place in range(launches):
+            events += launch(f"evaluate_{place}", 10_000 + 50 * place, 500 + place)
+        return events
+
+    trace = trace_of(tmp_path, interrupted(8))
+    assert (trace.steps.ends - trace.steps.starts).tolist() == [1_000_000] * 7
+    assert len(trace_of(tmp_path, interrupted(20)).steps) == 0, "26 of 74 launches lie in between"
+
+
 def test_what_one_graph_launches_repeats_in_no_time(tmp_path: Path) -> None:
     events = [host("cudaGraphLaunch", 0, 5, "cuda_runtime", correlation=1)]
     names = ["embed", "gemm", "gemm", "softmax", "loss", "adam"]

@@ -336,6 +336,16 @@ def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Leve
         assert sentence in text
 
 
+@pytest.mark.parametrize(("works_ns", "sign"), [(1_000.0, "!"), (9_000.0, "✓"), (None, "✓")])
+def test_a_page_without_findings_is_not_all_well_where_the_device_hardly_works(
+    works_ns: float | None, sign: str
+) -> None:
+    page = Answer("t", "", 1, 10_000.0, 10_000.0, works_ns, None, "trust: complete", True, (), ())
+    for text in (to_text(page, Style()), to_markdown(page)):
+        assert ("works for only 1.00 µs of 10.0 µs" in text) == (sign == "!")
+        assert ("✓ nothing to change:" in text) == (sign == "✓")
+
+
 def test_a_trace_without_events_is_not_said_to_need_no_change(tmp_path: Path) -> None:
     path = tmp_path / "empty.pt.trace.json"
     path.write_text('{"schemaVersion": 1, "traceEvents": []}')

@@ -134,7 +134,7 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(pilot, "27.0 ms")
         await pilot.press("N")
         await until_shown(
-            pilot, "step 402  ", "× the median", "most of it in backward", "t captures the next"
+            pilot, "step 402  ", "× the median", "most of it in backward", "t captures after slow steps"
         )
         await pilot.press("N")
         await until_shown(pilot, "step 171  ", "most of it in backward")
@@ -272,14 +272,14 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
     made = recorded(tmp_path, 30)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:
-        await until_shown(pilot, "27.0 ms", "t arm")
+        await until_shown(pilot, "27.0 ms", "t when slow")
         await pilot.press("N", "t")
         await until(pilot, lambda: bool(control.armed(made.session)))
         [slow] = control.armed(made.session)
         assert slow.above_ns is not None
         assert 33e6 < slow.above_ns < 36e6  # halfway from 27 to 42
         await pilot.press("escape")
-        await until_shown(pilot, "armed: after steps > 34.")
+        await until_shown(pilot, "captures: after steps > 34.", "t not when slow")
         await pilot.press("T")
         await until_shown(pilot, "capture automatically")
         await pilot.press("ctrl+u", *"1.5", "enter")
@@ -292,7 +292,7 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
         await pilot.press("ctrl+u", "tab", "ctrl+u", "enter")
         await until(pilot, lambda: not control.armed(made.session))
         await pilot.press("t")
-        await until_shown(pilot, "armed: after steps > ")
+        await until_shown(pilot, "captures: after steps > ")
         await pilot.press("t")
         await until(pilot, lambda: not control.armed(made.session))
 

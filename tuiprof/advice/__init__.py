@@ -45,6 +45,8 @@ __all__ = [
 
 #: A finding that saves less than this share of the step is left out.
 MIN_SHARE: Final = 0.002
+#: A device that works for a smaller share of the step has time to win, whether a rule finds it or not.
+_MOSTLY_IDLE: Final = 0.5
 #: A finding overlaps those above it if it adds less than this share of its own saving.
 _ADDS: Final = 0.7
 
@@ -395,6 +397,14 @@ def _verdict(found: Priorities, trace: Trace) -> Verdict:
     if not found.findings and trace.trust.level == "bad":
         return Verdict("no rule applies to what could be read of this trace", "warn")
     if not found.findings:
+        step = replayed(trace)
+        works = 0.0 if isinstance(step, str) else step.graph.own_busy_ns
+        if not isinstance(step, str) and 0 < works < _MOSTLY_IDLE * step.step_ns:
+            return Verdict(
+                f"no rule applies to this trace, though the device works for only {format_ns(works)} of "
+                f"{format_ns(step.step_ns)}",
+                "warn",
+            )
         return Verdict("nothing to change: no rule applies to this trace", "good")
     first = found.findings[0]
     win = f"{_wins(first, replayed(trace))}: " if first.win is not None else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -117,8 +117,8 @@ _BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
 _MIN_SHARE: Final = 0.2
 #: A sequence that repeats is a step if it is so much of what is launched: else a part of one, as a model's layers are.
 _MIN_REPEATED: Final = 0.75
-#: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
-_ALIKE: Final = 0.8
+#: Launches repeat if the distances between the anchors are alike: this share of them within so much of the median.
+_ALIKE, _NEAR = 0.8, 0.1
 #: A longer period must be better than a shorter one by more than this share of the launches.
 _NO_BETTER: Final = 0.02
 _MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
@@ -132,8 +132,7 @@ def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
     the time; batches of a DataLoader; kernels, of which as many different ones as possible come equally often.
     """
     for find in (_by_optimizer, _by_jitted, _by_batches, _by_launches):
-        edges, by = find(trace)
-        starts, ends = edges[:-1], edges[1:]
+        starts, ends, by = find(trace)
         keep = ends > starts  # works of one graph are launched at once
         count = int(keep.sum())
         if count >= FEWEST:
@@ -148,29 +147,40 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:
     return rows, trace.name_codes[rows].astype(np.int64)
 
 
-def _by_optimizer(trace: Trace) -> tuple[Ints, str]:
+#: Start and end of each step, ns, and what they are read from.
+_Found = tuple[Ints, Ints, str]
+_NOTHING: Final[_Found] = (np.empty(0, np.int64), np.empty(0, np.int64), "")
+
+
+def _between(edges: Ints, by: str) -> _Found:
+    """Return the steps from each edge to the next."""
+    return edges[:-1], edges[1:], by
+
+
+def _by_optimizer(trace: Trace) -> _Found:
     rows, codes = _named(trace, _OPTIMIZER)
     if not len(rows):
-        return np.empty(0, np.int64), ""
+        return _NOTHING
     kind = int(np.bincount(codes).argmax())
     ends = np.sort(trace.ends[rows[codes == kind]])
-    return ends, f"{trace.names[kind]} in PyTorch's own marks"
+    return _between(ends, f"{trace.names[kind]} in PyTorch's own marks")
 
 
-def _by_jitted(trace: Trace) -> tuple[Ints, str]:
+def _by_jitted(trace: Trace) -> _Found:
     rows, codes = _named(trace, _JITTED)
     if not len(rows):
-        return np.empty(0, np.int64), ""
+        return _NOTHING
     # A function that is called again and again, not the operators that come many times within each of its calls.
     took = np.bincount(codes, weights=trace.ends[rows] - trace.starts[rows])
     often = np.bincount(codes)
     took[often <= FEWEST] = 0
     kind = int(took.argmax())
     if took[kind] < _MIN_SHARE * took.sum() or not took[kind]:
-        return np.empty(0, np.int64), ""
+        return _NOTHING
     mine = _outermost(trace, rows[codes == kind])
     match = _JITTED.match(trace.names[kind])
-    return np.sort(trace.starts[mine]), f"calls of {match['name'] if match else trace.names[kind]}, jitted"
+    name = match["name"] if match else trace.names[kind]
+    return _between(np.sort(trace.starts[mine]), f"calls of {name}, jitted")
 
 
 def _outermost(trace: Trace, rows: Ints) -> Ints:
@@ -180,12 +190,12 @@ def _outermost(trace: Trace, rows: Ints) -> Ints:
     return np.sort(order[trace.starts[order] >= before])
 
 
-def _by_batches(trace: Trace) -> tuple[Ints, str]:
+def _by_batches(trace: Trace) -> _Found:
     rows, _ = _named(trace, _BATCH)
-    return np.sort(trace.starts[rows]), "batches of a DataLoader"
+    return _between(np.sort(trace.starts[rows]), "batches of a DataLoader")
 
 
-def _by_launches(trace: Trace) -> tuple[Ints, str]:
+def _by_launches(trace: Trace) -> _Found:
     """Anchor steps at the kernel that comes first of those that come as often as the whole sequence does."""
     kernels = np.flatnonzero(trace.is_category("kernel"))
     launch = trace.links.launch_of[kernels]
@@ -193,12 +203,14 @@ def _by_launches(trace: Trace) -> tuple[Ints, str]:
     order = np.argsort(trace.starts[launch], kind="stable")
     firsts = anchors(trace.name_codes[kernels][order].astype(np.int64))
     if not len(firsts):
-        return firsts, ""
-    starts: Ints = trace.starts[launch[order][firsts]].astype(np.int64)
-    return (
-        starts,
-        f"a sequence of {int(np.median(np.diff(firsts)))} launches that repeats {len(firsts)} times",
+        return _NOTHING
+    between = np.diff(firsts)
+    alike = _alike(between)
+    starts, ends, by = _between(
+        trace.starts[launch[order][firsts]].astype(np.int64),
+        f"a sequence of {int(np.median(between))} launches that repeats {len(firsts)} times",
     )
+    return starts[alike], ends[alike], by
 
 
 def anchors(codes: Ints) -> Ints:
@@ -218,8 +230,9 @@ def anchors(codes: Ints) -> Ints:
         rows: Ints = by_name[ends[name] - count : ends[name]].astype(np.int64)
         between = np.diff(rows)
         period = int(np.median(between))
-        alike = (np.abs(between - period) <= 0.1 * period).mean()
-        if alike >= _ALIKE and period >= 2 and rows[-1] - rows[0] + period >= _MIN_REPEATED * len(codes):
+        alike = _alike(between)
+        repeated = between[alike].sum() + period
+        if alike.mean() >= _ALIKE and period >= 2 and repeated >= _MIN_REPEATED * len(codes):
             candidates.append((period, rows))
     best = -_NO_BETTER
     found: Ints = np.empty(0, np.int64)
@@ -228,6 +241,13 @@ def anchors(codes: Ints) -> Ints:
         if same > best + _NO_BETTER:  # multiples of a period are as good as it is
             best, found = same, rows
     return found
+
+
+def _alike(between: Ints) -> Mask:
+    """Return which distances between anchors are those of the sequence: with other work in between it is no step."""
+    period = int(np.median(between))
+    result: Mask = np.abs(between - period) <= _NEAR * period
+    return result
 
 
 @dataclass(frozen=True, slots=True)

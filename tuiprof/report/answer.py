@@ -36,6 +36,8 @@ _BAR_CELLS: Final = 28
 _IN_FULL: Final = 1
 #: Findings on a page.
 _MAX_CHANGES: Final = 4
+#: A device that works for a smaller share of the step has time to win, whether a rule finds it or not.
+_MOSTLY_IDLE: Final = 0.5
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
 _MAX_TRUST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
@@ -115,6 +117,12 @@ def _nothing_found(answer: Answer) -> tuple[str, str]:
         return SIGNS["warn"], f"no rule names a first change: see {bad} below"
     if answer.in_part:
         return SIGNS["warn"], "no rule found a cost in what could be read of this trace"
+    works, whole = answer.device_work_ns, answer.step_ns
+    if works is not None and whole is not None and works < _MOSTLY_IDLE * whole:
+        return (
+            SIGNS["warn"],
+            f"no rule names a first change, though the device works for only {format_ns(works)} of {format_ns(whole)}",
+        )
     return SIGNS["good"], "nothing to change: no rule found a cost in this trace"
 
 

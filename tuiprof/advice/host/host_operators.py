@@ -12,10 +12,11 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.pageable_memory import OF_LINK, follow, pinned
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_ns
 from tuiprof.whatif import Edit
 
@@ -55,6 +56,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         & ~loading
         & (calls.work_count == 0)
     )
+    chosen &= ~_only_views(calls)
     steps = len(np.unique(calls.steps[chosen]))
     if steps < MIN_STEPS * evidence.step_count:
         return
@@ -86,6 +88,19 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         event=longest,
     )
+
+
+def _only_views(calls: Calls) -> Mask:
+    """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves."""
+    trace = calls.trace
+    parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
+    call = calls.inside(parts)
+    parts, call = parts[call >= 0], call[call >= 0]
+    every, views = (
+        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(_VIEWS, parts)])
+    )
+    result: Mask = (every > 0) & (views == every)
+    return result
 
 
 def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, Edit, Edit, Edit]:

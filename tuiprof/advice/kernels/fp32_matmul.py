@@ -41,6 +41,7 @@ _CUDNN: Final = "torch.backends.cudnn.allow_tf32 = True"
 #: Least and most helpful, relative to the likely share. With TF32, the most is bfloat16: twice as fast, and
 #: elementwise kernels move half the bytes.
 _LEAST, _MOST, _BFLOAT16, _OTHERS_IN_BFLOAT16 = 2.0, 0.8, 0.4, 0.75
+_VOLTA: Final = r"^(cudnn_\w+_)?volta_(fp16_)?scudnn_"
 _ACTIVATIONS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
 
 
@@ -54,7 +55,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     share = float(lengths[slow].sum() / max(lengths.sum(), 1))
     if share < MIN_SHARE:
         return
-    chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
+    chip = find_chip(trace.info.devices[0].name if trace.info.devices else _device_of(trace))
     rates = chip.operations_per_s if chip is not None else {}
     fast = [kind for kind in _FASTER_TYPES if rates.get(kind, 0) >= _FASTER * rates.get("float32", math.inf)]
     target = fast[0] if fast else "tfloat32"
@@ -94,6 +95,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if not (evidence.is_jax or convolutions) and target == "tfloat32"
         else "",
     )
+
+
+def _device_of(trace: Trace) -> str:
+    """Return a device with the types of one whose name is not in the trace; empty = unknown.
+
+    The libraries name convolutions by the chip that they are made for. Volta and Turing have neither TF32 nor bfloat16.
+    """
+    return "V100" if trace.named(_VOLTA, trace.device_work).any() else ""
 
 
 _JAX_TF32: Final = {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}

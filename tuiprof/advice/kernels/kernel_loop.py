@@ -112,7 +112,8 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
     in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
     of_ddp = trace.named(r"^torch(\.|::)distributed", calls.rows) | buffer_broadcasts(calls)
-    of_others = calls.backward | in_optimizer | of_ddp
+    # Fills of gradients with zeros have a rule of their own.
+    of_others = calls.backward | in_optimizer | of_ddp | calls.within(r"^Optimizer\.zero_grad#")
     busy = np.flatnonzero((calls.work_count > 0) & ~of_others)
     keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):

@@ -39,6 +39,8 @@ _JAX = (
 )
 #: Share of the link bandwidth that a pinned copy reaches: likely, least, most.
 OF_LINK = (0.85, 0.5, 1.0)
+#: The copies are slow if being faster saves at least this share of the time for which their calls block the host.
+_MATTERS = 0.1
 #: Minimum rate at which the host copies into the driver's pinned buffer, and maximum additional time of a call.
 _SLOWEST_BYTES_PER_S = 0.5e9
 _CALL_NS = 100_000
@@ -61,13 +63,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             evidence.location(row),
             _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
-            "the memory is not pinned, so the call blocks the host and the copy runs well below link speed",
+            "the memory is not pinned, so the call blocks the host"
+            + (" and the copy runs well below link speed" if _slow(trace, likely, row.blocked_ns) else ""),
             likely,
             least,
             most,
             event=row.event,
             switch="pin_memory=1" if to_device and not made and not evidence.is_jax else "",
         )
+
+
+def _slow(trace: Trace, faster: Edit, blocked_ns: float) -> bool:
+    """Return whether the speed of the copies matters: of small ones, the wait for earlier work is what costs."""
+    lost = trace.lengths(faster.work) * (1 - faster.keep)
+    return bool(lost.sum() >= _MATTERS * blocked_ns)
 
 
 def _made_in_step(trace: Trace, evidence: Evidence, copies: Ints) -> bool:

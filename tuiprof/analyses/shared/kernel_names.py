@@ -58,8 +58,12 @@ _TENSOR_CORE = re.compile(
     r"|(16816|1688|884|16832)|nvjet|sm90_xmma_gemm_(bf16|f16|e4m3)|fmha|flash|MFMA|_MI\d+x\d+|MT\d+x\d+x\d+_MI",
     re.IGNORECASE,
 )
-#: Matrix products in full fp32 on CUDA cores.
-_FP32_GEMM = re.compile(r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_", re.IGNORECASE)
+#: Matrix products and convolutions in full fp32 on CUDA cores; cuDNN's scudnn has a variant with fp16 operands.
+_FP32_GEMM = re.compile(
+    r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_|(?<!fp16_)scudnn_(?!fp16)"
+    r"|[dw]grad\w*_engine<float\b",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=1 << 16)

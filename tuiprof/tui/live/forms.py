@@ -47,7 +47,7 @@ class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
 
 
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
-    """Asks when to capture automatically, and returns the triggers to arm; empty = disarm all.
+    """Asks when to capture automatically, and returns the triggers; empty = none.
 
     Args:
         slow: Initial limit for slow steps (``35 ms``, ``1.5x``); empty = off.
@@ -56,7 +56,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "arm", "Arm", "arm", "Arm these triggers and no others", "Cancel"
+        "arm", "Capture", "apply", "Capture in these cases and no others", "Cancel"
     )
 
     def __init__(self, slow: str, every: str, budget_bytes: int) -> None:
