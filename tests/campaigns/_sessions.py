@@ -215,8 +215,9 @@ def read_session(root: Path) -> None:
 
 def _session_reports(session: Any) -> list[Any]:
     from tuiprof.cli.reading import session_reports
+    from tuiprof.cli.targets import Selection
 
-    reports, _ = session_reports(session, ("sync_events", "steps", "advice"))
+    reports, _ = session_reports(session, ("sync_events", "steps", "advice"), Selection())
     for report in reports:
         assert not getattr(report, "failed", False), report
     return reports

@@ -9,6 +9,7 @@ import pytest
 from session.session_logs import append, head, line, new_session, step
 
 from tuiprof.cli.answering import page, session_answer
+from tuiprof.cli.targets import Selection
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import Style
 from tuiprof.report.answer import to_text
@@ -149,7 +150,7 @@ def test_an_evaluation_now_and_then_is_said_beside_the_phases_and_not_drawn(tmp_
     append(session, "rank0", head(session), *(step(n, ph=usual) for n in range(9)), rare[0])
     append(session, "rank0", *(step(n, ph=usual) for n in range(10, 19)), rare[1])
     end(session, 0)
-    shown = page(session, "", "text", Style())
+    shown = page(session, "", "text", Style(), Selection())
     assert "between steps: evaluation 16.7 % of the time" in " ".join(shown.split())
     assert "  backward" in shown
     assert "  evaluation" not in shown
@@ -187,7 +188,7 @@ def test_what_to_do_about_waiting_for_data_depends_on_why(tmp_path: Path, ns: in
 def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     append(session, "rank0", head(session), *(step(n) for n in range(1_200)))
-    first, *rest = to_text(session_answer(session), Style()).splitlines()
+    first, *rest = to_text(session_answer(session, Selection()), Style()).splitlines()
     assert first == "run · 1 200 steps · 1.00 ms a step"
     assert "" not in rest[:1]
     assert rest.count("") == 1

@@ -51,7 +51,7 @@ def no_x(text: str) -> None:
         (
             lambda: ArmForm("fast", "", 10**9),
             [],
-            "slower than: a time such as 35 ms, or a multiple above 1 such as 1.5x",
+            "'fast' is not a time (40ms, 2s)",
             ["backspace"],
             trigger_requests(budget_bytes=10**9),
         ),

@@ -44,7 +44,7 @@ async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
             "where a step goes",
             "8.90 of 141 GiB",
             "Step 1000: loss",
-            "p capture 5 steps",
+            "p capture",
             "Q stop",
             "? help",
         ):
@@ -119,7 +119,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
     opened: list[Path] = []
     monkeypatch.setattr(Navigator, "trace", lambda _self, path, *, step=None: opened.append(path))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "p capture 5 steps")
+        await until_shown(pilot, "p capture")
         assert "open trace" not in screen_text(app)
         await pilot.press("p")
         await until_shown(pilot, "capture requested")
@@ -141,7 +141,7 @@ async def test_what_to_capture_can_be_chosen(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "p capture 5 steps")
+        await until_shown(pilot, "p capture")
         await pilot.press("P")
         await until_shown(pilot, "Python stacks")
         await pilot.press("backspace", "x", "enter")

@@ -43,7 +43,7 @@ async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_
     second = goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, steps=37, ended=False))
     app = live(second.path)
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "p capture 5 steps", "rank 1 node2")
+        await until_shown(pilot, "p capture", "rank 1 node2")
         await pilot.press("p")
         await until_shown(pilot, "capture requested")
         requests = [json.loads((it.control / "capture-c1.json").read_text()) for it in (first, second)]

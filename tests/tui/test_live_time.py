@@ -15,10 +15,10 @@ from tuiprof.resources import shipped
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.log import Capture, Printed, Step
 from tuiprof.session.run import control
+from tuiprof.session.run.control import parse_slower
 from tuiprof.session.store.meta import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.live.forms import parse_slow
 from tuiprof.tui.live.panes import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
@@ -134,7 +134,7 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(pilot, "27.0 ms")
         await pilot.press("N")
         await until_shown(
-            pilot, "step 402  ", "× the median", "most of it in backward", "t captures the next"
+            pilot, "step 402  ", "× the median", "most of it in backward", "t captures after slow steps"
         )
         await pilot.press("N")
         await until_shown(pilot, "step 171  ", "most of it in backward")
@@ -272,18 +272,18 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
     made = recorded(tmp_path, 30)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:
-        await until_shown(pilot, "27.0 ms", "t arm")
+        await until_shown(pilot, "27.0 ms", "t when slow")
         await pilot.press("N", "t")
         await until(pilot, lambda: bool(control.armed(made.session)))
         [slow] = control.armed(made.session)
         assert slow.above_ns is not None
         assert 33e6 < slow.above_ns < 36e6  # halfway from 27 to 42
         await pilot.press("escape")
-        await until_shown(pilot, "armed: after steps > 34.")
+        await until_shown(pilot, "captures: after steps > 34.", "t not when slow")
         await pilot.press("T")
         await until_shown(pilot, "capture automatically")
         await pilot.press("ctrl+u", *"1.5", "enter")
-        await until_shown(pilot, "slower than: a time such as 35 ms")
+        await until_shown(pilot, "'1.5' is not a time (40ms, 2s) or a multiple")
         await pilot.press(*"x", "tab", *"500", "tab", "ctrl+u", *"200", "enter")
         await until_shown(pilot, "every 500 steps", "after steps > 1.5× the median")
         assert {one.budget_bytes for one in control.armed(made.session)} == {200_000_000}
@@ -292,7 +292,7 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
         await pilot.press("ctrl+u", "tab", "ctrl+u", "enter")
         await until(pilot, lambda: not control.armed(made.session))
         await pilot.press("t")
-        await until_shown(pilot, "armed: after steps > ")
+        await until_shown(pilot, "captures: after steps > ")
         await pilot.press("t")
         await until(pilot, lambda: not control.armed(made.session))
 
@@ -320,13 +320,13 @@ async def test_what_watching_cost_is_left_in_the_session(
 
 
 def test_what_is_slow_can_be_said_in_several_ways() -> None:
-    assert parse_slow("35 ms") == (35_000_000, None)
-    assert parse_slow("0.5s") == (500_000_000, None)
-    assert parse_slow("250 µs") == (250_000, None)
-    assert parse_slow("1.5x") == (None, 1.5)
+    assert parse_slower("35 ms") == (35_000_000, None)
+    assert parse_slower("0.5s") == (500_000_000, None)
+    assert parse_slower("250 µs") == (250_000, None)
+    assert parse_slower("1.5x") == (None, 1.5)
     for wrong in ("", "35", "0.9x", "fast", "-3 ms"):
-        with pytest.raises(ValueError, match="a time such as 35 ms"):
-            parse_slow(wrong)
+        with pytest.raises(ValueError, match="is not a time"):
+            parse_slower(wrong)
 
 
 def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:

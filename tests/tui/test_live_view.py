@@ -236,7 +236,7 @@ def test_the_selected_step_comes_before_all_else(tmp_path: Path, shown: Shown) -
     bottom.moment.selected = 171
     assert "step 171" in bottom.text()
     assert re.search(r"1\.5\d× the median", bottom.text())
-    assert "t captures the next slow one" in bottom.text()
+    assert "t captures after slow steps" in bottom.text()
     limit_ns, stats = bottom.figures.slow_ns(), bottom.figures.stats
     assert limit_ns is not None
     assert stats.median_ns * 1.2 < limit_ns < stats.median_ns * 1.35, "halfway from the median to that step"
@@ -259,7 +259,7 @@ def test_what_is_armed_is_said_at_the_right_edge(tmp_path: Path, shown: Shown) -
     bottom = Bottom(shown(made))
     bottom.captures.arm_slow(35_000_000)
     bottom.captures.update_armed()
-    assert "armed: after steps > 35.0 ms" in bottom.text()
+    assert "captures: after steps > 35.0 ms" in bottom.text()
     bottom.captures.disarm_slow()
     assert not control.armed(made.session)
 

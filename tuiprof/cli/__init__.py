@@ -180,23 +180,8 @@ def completion(shell: str) -> int:
 
 for _verb in (
     *(run, record, attach, detach, collect, replay, stacks, steps),
-    *(
-        ladder,
-        open_,
-        report,
-        why,
-        trend,
-        whatif,
-        fix,
-        compare,
-        snapshot,
-        serve,
-        mcp,
-        check,
-        list_,
-        doctor,
-        completion,
-    ),
+    *(ladder, open_, report, why, trend, whatif, fix, compare),
+    *(snapshot, serve, mcp, check, list_, doctor, completion),
 ):
     cli.add_command(_verb)
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli.answering import session_answer, trace_answer
+from tuiprof.cli.answering import answer_for
 from tuiprof.cli.comparing import reports_for
 from tuiprof.cli.options import Invocation
-from tuiprof.cli.targets import open_rank, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, session_or_none, step_window, trace_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -141,11 +141,7 @@ class Tools:
         from tuiprof.report.answer import to_json
 
         session = session_or_none(self.invocation, target)
-        found = (
-            session_answer(session, rank, None, step)
-            if session is not None
-            else trace_answer(target, rank, None, step, False)
-        )
+        found = answer_for(session, target, Selection(rank, step=step, convert=False))
         content: dict[str, Any] = json.loads(to_json(found, MAX_BYTES - 200))
         return content
 
@@ -158,9 +154,7 @@ class Tools:
             from tuiprof.analyses import run
 
             trace = self._trace(target, rank)
-            return _report(
-                run(analysis.name, trace, step_window(trace, step) if step is not None else None), trace
-            )
+            return _report(run(analysis.name, trace, step_window(trace, step)), trace)
 
         ask.__name__ = name
         ask.__doc__ = f"{analysis.question} Verdict, figures, and the rows that cost most."
@@ -246,7 +240,7 @@ class Tools:
             *(limits.parse(f"{key}={value}", "max") for key, value in (most or {}).items()),
             *(limits.parse(f"{key}={value}", "min") for key, value in (least or {}).items()),
         ]
-        results = limits.check(wanted, reports_for(self.invocation, target, wanted, None, None), None)
+        results = limits.check(wanted, reports_for(self.invocation, target, wanted, Selection()), None)
         return {"rows": [{"key": r.limit.key, "outcome": r.outcome, "sentence": r.sentence} for r in results]}
 
     @_answering
@@ -294,7 +288,7 @@ class Tools:
     def _trace(self, target: str, rank: int | None) -> Trace:
         session = session_or_none(self.invocation, target)
         where: str | Path = target if session is None else session.path / "traces"
-        return open_rank(traces_at(where, None, rank, False), rank)
+        return trace_at(where, Selection(rank, convert=False))
 
 
 def _report(report: Report | Unavailable, trace: Trace | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tuiprof.cli.options import (
     format_option,
     trace_options,
 )
-from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, traces_at
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ def why(
     from tuiprof.report import stdout_style
     from tuiprof.report.answer import to_json, to_text
 
-    session = session_or_none(invocation, target)
-    if session is not None:
-        found = session_answer(session, rank, run_, step)
-    else:
-        found = trace_answer(target, rank, run_, step, convert)
+    found = answer_for(session_or_none(invocation, target), target, Selection(rank, run_, step, convert))
     if as_json:
         sys.stdout.write(to_json(found, _MAX_BYTES))
         return 0
@@ -77,36 +73,29 @@ def why(
     return 0
 
 
-def trace_answer(
-    target: str, rank: int | None, run: str | None, step: int | None, convert: bool | None = None
-) -> Answer:
-    """Return the page of a trace, or of one step of it; ``convert`` as in :func:`~tuiprof.cli.targets.converted`."""
+def answer_for(session: Session | None, target: str, wanted: Selection) -> Answer:
+    """Return the page of a session, or else of the trace that a target names."""
     from tuiprof.advice.answer import answer
 
-    trace, title = _named_trace(target, rank, run, convert)
-    return answer(trace, title, step_window(trace, step) if step is not None else None)
+    if session is not None:
+        return session_answer(session, wanted)
+    trace, title = _named_trace(target, wanted)
+    return answer(trace, title, step_window(trace, wanted.step))
 
 
-def _named_trace(target: str, rank: int | None, run: str | None, convert: bool | None) -> tuple[Trace, str]:
+def _named_trace(target: str, wanted: Selection) -> tuple[Trace, str]:
     """Open a trace; return it, and what the page calls it."""
-    trace = open_rank(traces_at(target, run, rank, convert), rank)
+    trace = trace_at(target, wanted)
     return trace, trace.info.path.name if trace.info.path is not None else target
 
 
-def write_page_of_trace(
-    target: str,
-    style: Style,
-    rank: int | None = None,
-    run: str | None = None,
-    step: int | None = None,
-    convert: bool | None = None,
-) -> None:
+def write_page_of_trace(target: str, style: Style, wanted: Selection) -> None:
     """Write the page of a trace as text to standard output, its first lines as soon as they are known."""
     from tuiprof.analyses.shared.replay import opening
     from tuiprof.report.answer import opening_text, to_text
 
-    trace, title = _named_trace(target, rank, run, convert)
-    window = step_window(trace, step) if step is not None else None
+    trace, title = _named_trace(target, wanted)
+    window = step_window(trace, wanted.step)
     begun = opening_text(opening(trace, title), style)
     sys.stdout.write(begun)
     sys.stdout.flush()
@@ -115,10 +104,8 @@ def write_page_of_trace(
     sys.stdout.write(to_text(answer(trace, title, window), style).removeprefix(begun))
 
 
-def session_answer(
-    session: Session, rank: int | None = None, run: str | None = None, step: int | None = None
-) -> Answer:
-    """Return the page of a session: how it ran, and what its newest capture (or ``run``) says."""
+def session_answer(session: Session, wanted: Selection) -> Answer:
+    """Return the page of a session: how it ran, and what its newest capture (or ``wanted.run``) says."""
     from tuiprof.model.report import Answer, Line
     from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.summary import summarise
@@ -144,20 +131,18 @@ def session_answer(
             line,
             nothing,
         )
-    found = _captured(session, fold, rank, run, step)
+    found = _captured(session, fold, wanted)
     return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))
 
 
-def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, step: int | None) -> Answer:
+def _captured(session: Session, fold: Fold, wanted: Selection) -> Answer:
     """Return the page of a capture; nothing is advised because of one that is no evidence."""
     from tuiprof.advice.answer import answer
     from tuiprof.session.live.step_source import refusals, remarks
 
-    trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run, rank), rank)
+    trace = trace_at(session.with_traces(wanted.rank).path / "traces", wanted)
     path = trace.info.path
-    found = answer(
-        trace, path.name if path is not None else "", step_window(trace, step) if step is not None else None
-    )
+    found = answer(trace, path.name if path is not None else "", step_window(trace, wanted.step))
     place = os.path.relpath(path, session.path) if path is not None else ""
     if said := remarks(fold).get(place, ""):
         rest = "" if found.complete else f" · {found.trust.removeprefix('trust: ')}"
@@ -199,16 +184,7 @@ def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable
     return reports
 
 
-def page(
-    session: Session | None,
-    target: str,
-    fmt: str,
-    style: Style,
-    rank: int | None = None,
-    run: str | None = None,
-    step: int | None = None,
-    convert: bool | None = None,
-) -> str:
+def page(session: Session | None, target: str, fmt: str, style: Style, wanted: Selection) -> str:
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
     from tuiprof.model import Report
     from tuiprof.report import md, text
@@ -217,12 +193,7 @@ def page(
     from tuiprof.session.live.summary import summarise
 
     if fmt == "json":
-        found = (
-            trace_answer(target, rank, run, step, convert)
-            if session is None
-            else session_answer(session, rank, run, step)
-        )
-        return to_json(found)
+        return to_json(answer_for(session, target, wanted))
     head = ""
     if session is not None:
         fold = read_fold(session)
@@ -246,11 +217,7 @@ def page(
         if not session.all_traces():
             return head
         head = f"{head}\n"
-    found = (
-        trace_answer(target, rank, run, step, convert)
-        if session is None
-        else _captured(session, fold, rank, run, step)
-    )
+    found = answer_for(None, target, wanted) if session is None else _captured(session, fold, wanted)
     return head + (to_text(found, style) if fmt == "text" else to_markdown(found))
 
 
@@ -298,7 +265,8 @@ def whatif(
     from tuiprof.report import render, stdout_style
 
     session = session_or_none(invocation, target)
-    trace = traces_at(target if session is None else session.path / "traces", run_, rank, convert).open(rank)
+    wanted = Selection(rank, run_, convert=convert)
+    trace = traces_at(target if session is None else session.path / "traces", wanted).open(rank)
     asked = changes(trace, without=without, loader_workers=loader_workers, scale=scale, host=host)
     sys.stdout.write(render(answer(trace, asked), format_, trust=trust(trace).text, style=stdout_style()))
     return 0
@@ -337,7 +305,7 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
     session = session_or_none(invocation, target)
     if session is None:
         raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
-    trace = traces_at(session.path / "traces", None, None, None).open(None)
+    trace = traces_at(session.path / "traces", Selection()).open(None)
     able: dict[str, tuple[Priced, dict[str, str]]] = {}
     for item in priorities(trace).findings:
         switch = {VARIABLE: item.finding.switch} if item.finding.switch else {}

@@ -22,7 +22,7 @@ from tuiprof.cli.options import (
     trace_options,
 )
 from tuiprof.cli.reading import executor, progress_of, run_analyses, session_reports
-from tuiprof.cli.targets import open_rank, open_screen, open_with_progress, say, session_or_none, traces_at
+from tuiprof.cli.targets import Selection, open_screen, open_with_progress, say, session_or_none, trace_at
 
 if TYPE_CHECKING:
     from tuiprof.comparison.limits import Limit, Result
@@ -71,8 +71,8 @@ def check(
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
         raise click.UsageError("no limit given: for example --max syncs_per_step=0")
-    before = reports_for(invocation, baseline, wanted, rank, None) if baseline else None
-    now = reports_for(invocation, target, wanted, rank, run_)
+    before = reports_for(invocation, baseline, wanted, Selection(rank)) if baseline else None
+    now = reports_for(invocation, target, wanted, Selection(rank, run_))
     results = limits.check(wanted, now, before)
     notes = [*_notes(now), *(f"baseline: {note}" for note in _notes(before or ()))]
     sys.stdout.write(_WRITERS[format_](target, results, notes))
@@ -81,17 +81,17 @@ def check(
 
 
 def reports_for(
-    invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
+    invocation: Invocation, target: str, wanted: Sequence[Limit], part: Selection
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
     from tuiprof.comparison import limits
 
     session = session_or_none(invocation, target)
-    trace = None if session is not None else open_rank(traces_at(target, run, rank), rank)
+    trace = None if session is not None else trace_at(target, part)
     reports: list[Report | Unavailable] = []
     for names in ((), ("all",)):
         if session is not None:
-            reports = session_reports(session, names, None, rank, run)[0]
+            reports = session_reports(session, names, part)[0]
         elif trace is not None:
             reports = run_analyses(trace, names, None)
         if limits.known(wanted, reports):

@@ -25,7 +25,7 @@ from tuiprof.cli.options import (
     format_option,
     trace_options,
 )
-from tuiprof.cli.targets import open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, open_rank, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -94,12 +94,13 @@ def report(
     from tuiprof.model.characters import shell_word
     from tuiprof.report import render_all, stdout_style
 
+    wanted = Selection(rank, run_, step, convert)
     targets, analyses = split_targets(target, analyses)
     views = tuple(name for name in analyses if is_view(name))
     session = session_or_none(invocation, target)
     whole = session is None and not analyses and rank is None and step is None and not brief
     if on or dask_workers or views or len(targets) > 1 or (whole and is_job(target, run_)):
-        _only_of_one_trace(rank, step, brief, tuple(name for name in analyses if name not in views))
+        _only_of_one_trace(wanted, brief, tuple(name for name in analyses if name not in views))
         job = gathered(invocation, targets, run_, on, dask_workers)
         title = session.title if session is not None else " ".join(Path(one).name or one for one in targets)
         return report_fleet(job, views, format_, title, verbose, rules, not no_chart)
@@ -109,18 +110,16 @@ def report(
         sys.stdout.write(render_all([snapshot], format_, style=style))
         return 0
     if not analyses and session is None and format_ == "text" and not (verbose or brief):
-        write_page_of_trace(target, style, rank, run_, step, convert)
+        write_page_of_trace(target, style, wanted)
         return 0
     if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
-        sys.stdout.write(
-            page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
-        )
+        sys.stdout.write(page(session, target, "json" if brief else format_, style, wanted))
         return 0
     if session is not None:
-        reports, trace = session_reports(session, analyses, step, rank, run_)
+        reports, trace = session_reports(session, analyses, wanted)
         title = f"{session.title} · {session.id}"
     else:
-        found = traces_at(target, run_, rank, convert)
+        found = traces_at(target, wanted)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
             say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
         trace = open_rank(found, rank)
@@ -135,7 +134,7 @@ def report(
     return 0
 
 
-def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses: tuple[str, ...]) -> None:
+def _only_of_one_trace(wanted: Selection, brief: bool, analyses: tuple[str, ...]) -> None:
     """Refuse what a report of many ranks has no use for.
 
     Raises:
@@ -148,8 +147,8 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
             f"{analyses[0]} is not a view of many ranks",
             f"there are {', '.join(NAMES)}; for one rank: tuiprof report FILE {analyses[0]}",
         )
-    for option, given in (("--rank", rank is not None), ("--step", step is not None), ("--brief", brief)):
-        if given:
+    for option, given in (("--rank", wanted.rank), ("--step", wanted.step), ("--brief", brief or None)):
+        if given is not None:
             raise UsageProblem(
                 f"{option} is only for the report of a single trace", f"omit {option}, or give a single FILE"
             )
@@ -170,18 +169,14 @@ def _html_page(
     from tuiprof.advice.answer import answer, picture
     from tuiprof.report.html import document
 
-    window = step_window(trace, step) if step is not None else None
+    window = step_window(trace, step)
     return document(reports, trust, style, answer(trace, style.title, window), picture(trace, window))
 
 
 def session_reports(
-    session: Session,
-    names: tuple[str, ...],
-    step: int | None = None,
-    rank: int | None = None,
-    run: str | None = None,
+    session: Session, names: tuple[str, ...], wanted: Selection
 ) -> tuple[list[Report | Unavailable], Trace | None]:
-    """Report a session: how it ran, then the default or named analyses of each capture (or ``run``) of one rank.
+    """Report a session: how it ran, then the default or named analyses of each capture (or one run's) of a rank.
 
     The second value is the last trace, None without one.
     """
@@ -202,12 +197,12 @@ def session_reports(
             for name in names
         ]
         return reports, None
-    folder = session.with_traces(rank).path / "traces"
-    newest = traces_at(folder, run, rank)
-    for capture in (newest.run,) if run is not None else newest.runs:
+    folder = session.with_traces(wanted.rank).path / "traces"
+    newest = traces_at(folder, wanted)
+    for capture in (newest.run,) if wanted.run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(folder, run=capture)
-        trace = open_rank(found, rank)
-        answers = run_analyses(trace, names, step)
+        trace = open_rank(found, wanted.rank)
+        answers = run_analyses(trace, names, wanted.step)
         path = trace.info.path
         why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""
         if why:  # what it shows is there to be looked at, but nothing is advised because of it
@@ -230,8 +225,7 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 
     if "all" in names:
         names = tuple(available())
-    window = step_window(trace, step) if step is not None else None
-    answers = run_all(names or DEFAULT_ANALYSES, trace, window)
+    answers = run_all(names or DEFAULT_ANALYSES, trace, step_window(trace, step))
     # What is unavailable comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
 
@@ -317,7 +311,7 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
     for target in targets:
         session = session_or_none(invocation, target)
         for folder in [target] if session is None else _trace_folders(session):
-            known = traces_at(folder, run, several=True)
+            known = traces_at(folder, Selection(run=run), several=True)
             found += [(file.path, file.rank, file.size_bytes) for file in known.files]
     ranks = [rank for _, rank, _ in found]
     if len(set(ranks)) < len(ranks):

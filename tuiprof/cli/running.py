@@ -18,7 +18,7 @@ import click
 from tuiprof.cli.answering import page
 from tuiprof.cli.options import Invocation, complete_scenarios, together
 from tuiprof.cli.reading import session_reports
-from tuiprof.cli.targets import open_screen, say
+from tuiprof.cli.targets import Selection, open_screen, say
 from tuiprof.errors import TuiprofError
 from tuiprof.system import own_process
 
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from tuiprof.session.store.status import Status
 
 _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --lr 1e-3."
-_TIMES_NS: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
     f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)
 }
-_NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([^\W\d]*|×)\s*")
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([^\W\d]*)\s*")
 _POLL_S: Final = 0.1
 #: Without a terminal a line of progress is written this often.
 _PLAIN_EVERY_S: Final = 10.0
@@ -61,7 +60,7 @@ launch_options = together(
     click.option(
         "--capture",
         metavar="N[@STEP]",
-        help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
+        help="Profile N steps starting at STEP (default: 3 steps from step 30, or after 20 s of longer steps). "
         "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
     ),
     click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
@@ -215,10 +214,10 @@ def record(
         if as_json:
             from tuiprof.analyses.shared.replay import trust
 
-            reports, trace = session_reports(session, ())
+            reports, trace = session_reports(session, (), Selection())
             text = render_all(reports, "json", trust=trust(trace).text if trace is not None else "")
         else:
-            text = page(session, "", "text", stdout_style())
+            text = page(session, "", "text", stdout_style(), Selection())
     except TuiprofError as error:  # the exit status stays the script's
         click.echo(f"tuiprof: the report failed: {sanitize_lines(str(error))}", err=True)
         return code
@@ -333,31 +332,17 @@ def triggers(
     Raises:
         UsageError: One of them cannot be read, or there is a budget for nothing.
     """
-    from tuiprof.session.run.control import trigger_requests
+    from tuiprof.session.run.control import parse_slower, trigger_requests
     from tuiprof.session.store.meta import DEFAULT_BUDGET
 
     if budget is not None and slower is None and every is None:
         raise click.UsageError("--capture-budget requires --capture-slower or --capture-every")
     size = DEFAULT_BUDGET if budget is None else parse_size(budget)
-    above_ns, times = parse_slower(slower) if slower is not None else (None, None)
+    try:
+        above_ns, times = parse_slower(slower) if slower is not None else (None, None)
+    except ValueError as error:
+        raise click.UsageError(f"--capture-slower {error}") from error
     return trigger_requests(above_ns=above_ns, times=times, every=every, budget_bytes=size, **options)
-
-
-def parse_slower(text: str) -> tuple[int | None, float | None]:
-    """Read ``40ms`` as a time in ns, ``1.5x`` as a multiple of the median; one of the two is None.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    match = _NUMBER.fullmatch(text)
-    number, unit = (float(match[1]), match[2].lower()) if match else (0.0, "")
-    if unit in ("x", "×") and number > 1:
-        return None, number
-    if unit in _TIMES_NS and number * _TIMES_NS[unit] >= 1:
-        return round(number * _TIMES_NS[unit]), None
-    raise click.UsageError(
-        f"--capture-slower {text!r} is not a time (40ms, 2s) or a multiple of the median above 1 (1.5x)"
-    )
 
 
 def parse_size(text: str) -> int:
@@ -366,7 +351,7 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: It is no size.
     """
-    match = _NUMBER.fullmatch(text)
+    match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _SIZES or float(match[1]) <= 0:
         raise click.UsageError(f"--capture-budget {text!r} is not a size; for example 500MB or 2GB")
     return round(float(match[1]) * _SIZES[match[2].lower()])
@@ -430,6 +415,14 @@ def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], Non
     return _Plain(session)
 
 
+_PROGRESS: Final = {
+    "armed": "capture to come",
+    "started": "capturing",
+    "written": "captured",
+    "failed": "capture failed",
+}
+
+
 def _told(fold: Fold, problem: str) -> str:
     """Return progress in a few words, or what keeps it from being recorded."""
     from tuiprof.model.units import format_count, format_ns
@@ -445,7 +438,7 @@ def _told(fold: Fold, problem: str) -> str:
     if stats.count:
         words.append(f"{format_ns(stats.median_ns)} a step")
     words += [
-        f"capture {capture.state}" + (f" ({capture.why})" if capture.why else "")
+        _PROGRESS.get(capture.state, capture.state) + (f" ({capture.why})" if capture.why else "")
         for capture in fold.captures.values()
     ]
     return sanitize(" · ".join(words))

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli.options import Invocation, complete_sessions, complete_targets, convert_option, trace_options
-from tuiprof.cli.targets import ladder_or_none, open_screen, say, session_of, session_or_none, traces_at
+from tuiprof.cli.targets import (
+    Selection,
+    ladder_or_none,
+    open_screen,
+    say,
+    session_of,
+    session_or_none,
+    traces_at,
+)
 from tuiprof.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -65,7 +73,8 @@ def open_(
             f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
         )
     place = session.with_traces(rank).path / "traces" if session is not None else Path(target)
-    found = traces_at(place if session is not None else target, run_, rank, convert)
+    wanted = Selection(rank, run_, convert=convert)
+    found = traces_at(place if session is not None else target, wanted)
     path = found.file(rank).path
     # What is no trace is said here, before the screen changes.
     sniff(path)
@@ -88,7 +97,7 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
             f"tuiprof report {shell_word(session.id)} stragglers heat -f html > job.html",
         )
     place = session.path / "traces" if session is not None else Path(target)
-    found = traces_at(place if session is not None else target, run, several=True)
+    found = traces_at(place if session is not None else target, Selection(run=run), several=True)
     if len(found) < 2:
         raise UsageProblem(
             f"{target} contains the trace of a single rank", f"tuiprof open {shell_word(target)}"

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store.folders import Session
     from tuiprof.tui.start import Start
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which part of a target is meant."""
+
+    rank: int | None = None  # None = the lowest
+    run: str | None = None  # of several in a directory; None = the newest
+    step: int | None = None  # number of the only step to analyse; None = all
+    convert: bool | None = None  # a raw capture; None = ask where there is somebody to ask
 
 
 def say(text: str) -> None:
@@ -95,16 +106,10 @@ def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
     return None
 
 
-def traces_at(
-    target: str | Path,
-    run: str | None = None,
-    rank: int | None = None,
-    convert: bool | None = None,
-    several: bool = False,
-) -> TraceSet:
+def traces_at(target: str | Path, wanted: Selection, *, several: bool = False) -> TraceSet:
     """Return the traces that a target names, and say on stderr which one is taken of several.
 
-    ``convert`` as in :func:`converted`; ``several``: all ranks are taken.
+    ``several``: all ranks are taken.
 
     Raises:
         TraceError: There is no trace.
@@ -118,14 +123,14 @@ def traces_at(
             path = fetch(str(target), progress=progress)
     else:
         path = Path(target)
-    path = converted(path, convert)
-    found = open_set(path, run=run, opener=open_with_progress)
-    found.file(rank)  # reports a missing rank before anything else
+    path = converted(path, wanted.convert)
+    found = open_set(path, run=wanted.run, opener=open_with_progress)
+    found.file(wanted.rank)  # reports a missing rank before anything else
     if several:
         said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
         if line := " · ".join((*said, *found.notes)):
             say(f"tuiprof: {line}")
-    elif line := found.line(rank):
+    elif line := found.line(wanted.rank):
         say(f"tuiprof: {line}")
     return found
 
@@ -193,6 +198,11 @@ def _similar(path: Path) -> str:
     )
 
 
+def trace_at(target: str | Path, wanted: Selection) -> Trace:
+    """Open the trace that a target names; see :func:`traces_at`."""
+    return open_rank(traces_at(target, wanted), wanted.rank)
+
+
 def open_rank(found: TraceSet, rank: int | None) -> Trace:
     """Open one rank of a set; the trace knows the others, for what compares ranks."""
     trace = found.open(rank)
@@ -201,8 +211,10 @@ def open_rank(found: TraceSet, rank: int | None) -> Trace:
     return trace
 
 
-def step_window(trace: Trace, number: int) -> Window:
-    """Return the window of one step by its number."""
+def step_window(trace: Trace, number: int | None) -> Window | None:
+    """Return the window of one step by its number; None for None."""
+    if number is None:
+        return None
     numbers = trace.steps.numbers.tolist()
     if number not in numbers:
         known = (

@@ -6,6 +6,7 @@ For a run on several hosts, the request is written for each of them.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any, Final
@@ -28,6 +29,8 @@ EVERY: Final = "every"
 BLACK_BOX_FILE: Final = "black-box.json"
 #: Minimum interval between captures of :data:`EVERY`.
 _EVERY_COOLDOWN_S: Final = 10.0
+_LIMIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([^\W\d]*|×)\s*")
+_TIMES_NS: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -90,6 +93,21 @@ def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) 
     wanted = {name: True for name, on in (("nan", nan), ("memory", memory)) if on}
     if wanted:
         write_inside(session.control, BLACK_BOX_FILE, msgspec.json.encode(wanted))
+
+
+def parse_slower(text: str) -> tuple[int | None, float | None]:
+    """Read ``40 ms`` as a time in ns, ``1.5x`` as a multiple of the median; one of the two is None.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    match = _LIMIT.fullmatch(text)
+    number, unit = (float(match[1]), match[2].lower()) if match else (0.0, "")
+    if unit in ("x", "×") and number > 1:
+        return None, number
+    if unit in _TIMES_NS and number * _TIMES_NS[unit] >= 1:
+        return round(number * _TIMES_NS[unit]), None
+    raise ValueError(f"{text!r} is not a time (40ms, 2s) or a multiple of the median above 1 (1.5x)")
 
 
 def trigger_requests(

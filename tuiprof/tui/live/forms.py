@@ -10,14 +10,12 @@ from typing import ClassVar, Final
 from textual.binding import BindingType
 
 from tuiprof.probe.changed_steps import BY
-from tuiprof.session.run.control import trigger_requests
+from tuiprof.session.run.control import parse_slower, trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
 
 #: Maximum number of steps for a readable trace.
 _MAX_STEPS: Final = 1000
-_TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
-_UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +46,8 @@ class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
         super().__init__("capture", fields, CaptureOptions)
 
 
-def parse_slow(text: str) -> tuple[int | None, float | None]:
-    """Parse a limit: ``35 ms`` and ``0.5 s`` give a time in ns, ``1.5x`` a multiple of the median.
-
-    Raises:
-        ValueError: The text is neither.
-    """
-    match = _TIME.fullmatch(text.strip())
-    if match is not None:
-        number, unit = float(match["number"]), match["unit"]
-        if unit not in ("x", "×"):
-            if above_ns := round(number * _UNITS_NS[unit]):
-                return above_ns, None
-        elif number > 1:
-            return None, number
-    raise ValueError("slower than: a time such as 35 ms, or a multiple above 1 such as 1.5x")
-
-
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
-    """Asks when to capture automatically, and returns the triggers to arm; empty = disarm all.
+    """Asks when to capture automatically, and returns the triggers; empty = none.
 
     Args:
         slow: Initial limit for slow steps (``35 ms``, ``1.5x``); empty = off.
@@ -75,7 +56,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "arm", "Arm", "arm", "Arm these triggers and no others", "Cancel"
+        "arm", "Capture", "apply", "Capture in these cases and no others", "Cancel"
     )
 
     def __init__(self, slow: str, every: str, budget_bytes: int) -> None:
@@ -84,7 +65,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
                 "slow",
                 "after a step slower than — 35 ms, or 1.5x the median; empty: off",
                 slow,
-                parse=optional(parse_slow),
+                parse=optional(parse_slower),
             ),
             Text(
                 "every",

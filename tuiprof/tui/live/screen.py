@@ -81,11 +81,26 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         _run(
             "p",
             "capture",
-            f"capture {CAPTURE_STEPS} steps",
-            "Capture the next steps with the profiler",
+            "capture",
+            f"Capture the next {CAPTURE_STEPS} steps with the profiler",
             id="live.capture",
         ),
         _run("P", "capture_form", "capture …", "Choose what to capture", id="live.capture_form", show=False),
+        _run(
+            "t",
+            "arm",
+            "when slow",
+            "Capture after each slow step; press again to stop",
+            id="live.arm",
+        ),
+        _run(
+            "T",
+            "arm_form",
+            "capture when …",
+            "Choose when to capture automatically",
+            id="live.arm_form",
+            show=False,
+        ),
         _run("o", "open_trace", "open trace", "Open a captured trace", id="live.open"),
         _view("space", "pause", "pause", "Pause the display or the replay", id="live.pause"),
         _time("end", "now", "now", "Go to the present, or to the end of the run", id="live.now"),
@@ -118,15 +133,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             show=False,
         ),
         _steps("full_stop", "step(1)", "next step", "Select the next step", id="live.step_next", show=False),
-        _run("t", "arm", "arm", "Capture after the next slow step; press again to cancel", id="live.arm"),
-        _run(
-            "T",
-            "arm_form",
-            "capture when …",
-            "Choose when to capture automatically",
-            id="live.arm_form",
-            show=False,
-        ),
         _run(
             "S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False
         ),
@@ -288,9 +294,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             len(self.runs.shown) > 1,
             captures.can_arm,
             moment.paused,
+            bool(captures.armed_slow),
         )
         if state != self._bound:
             self._bound = state
+            self._labels["live.arm"] = "not when slow" if captures.armed_slow else "when slow"
             self._labels["live.leave"] = "leave" if moment.running else "close"
             self._labels["live.pause"] = "resume" if moment.paused else "pause"
             self._labels["live.now"] = "now" if moment.running else "last moment"
@@ -395,15 +403,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_arm(self) -> None:
         if self.captures.armed_slow is not None and self.moment.selected is None:
             self.captures.disarm_slow()
-            self.app.notify("disarmed: no capture after slow steps", timeout=3)
+            self.app.notify("no more captures after slow steps", timeout=3)
         elif (limit_ns := self.figures.slow_ns()) is None:
             self.app.notify("too few steps to tell which are slow; T sets a limit", timeout=3)
         else:
             with self.app.notify_errors():
                 self.captures.arm_slow(limit_ns)
-                text = (
-                    f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes the limit"
-                )
+                text = f"captures follow each step slower than {format_ns(limit_ns)}; T changes the limit"
                 self.app.notify(text, timeout=5)
         self.redraw_now()
 

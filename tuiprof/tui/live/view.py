@@ -448,7 +448,7 @@ def capture_row(capture: CaptureState) -> Row:
         ]
     if capture.state == "started":
         return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]
-    return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
+    return [(f" {glyphs.FLAG} ", "capture"), (f"to be captured: {steps}", "text")]
 
 
 def headline_row(headline: Headline) -> Row:
@@ -575,7 +575,7 @@ def step_row(
     if covered:
         hint = "enter opens it in the trace"
     elif can_arm:
-        hint = "t captures the next slow one"
+        hint = "t captures after slow steps"
     else:
         hint = "not captured"
     return spread(row, [(f"{hint} ", "key" if covered or can_arm else "dim")], width)
@@ -620,7 +620,7 @@ def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | Non
 
 
 def armed_row(armed: Sequence[TriggerRequest]) -> Row:
-    """Return the triggers of automatic captures: ``armed: after steps > 35.0 ms · every 500 steps``."""
+    """Return the triggers of automatic captures: ``captures: after steps > 35.0 ms · every 500 steps``."""
     parts = []
     for trigger in armed:
         if trigger.every is not None:
@@ -629,7 +629,7 @@ def armed_row(armed: Sequence[TriggerRequest]) -> Row:
             parts.append(f"after steps > {trigger.times:g}× the median")
         else:
             parts.append(f"after steps > {format_ns(trigger.above_ns)}")
-    return [(f"{glyphs.FLAG} armed: {glyphs.DOT.join(parts)}  ", "capture")] if parts else []
+    return [(f"{glyphs.FLAG} captures: {glyphs.DOT.join(parts)}  ", "capture")] if parts else []
 
 
 def alert_paragraphs(
