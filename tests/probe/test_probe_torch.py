@@ -181,6 +181,44 @@ def test_captures(run_forked: Callable[..., Run]) -> None:
     assert len(list(done.session.glob("traces/rank0.*.pt.trace.json.gz"))) == 3
 
 
+@pytest.mark.parametrize(
+    ("seconds", "world", "first"),
+    [
+        (0, {}, 7),
+        (0, {"RANK": "1", "WORLD_SIZE": "1"}, 7),
+        (0, {"RANK": "0", "WORLD_SIZE": "2"}, None),
+        (3600, {}, None),
+    ],
+)
+def test_a_process_alone_does_not_wait_for_a_late_step(
+    run_forked: Callable[..., Run], seconds: int, world: dict[str, str], first: int | None
+) -> None:
+    script = MODEL + "for _ in range(3): train(DataLoader(data, batch_size=64))"
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 30, "or_after_s": seconds}], **world)
+    assert done.code == 0, done.err
+    rank = f"rank{world.get('RANK', 0)}"
+    last = [record for record in done.of(records.Capture, rank) if record.id == "a"][-1]
+    if first is None:
+        assert (last.state, last.first) == ("failed", 30)
+        assert "before step 30" in last.why
+    else:
+        assert (last.state, last.first, last.last) == ("written", first, first + 2)
+        assert [step.n for step in done.of(records.Step, rank) if step.cap] == [6, 7, 8, 9]
+
+
+def test_a_late_step_is_waited_for_as_long_as_asked(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL + "for _ in range(8): train(DataLoader(data, batch_size=64), lambda loss: time.sleep(0.02))"
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 39, "or_after_s": 0.3}])
+    assert done.code == 0, done.err
+    written = done.captures("a")[-1]
+    assert written.state == "written"
+    began = next(step.at for step in done.of(records.Step) if step.n == 0)
+    assert written.first is not None
+    assert next(step.at for step in done.of(records.Step) if step.n == written.first - 1) - began >= 0.3e9
+
+
 def test_garbage_collections_are_ranges_of_a_capture(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

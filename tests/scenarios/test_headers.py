@@ -283,6 +283,7 @@ def test_the_default_capture_comes_in_time_in_every_size(ladder: Ladder) -> None
         assert least_steps(variant, steps=7) == 7
     assert fit_capture(DEFAULT_CAPTURE, None) == DEFAULT_CAPTURE
     assert fit_capture(DEFAULT_CAPTURE, 2).at == 0
+    assert fit_capture(DEFAULT_CAPTURE, 100).or_after_s is None, "that step comes"
 
 
 def test_scripts_and_tuiprof_give_the_same_reasons() -> None:

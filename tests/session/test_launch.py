@@ -365,7 +365,8 @@ def test_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_capture_option() -> None:
     request = parse_capture("5@20", stack=True)
     assert (request.steps, request.at, request.stack, request.memory) == (5, 20, True, False)
-    assert parse_capture("4").at == DEFAULT_CAPTURE.at
+    assert request.or_after_s is None, "step 20 was asked for"
+    assert (parse_capture("4").at, parse_capture("4").or_after_s) == (30, DEFAULT_CAPTURE.or_after_s)
     for text in ("", "x", "0", "5@", "5@x", "-1@3", "5@20@3"):
         with pytest.raises(UsageProblem, match="N@STEP"):
             parse_capture(text)

@@ -60,7 +60,7 @@ launch_options = together(
     click.option(
         "--capture",
         metavar="N[@STEP]",
-        help="Profile N steps starting at STEP (default: 3 steps from step 30, earlier in short scenarios). "
+        help="Profile N steps starting at STEP (default: 3 steps from step 30, or after 20 s of longer steps). "
         "3s@20s: 3 seconds starting after 20 seconds, for scripts without steps.",
     ),
     click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
@@ -415,6 +415,14 @@ def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], Non
     return _Plain(session)
 
 
+_PROGRESS: Final = {
+    "armed": "capture to come",
+    "started": "capturing",
+    "written": "captured",
+    "failed": "capture failed",
+}
+
+
 def _told(fold: Fold, problem: str) -> str:
     """Return progress in a few words, or what keeps it from being recorded."""
     from tuiprof.model.units import format_count, format_ns
@@ -430,7 +438,7 @@ def _told(fold: Fold, problem: str) -> str:
     if stats.count:
         words.append(f"{format_ns(stats.median_ns)} a step")
     words += [
-        f"capture {capture.state}" + (f" ({capture.why})" if capture.why else "")
+        _PROGRESS.get(capture.state, capture.state) + (f" ({capture.why})" if capture.why else "")
         for capture in fold.captures.values()
     ]
     return sanitize(" · ".join(words))

@@ -36,6 +36,7 @@ GARBAGE_RANGE = "Python GC"
 #: Length of an automatic capture by the clock, s, time without a step after which it is made, and its id.
 _SECONDS, _AFTER_S, _OWN = 3.0, 20.0, "timed"
 _SECOND = 1_000_000_000
+_FEWEST_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
 _PATIENCE_NS = _SECOND
 _END_S = 30.0
 _SHARE = 0.75  # minimum share of the last samples in the script
@@ -76,6 +77,7 @@ class Capturer:
         ending: The script is ending: slower later steps no longer matter.
         timed: A profiler that runs by the clock (see :class:`TimedCaptures`); it only gets the steps marked.
         wanted: Captures were asked for.
+        alone: Whether this process is the only one that makes steps: several have to capture the same ones.
         must_wait: Whether a profiler cannot be started or stopped at the moment.
         note: Reports a message to the user once: level and text.
         ended: Called with the id of each finished capture, and whether there is a trace.
@@ -88,6 +90,7 @@ class Capturer:
         self.writer = ""
         self.disturbing = self.ending = self.wanted = False
         self.timed: Any = None
+        self.alone: Callable[[], bool] = lambda: False
         self.must_wait: Callable[[], bool] = lambda: False
         self.note: Callable[[str, str], None] = lambda level, text: None
         self.torch: Callable[..., Any] | None = None
@@ -98,6 +101,8 @@ class Capturer:
         self._queue: list[Request] = []
         self._window: _Window | None = None
         self._held = -1  # the last step before the source of steps was settled
+        self._first_seen = (0, 0)  # first step boundary since steps were last counted from 0: step, time
+        self._last_seen = 0
         self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
@@ -127,8 +132,11 @@ class Capturer:
             self.timed.step_ended()
             self.timed.step_begins(n)
             return
+        if n <= self._last_seen or not self._last_seen:
+            self._first_seen = n, began
+        self._last_seen = n
         if self._window is None:
-            self._window = self._choose(n)
+            self._window = self._choose(n, began)
         window = self._window
         if window is not None:
             try:
@@ -143,14 +151,14 @@ class Capturer:
             if self._queue:  # offered between the two lines above
                 self._steps.attend(self)
 
-    def _choose(self, n: int) -> _Window | None:
+    def _choose(self, n: int, t: int) -> _Window | None:
         """Return the window for the next request that is due, or None."""
         if not self._steps.settled:
             self._held = n
             return None
         due: tuple[int, Request] | None = None
         for request in list(self._queue):
-            first = n + 1 if request.at is None else request.at
+            first = n + 1 if request.at is None or self._waits_too_long(request, n, t) else request.at
             if first <= self._held:
                 first = n + 1
             if first < n:
@@ -169,6 +177,14 @@ class Capturer:
             if raised_by_signal_handler(error):
                 raise
             return None
+
+    def _waits_too_long(self, request: Request, n: int, t: int) -> bool:
+        """Whether a request need not wait for its step any longer, as steps take long."""
+        if request.or_after_s is None or (request.at or 0) <= n + 1:
+            return False
+        first, at = self._first_seen
+        long = n - first >= _FEWEST_BEFORE and t - at >= request.or_after_s * _SECOND
+        return long and self.alone()
 
     @property
     def uses_jax(self) -> bool:
@@ -269,6 +285,7 @@ class Capturer:
         self._queue = []
         self._window = self.timed = None
         self._held = -1
+        self._last_seen = 0
         self._threads = []
         self.disturbing = self.ending = False
 

@@ -258,6 +258,9 @@ class Request:
     at: int | None = None  # first step; None = as soon as possible
     seconds: float | None = None  # how long, for a capture by the clock; None = it is one of steps
     after_s: float | None = None  # when that begins, from the import of the framework on
+    or_after_s: float | None = (
+        None  # a process alone need not wait for ``at`` longer than this, s; None = it has to
+    )
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record tensor shapes
     memory: bool = False  # record the allocator
@@ -344,13 +347,15 @@ class Requests:
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 fields = loads(file.read())
-            at, seconds, after_s = fields.get("at"), fields.get("seconds"), fields.get("after_s")
+            at, seconds = fields.get("at"), fields.get("seconds")
+            after_s, or_after_s = fields.get("after_s"), fields.get("or_after_s")
             request = Request(
                 id=str(fields.get("id", identity)),
                 steps=int(fields.get("steps", 1)),
                 at=None if at is None else int(at),
                 seconds=None if seconds is None else float(seconds),
                 after_s=None if after_s is None else float(after_s),
+                or_after_s=None if or_after_s is None else float(or_after_s),
                 stack=bool(fields.get("stack")),
                 shapes=bool(fields.get("shapes")),
                 memory=bool(fields.get("memory")),

@@ -134,6 +134,7 @@ class Runtime:
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
+        self.capture.alone = self._alone
         self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
@@ -151,11 +152,17 @@ class Runtime:
 
     def _new_triggers(self) -> Triggers:
         """Return the watcher for slow steps."""
-        triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
+        triggers = Triggers(self.session, self.note, self._alone)
         self.capture.ended = triggers.ended
         self.log.on_steps = self._steps_ended
         self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
         return triggers
+
+    def _alone(self) -> bool:
+        """Return whether this process is the only rank, as far as known."""
+        distributed = sys.modules.get("jax._src.distributed")
+        of_jax = getattr(getattr(distributed, "global_state", None), "num_processes", None)
+        return (rank_and_world()[1] or self._world or of_jax or 1) == 1
 
     def _new_black_box(self) -> BlackBox:
         return BlackBox(self.session, lambda: self.steps.out, self.note)

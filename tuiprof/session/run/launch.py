@@ -49,8 +49,9 @@ _PACKAGE: Final = Path(__file__).resolve().parents[2]
 #: Added to the script's PYTHONPATH: loads the probe, and provides ``import tuiprof`` if it is not installed there.
 INJECT: Final = _PACKAGE / "probe" / "inject"
 #: Three steps, after ten of warm-up (compilation, allocator growth, the first batches) and twenty that give step times
-#: in case the profiler slows down all later steps (see :mod:`tuiprof.probe.slowdown`).
-DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30)
+#: in case the profiler slows down all later steps (see :mod:`tuiprof.probe.slowdown`). Where steps take long, a run may
+#: end before: a process alone then waits for a few steps only. Several ranks have to agree on a step beforehand.
+DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30, or_after_s=20.0)
 
 #: Default start and maximum length of a capture by time.
 DEFAULT_AFTER_S: Final = 20.0
@@ -105,8 +106,10 @@ def parse_capture(
             f"--capture {text!r} is not N, N@STEP or SECONDSs@SECONDSs",
             "for example 5@20: 5 steps from step 20 on; or 3s@20s: 3 seconds after 20 seconds",
         )
-    begin = int(first) if at else DEFAULT_CAPTURE.at
-    return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)
+    request = CaptureRequest(DEFAULT_CAPTURE.id, int(steps), None, stack, shapes, memory)
+    if at:
+        return msgspec.structs.replace(request, at=int(first))
+    return msgspec.structs.replace(request, at=DEFAULT_CAPTURE.at, or_after_s=DEFAULT_CAPTURE.or_after_s)
 
 
 def fit_capture(request: CaptureRequest, steps: int | None) -> CaptureRequest:
@@ -114,7 +117,7 @@ def fit_capture(request: CaptureRequest, steps: int | None) -> CaptureRequest:
     if steps is None or request.at is None:
         return request
     latest = steps - request.steps - 1  # the trace is written when the next step starts
-    return msgspec.structs.replace(request, at=max(0, min(request.at, latest)))
+    return msgspec.structs.replace(request, at=max(0, min(request.at, latest)), or_after_s=None)
 
 
 def start(spec: LaunchSpec) -> Session:

@@ -64,6 +64,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     memory: bool = False  # record allocations
     seconds: float | None = None  # duration of a capture by time; None = a capture by steps
     after_s: float | None = None  # start of a capture by time, since the framework was imported
+    #: The only process of a run starts before step ``at`` once its steps have taken this long, s; None = it does not
+    or_after_s: float | None = None
 
 
 class TriggerRequest(msgspec.Struct, frozen=True):
