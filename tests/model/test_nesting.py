@@ -30,8 +30,6 @@ def test_every_enclosing_event_is_found_innermost_first(events: list[tuple[int, 
             if above >= 0:
                 walked[row].append(above)
     assert walked == enclosing
-    for row, parent in enumerate(nesting.parent.tolist()):
-        assert nesting.depth[row] == (nesting.depth[parent] + 1 if parent >= 0 else 0)
 
 
 def test_a_frame_outside_an_overlapping_step_is_still_found() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from waiting import until
 
 from tuiprof.errors import SessionError
 from tuiprof.session.live.replay import read_fold
-from tuiprof.session.live.tail import LogReader
+from tuiprof.session.live.tail import LogFile
 from tuiprof.session.log import Head, LogWriter, Note
 from tuiprof.session.run.control import put_capture
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
@@ -46,9 +47,10 @@ def test_a_full_disk_tears_no_line_and_loses_nothing(tmp_path: Path) -> None:
     assert log.waiting > 50
     assert log.flush()
     log.close()
-    with LogReader(session) as reader:
-        notes = [record for _, record in reader.poll() if isinstance(record, Note)]
-        assert reader.malformed == 0
+    fold = read_fold(session)
+    assert not fold.problems
+    with closing(LogFile(session.log / "recorder.jsonl")) as recorded:
+        notes = [note for note in recorded.read() if isinstance(note, Note)]
     assert [note.at for note in notes[:-1]] == list(range(100))
     assert "the disk is full; nothing was lost" in notes[-1].text
 

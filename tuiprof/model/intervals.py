@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -170,19 +169,6 @@ class Nesting:
     parent: Ints
     before: Ints  # the row before each event on its track; -1 for the first. Shape ``(n,)``.
     ends: Ints  # end of each event, ns. Shape ``(n,)``.
-
-    @cached_property
-    def depth(self) -> Ints:
-        """Number of events above each event in the tree; 0 at the top. Shape ``(n,)``."""
-        depth = (self.parent >= 0).astype(np.int64)
-        above = self.parent.copy()
-        rows = np.flatnonzero(above >= 0)
-        # Each round doubles how far up every event has counted, so 2**7 levels take seven rounds.
-        while len(rows):
-            up = above[rows]
-            depth[rows], above[rows] = depth[rows] + depth[up], above[up]
-            rows = rows[above[rows] >= 0]
-        return depth
 
     def directly_in(self, mask: npt.NDArray[np.bool_], rows: Ints) -> npt.NDArray[np.bool_]:
         """Return which rows have a parent that is in the mask."""

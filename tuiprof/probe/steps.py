@@ -75,9 +75,8 @@ _SETTLED_AFTER = 3
 _SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
 _MAX_PARTS = 256  # steps of an optimizer that may turn out to be parts of a step
-_MAX_IN_TURN = (
-    16  # steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
-)
+#: Steps of an optimizer in a loop adjacent to that of another one that may be parts of a step
+_MAX_IN_TURN = 16
 _MAX_PHASES = 1000
 _MAX_MARKS = 1 << 18  # a minute of 1 ms steps: how long the log's thread may be delayed
 _NEVER = 1 << 62

@@ -19,9 +19,8 @@ class Start:
     speed: float = 1.0  # of a replay; 2 = twice as fast as recorded
     launched: bool = False  # whether this command started the session, and exits with its exit status
     compared: tuple[str, str] | None = None  # before and after; None unless ``view`` is ``compare``
-    directory: Path | None = (
-        None  # directory of traces that the trace was chosen from; None = it was named itself
-    )
+    #: Directory of traces that the trace was chosen from; None = it was named itself
+    directory: Path | None = None
 
     @classmethod
     def library(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.stretches import MIN_FIRST_USE, first_uses
 from tuiprof.model import Trace
 from tuiprof.whatif import Edit
 
@@ -20,10 +21,11 @@ _JAX = (
 )
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for allocator calls in most steps, combined in one finding."""
     rows = list(evidence.waits("allocator"))
-    if not rows:
+    warming_up = not evidence.stepped and first_uses(trace)[1] >= MIN_FIRST_USE
+    if not rows or warming_up:
         return
     edit = Edit()
     for row in rows:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.stretches import VIEWS
 from tuiprof.advice.waits.pageable_memory import OF_LINK, follow, pinned
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.data_loading import fetches
@@ -22,13 +23,6 @@ from tuiprof.whatif import Edit
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
-#: Operators that compute nothing: they are long only if the thread is held up.
-_VIEWS: Final = (
-    r"^aten::(_?(reshape|view|unsafe_view)\w*|expand(_as)?|slice|select|narrow|transpose|permute|t|"
-    r"(un)?squeeze_?|(un)?flatten|unbind|(tensor_)?split\w*|chunk|detach_?|as_strided_?|alias|movedim|empty\w*|"
-    r"new_empty\w*|resize_\w*|set_|lift_fresh|result_type|is_\w+|item|_local_scalar_dense|"
-    r"numpy_T|real|imag|view_as_\w+|record_stream|requires_grad_?|broadcast_to|meshgrid|diagonal|unfold)$"
-)
 #: Minimum share of the step, and of the steps that have such operators.
 MIN_SHARE: Final = 0.02
 MIN_STEPS: Final = 0.5
@@ -50,7 +44,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     chosen = (calls.tracks == main) & (calls.steps >= 0) & (lengths >= MIN_NS)
     chosen &= (
         trace.named(r"^aten::", calls.rows)
-        & ~trace.named(_VIEWS, calls.rows)
+        & ~trace.named(VIEWS, calls.rows)
         & ~calls.backward
         & ~used
         & ~loading
@@ -97,7 +91,7 @@ def _only_views(calls: Calls) -> Mask:
     call = calls.inside(parts)
     parts, call = parts[call >= 0], call[call >= 0]
     every, views = (
-        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(_VIEWS, parts)])
+        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(VIEWS, parts)])
     )
     result: Mask = (every > 0) & (views == every)
     return result

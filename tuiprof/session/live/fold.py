@@ -235,9 +235,8 @@ class Fold:
         self.troubles: list[Trouble] = []  # the first :data:`KEEP_NOTES`, in the order read
         self.now_ns = 0  # session time of the newest record
         self.records = 0  # number of records so far
-        self.printed: tuple[int, int] | None = (
-            None  # bytes of standard output and error so far; None = unknown
-        )
+        #: Bytes of standard output and error so far; None = unknown
+        self.printed: tuple[int, int] | None = None
         self.problems: list[str] = []  # log lines that could not be read, one sentence per file
 
     @property

@@ -214,9 +214,8 @@ class RankTimes:
     name: str
     rank: int | None  # None = unknown
     step_ns: float  # median step time; NaN = no steps
-    own_ns: (
-        float  # median time of a step outside the phases in which ranks wait for one another; NaN = unknown
-    )
+    #: Median time of a step outside the phases in which ranks wait for one another; NaN = unknown
+    own_ns: float
     recent_ns: tuple[int, ...]  # last step times, oldest first
     host: str = ""  # empty = the run has only one
     straggles: bool = False  # whether it delays the others

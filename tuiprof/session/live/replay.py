@@ -35,10 +35,6 @@ class Feed(Protocol):
     def fold(self) -> Fold:
         """The state to draw. Do not keep it: it is another object after a seek."""
 
-    @property
-    def behind(self) -> int:
-        """Bytes of the logs that are not in the fold yet."""
-
     def advance(self, max_bytes: int = BLOCK) -> bool:
         """Process records that are due; return whether anything changed.
 
@@ -228,11 +224,6 @@ class Replay:
         self.fold = Fold(self._clock)  # the state at :attr:`position_ns`; another object after a seek
         self.duration_ns = _span_ns(session)  # session time of the last record
         self._times_output: bool | None = None
-
-    @property
-    def behind(self) -> int:
-        """0: all records that are due are fed at once."""
-        return 0
 
     @property
     def times_output(self) -> bool:

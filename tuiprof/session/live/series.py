@@ -292,12 +292,10 @@ class StepStats:
     mean_ns: float
     jitter: float  # see :data:`JITTER_RULE`
     rate_hz: float  # steps per second by the wall clock, see :data:`RATE_RULE`
-    outlier_above_ns: (
-        float  # host time above which a step is an outlier (:data:`OUTLIER_RULE`); inf = too few steps
-    )
-    on_device: bool = (
-        False  # whether the times are device times, because the host runs ahead (:data:`AHEAD_RULE`)
-    )
+    #: Host time above which a step is an outlier (:data:`OUTLIER_RULE`); inf = too few steps
+    outlier_above_ns: float
+    #: Whether the times are device times, because the host runs ahead (:data:`AHEAD_RULE`)
+    on_device: bool = False
 
 
 _NAN: Final = float("nan")

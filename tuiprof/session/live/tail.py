@@ -57,7 +57,6 @@ class LogFile:
         self.path = path
         self.writer = path.stem
         self.malformed = 0  # number of damaged lines
-        self.unknown = 0  # number of lines of types unknown to this version
         self.unreadable = ""  # why the file cannot be read; empty = it can
         self._file: BinaryIO | None = None
         self.position = 0  # of the first byte not yet decoded
@@ -118,27 +117,23 @@ class LogFile:
         """Skip to the end of a huge log before the first read; return the first line (the head) if it skipped any."""
         if self.behind <= keep_bytes + BLOCK:
             return []
+        return self._skip(-keep_bytes, os.SEEK_END)
+
+    def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
+        """Skip to a time before the first read; return the first line (the head) if it skipped any."""
+        first = self.position_of(at) - keep_bytes
+        return self._skip(first, os.SEEK_SET) if first > BLOCK else []
+
+    def _skip(self, offset: int, whence: int) -> list[Record]:
         try:
             with open_regular(self.path) as file:
-                first = file.readline(LONGEST_LINE)
-                file.seek(-keep_bytes, 2)
+                head = file.readline(LONGEST_LINE)
+                file.seek(offset, whence)
                 file.readline()  # the partial line at the cut
                 self.position = file.tell()
         except OSError as error:
             self.unreadable = error.strerror or str(error)
             return []
-        return self._decode(first)
-
-    def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
-        """Skip to a time before the first read; return the first line (the head) if it skipped any."""
-        first = self.position_of(at) - keep_bytes
-        if first <= BLOCK:
-            return []
-        with open_regular(self.path) as file:
-            head = file.readline(LONGEST_LINE)
-            file.seek(first)
-            file.readline()  # the partial line at the cut
-            self.position = file.tell()
         return self._decode(head)
 
     def position_of(self, at: int) -> int:
@@ -191,8 +186,7 @@ class LogFile:
             # Python's JSON may contain NaN and Infinity, for example as a loss, which strict JSON does not allow.
             content = json.loads(line)
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
-                self.unknown += 1
-                return None
+                return None  # of another version
             converted: Record = msgspec.convert(content, Record)
             return converted
         except (ValueError, *UNDECODABLE):
@@ -245,24 +239,6 @@ class LogReader:
         self._logs: dict[str, Log] = {}
         self._heads: dict[str, list[Record]] = {}  # of logs read from their end; not returned yet
 
-    def __enter__(self) -> LogReader:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the files."""
-        self.close()
-
-    @property
-    def malformed(self) -> int:
-        """Number of damaged lines so far."""
-        return sum(file.malformed for file in self._files.values())
-
-    @property
-    def unknown(self) -> int:
-        """Number of lines of types unknown to this version so far."""
-        return sum(file.unknown for file in self._files.values())
-
     @property
     def problems(self) -> list[str]:
         """What could not be read so far, one sentence per file."""
@@ -280,10 +256,6 @@ class LogReader:
         """Bytes written but not yet read."""
         self._find()
         return sum(file.behind for file in self._files.values())
-
-    def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
-        """Return new records with their writers, reading at most ``max_bytes`` of each file."""
-        return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
 
     def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
         """Yield new records by writer, reading at most ``max_bytes`` of each file."""

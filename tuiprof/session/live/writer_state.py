@@ -110,9 +110,8 @@ class StepSeries:
         self.phases: list[str] = []  # names, in order of appearance
         self.captured = 0  # number of captured steps
         self.device_every = 1  # currently, every n-th step has a device time
-        self.longest: tuple[int, int, int] | None = (
-            None  # ``(n, t_ns, dur_ns)`` of the longest uncaptured step so far
-        )
+        #: ``(n, t_ns, dur_ns)`` of the longest uncaptured step so far
+        self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()  # phases and metrics beyond :data:`MAX_NAMES`
         self._histogram = Histogram()  # of uncaptured steps, like the sums
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0

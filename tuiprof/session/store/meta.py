@@ -77,9 +77,8 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     id: str  # captures have the ids ``<id>-1``, ``<id>-2``, …
     steps: Whole = 3  # per capture
     above_ns: Whole | None = None  # capture after a step longer than this
-    times: float | None = (
-        None  # capture after a step longer than this multiple of the median of earlier steps
-    )
+    #: Capture after a step longer than this multiple of the median of earlier steps
+    times: float | None = None
     every: Whole | None = None  # capture at each step whose number is a multiple of this
     cooldown_s: float = 30.0  # minimum time from the end of one capture to the start of the next
     budget_bytes: Whole = DEFAULT_BUDGET  # limit for the total size of the session's traces
@@ -175,10 +174,6 @@ class Clock:
         """Return the name of a writer's machine if it is not the session's, else an empty string."""
         own = self._meta.host
         return short_name(head.host) if own and head.host not in {"", own} else ""
-
-    def unix_ns(self, t_ns: int) -> int:
-        """Convert session time to Unix time, by the wall clock at the start of the session."""
-        return self._meta.unix_ns + t_ns
 
 
 LABELS_FILE: Final = "labels.json"

@@ -52,25 +52,14 @@ class DetailPane(VerticalScroll):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key(
-            "link",
-            "f",
-            "link(0)",
-            "launch ↔ work",
-            "Go from a launch to its work, or from a sync to the work it waited for",
-        ),
-        _key(
-            "link_last",
-            "F",
-            "link(-1)",
-            "sync → delayed",
-            "Go from a sync to the work it delayed, and back",
-            False,
-        ),
+        _key("link", "f", "link(0)", "launch ↔ work",
+             "Go from a launch to its work, or from a sync to the work it waited for"),
+        _key("link_last", "F", "link(-1)", "sync → delayed", "Go from a sync to the work it delayed, and back",
+             False),
         _key("up", "u", "up", "enclosing", "Go to the enclosing event"),
         _key("back", "backspace", "back", "back", "Back to the previous event", False),
         _key("copy", "y", "copy", "copy raw", "Copy the raw event", False),
-    ]
+    ]  # fmt: skip
 
     @dataclass(eq=False)
     class Jump(Message):

@@ -146,37 +146,17 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
     DEFAULT_MODE = "first"
     BINDINGS: ClassVar[list[BindingType]] = [
-        _everywhere(
-            "question_mark,f1",
-            "help",
-            "help",
-            "Show the keys and terms of this screen",
-            id="app.help",
-            display="?",
-        ),
-        _everywhere(
-            "ctrl+p",
-            "command_palette",
-            "commands",
-            "Search commands, scenarios, sessions and traces",
-            id="app.palette",
-            display="ctrl+p",
-        ),
+        _everywhere("question_mark,f1", "help", "help", "Show the keys and terms of this screen", id="app.help",
+                    display="?"),
+        _everywhere("ctrl+p", "command_palette", "commands", "Search commands, scenarios, sessions and traces",
+                    id="app.palette", display="ctrl+p"),
         _everywhere("ctrl+o", "jump", "jump", "Jump to a pane by its letter", id="app.jump", show=False),
-        _everywhere(
-            "ctrl+t", "tour", "tour", "Take a five-step tour on recorded samples", id="app.tour", show=False
-        ),
+        _everywhere("ctrl+t", "tour", "tour", "Take a five-step tour on recorded samples", id="app.tour",
+                    show=False),
         *TERMINAL_KEYS,
-        _everywhere(
-            "ctrl+q,ctrl+c",
-            "leave_all",
-            "quit",
-            "Quit tuiprof; runs continue",
-            id="app.quit",
-            show=False,
-            priority=True,
-        ),
-    ]
+        _everywhere("ctrl+q,ctrl+c", "leave_all", "quit", "Quit tuiprof; runs continue", id="app.quit", show=False,
+                    priority=True),
+    ]  # fmt: skip
 
     def __init__(self, start: Start) -> None:
         # Load the first screen's style sheet with the application's: loading it later would compute all styles twice

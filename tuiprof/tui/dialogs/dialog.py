@@ -76,16 +76,9 @@ class PickScreen(ModalScreen[int], inherit_bindings=False):
     """Returns the index of the chosen name; None = cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "escape,q",
-            "dismiss",
-            "cancel",
-            "Close without choosing",
-            id="pick.cancel",
-            group="Choice",
-            display="esc",
-        )
-    ]
+        key("escape,q", "dismiss", "cancel", "Close without choosing", id="pick.cancel", group="Choice",
+            display="esc"),
+    ]  # fmt: skip
 
     def __init__(self, title: str, names: list[str]) -> None:
         super().__init__()
@@ -130,14 +123,13 @@ class ColumnsScreen(ModalScreen[list[str]], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _column_key("enter", "take", "apply", "Show these columns, and remember them"),
-        _column_key(
-            "space,x", "toggle_column", "show / hide", "Show or hide the column under the cursor", "space"
-        ),
+        _column_key("space,x", "toggle_column", "show / hide", "Show or hide the column under the cursor",
+                    "space"),
         _column_key("K,shift+up", "shift(-1)", "up", "Move the column to the left", "K"),
         _column_key("J,shift+down", "shift(1)", "down", "Move the column to the right", "J"),
         _column_key("r", "dismiss([])", "default", "Restore the default columns"),
         _column_key("escape,q", "dismiss", "cancel", "Close without changing the columns", "esc"),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, columns: Sequence[Column], shown: Sequence[str]) -> None:
         super().__init__()

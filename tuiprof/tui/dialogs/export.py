@@ -112,18 +112,12 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "write", "write", "Write the file", "enter"),
-        _key(
-            "down",
-            "scope(1)",
-            "what",
-            "Write the open analysis, the table as shown, or everything",
-            "↑ ↓",
-            "scope",
-        ),
+        _key("down", "scope(1)", "what", "Write the open analysis, the table as shown, or everything", "↑ ↓",
+             "scope"),
         _key("up", "scope(-1)", "what", "The previous choice of what to write", "↑ ↓", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
         _key("escape", "dismiss", "cancel", "Close without writing", "esc", "close"),
-    ]
+    ]  # fmt: skip
 
     def __init__(
         self,

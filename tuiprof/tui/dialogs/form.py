@@ -271,16 +271,9 @@ class PathForm(Form[Path], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *form_keys("path", "Open", "open", "Open the path", "Cancel", one_field=True),
-        key(
-            "tab",
-            "complete",
-            "complete",
-            "Accept the suggestion",
-            id="path.complete",
-            group="Open",
-            priority=True,
-        ),
-    ]
+        key("tab", "complete", "complete", "Accept the suggestion", id="path.complete", group="Open",
+            priority=True),
+    ]  # fmt: skip
 
     def __init__(self, text: str = "") -> None:
         field = Text("path", value=text, placeholder="path", parse=_existing, suggester=_PathSuggester())

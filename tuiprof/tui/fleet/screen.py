@@ -40,25 +40,13 @@ class RankMap(Lines, can_focus=True):
         _ranks("right,l", "move(0, 1)", "right", "Next step", id="fleet.right", show=False),
         _ranks("pageup", "page(-1)", "page up", "One page up", id="fleet.page_up", show=False),
         _ranks("pagedown", "page(1)", "page down", "One page down", id="fleet.page_down", show=False),
-        _ranks(
-            "plus,equals_sign",
-            "magnify(1)",
-            "zoom in",
-            "Zoom in: fewer ranks and steps per cell",
-            id="fleet.closer",
-            display="+",
-        ),
-        _ranks(
-            "minus",
-            "magnify(-1)",
-            "zoom out",
-            "Zoom out: more ranks and steps per cell",
-            id="fleet.farther",
-            display="-",
-        ),
+        _ranks("plus,equals_sign", "magnify(1)", "zoom in", "Zoom in: fewer ranks and steps per cell",
+               id="fleet.closer", display="+"),
+        _ranks("minus", "magnify(-1)", "zoom out", "Zoom out: more ranks and steps per cell", id="fleet.farther",
+               display="-"),
         _ranks("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort"),
         _ranks("x", "latest", "most late", "Go to the longest delay", id="fleet.latest"),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, heat_map: HeatMap) -> None:
         super().__init__(id="fleet-map")

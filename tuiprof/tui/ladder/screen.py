@@ -109,26 +109,12 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         _key("w", "watch", "watch", "Watch the running trial", id="ladder.watch"),
         _key("c", "compare", "compare", "Compare the rung with its baseline", id="ladder.compare"),
         _key("s", "source", "source", "Show the script", id="ladder.source"),
-        _key(
-            "e",
-            "export",
-            "export",
-            "Write the table as Markdown, CSV, JSON, text or HTML",
-            id="ladder.export",
-        ),
-        _key(
-            "left_square_bracket", "measured(1)", "older", "Show the previous measurement", id="ladder.older"
-        ),
+        _key("e", "export", "export", "Write the table as Markdown, CSV, JSON, text or HTML", id="ladder.export"),
+        _key("left_square_bracket", "measured(1)", "older", "Show the previous measurement", id="ladder.older"),
         _key("right_square_bracket", "measured(-1)", "newer", "Show the next measurement", id="ladder.newer"),
-        _key(
-            "q,escape",
-            "leave",
-            "back",
-            "Back to the library; measuring continues",
-            id="ladder.leave",
-            display="q",
-        ),
-    ]
+        _key("q,escape", "leave", "back", "Back to the library; measuring continues", id="ladder.leave",
+             display="q"),
+    ]  # fmt: skip
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
         super().__init__()

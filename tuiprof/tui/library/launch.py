@@ -138,16 +138,9 @@ class PythonScreen(ModalScreen[Path], inherit_bindings=False):
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
         key("o", "other", "another", "Type the path of another Python", id="python.other", group="Python"),
-        key(
-            "escape,q",
-            "cancel",
-            "cancel",
-            "Close without changing anything",
-            id="python.cancel",
-            group="Python",
-            display="esc",
-        ),
-    ]
+        key("escape,q", "cancel", "cancel", "Close without changing anything", id="python.cancel", group="Python",
+            display="esc"),
+    ]  # fmt: skip
 
     def __init__(self, chosen: Path) -> None:
         super().__init__()

@@ -127,9 +127,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
         _library("r", "run", "run", "Run the variant under the cursor", id="library.run"),
-        _library(
-            "l", "ladder", "ladder", "Measure the whole ladder or show its results", id="library.ladder"
-        ),
+        _library("l", "ladder", "ladder", "Measure the whole ladder or show its results", id="library.ladder"),
         _library("s", "source", "source", "Show the script", id="library.source"),
         _sessions("R", "replay", "replay", "Replay the session from the start", id="library.replay"),
         _sessions("space", "mark", "mark", "Mark the session for comparison", id="library.mark"),
@@ -139,36 +137,18 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         _library("o", "open_file", "open a file", "Open a trace or session by path", id="library.open_file"),
         _library("e", "example", "example", "Open the example trace", id="library.example"),
         _library("P", "python", "Python", "Choose the Python that scripts run in", id="library.python"),
-        _library(
-            "slash",
-            "filter",
-            "filter",
-            "Filter the list by name, tag or note",
-            id="library.filter",
-            display="/",
-            priority=True,  # handled before the keys typed next; else the list takes them, and "r" starts a run
-        ),
-        _sessions(
-            "delete",
-            "delete",
-            "delete",
-            "Move the session to the trash (asks first)",
-            id="library.delete",
-            display="del",
-        ),
+        # handled before the keys typed next; else the list takes them, and "r" starts a run
+        _library("slash", "filter", "filter", "Filter the list by name, tag or note", id="library.filter",
+                 display="/", priority=True),
+        _sessions("delete", "delete", "delete", "Move the session to the trash (asks first)", id="library.delete",
+                  display="del"),
         _sessions("u", "undo", "undo delete", "Restore the last deleted session", id="library.undo"),
-        _library(
-            "right,tab",
-            "into",
-            "detail",
-            "Go to the variants or the recent commands",
-            id="library.into",
-            show=False,
-        ),
+        _library("right,tab", "into", "detail", "Go to the variants or the recent commands", id="library.into",
+                 show=False),
         _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
         _library("escape", "clear", "clear filter", "Clear the filter", id="library.clear"),
         _library("q", "quit", "quit", "Quit tuiprof; runs continue", id="library.quit"),
-    ]
+    ]  # fmt: skip
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012

@@ -49,11 +49,9 @@ class OutputPane(Lines, can_focus=True):
         _output("home,g", "top", "start", "Go to the first line", id="output.home", show=False),
         _output("end,G", "follow", "follow", "Follow the newest line", id="output.end", show=False),
         _output("n", "match(1)", "next match", "Go to the next match", id="output.next"),
-        _output(
-            "N", "match(-1)", "previous match", "Go to the previous match", id="output.before", show=False
-        ),
+        _output("N", "match(-1)", "previous match", "Go to the previous match", id="output.before", show=False),
         _output("escape", "search_end", "end search", "End the search", id="output.unsearch"),
-    ]
+    ]  # fmt: skip
 
     class Moved(Message):
         """The visible part changed: it was scrolled, or new lines arrived."""

@@ -71,36 +71,14 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = [
-        _run(
-            "enter",
-            "open_ready",
-            "open it",
-            "Open the trace of the selected step, or the newest",
-            id="live.open_ready",
-        ),
-        _run(
-            "p",
-            "capture",
-            "capture",
-            f"Capture the next {CAPTURE_STEPS} steps with the profiler",
-            id="live.capture",
-        ),
+        _run("enter", "open_ready", "open it", "Open the trace of the selected step, or the newest",
+             id="live.open_ready"),
+        _run("p", "capture", "capture", f"Capture the next {CAPTURE_STEPS} steps with the profiler",
+             id="live.capture"),
         _run("P", "capture_form", "capture …", "Choose what to capture", id="live.capture_form", show=False),
-        _run(
-            "t",
-            "arm",
-            "when slow",
-            "Capture after each slow step; press again to stop",
-            id="live.arm",
-        ),
-        _run(
-            "T",
-            "arm_form",
-            "capture when …",
-            "Choose when to capture automatically",
-            id="live.arm_form",
-            show=False,
-        ),
+        _run("t", "arm", "when slow", "Capture after each slow step; press again to stop", id="live.arm"),
+        _run("T", "arm_form", "capture when …", "Choose when to capture automatically", id="live.arm_form",
+             show=False),
         _run("o", "open_trace", "open trace", "Open a captured trace", id="live.open"),
         _view("space", "pause", "pause", "Pause the display or the replay", id="live.pause"),
         _time("end", "now", "now", "Go to the present, or to the end of the run", id="live.now"),
@@ -108,66 +86,31 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         _time("right", "seek(1)", "on", "Show a later moment", id="live.on", show=False),
         _time("less_than_sign", "speed(-1)", "slower", "Replay slower", id="live.slower"),
         _time("greater_than_sign", "speed(1)", "faster", "Replay faster", id="live.faster"),
-        _steps(
-            "N,shift+left",
-            "step(-1, True)",
-            "previous slow step",
-            "Select the previous slow step",
-            id="live.outlier_before",
-            show=False,
-        ),
-        _steps(
-            "n,shift+right",
-            "step(1, True)",
-            "next slow step",
-            "Select the next slow step",
-            id="live.outlier_next",
-            show=False,
-        ),
-        _steps(
-            "comma",
-            "step(-1)",
-            "previous step",
-            "Select the previous step",
-            id="live.step_before",
-            show=False,
-        ),
+        _steps("N,shift+left", "step(-1, True)", "previous slow step", "Select the previous slow step",
+               id="live.outlier_before", show=False),
+        _steps("n,shift+right", "step(1, True)", "next slow step", "Select the next slow step",
+               id="live.outlier_next", show=False),
+        _steps("comma", "step(-1)", "previous step", "Select the previous step", id="live.step_before",
+               show=False),
         _steps("full_stop", "step(1)", "next step", "Select the next step", id="live.step_next", show=False),
-        _run(
-            "S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False
-        ),
+        _run("S", "steps_form", "steps are …", "Choose what counts as a step", id="live.steps_form", show=False),
         _run("s", "stacks", "stacks", "Show the stack of every thread of every rank", id="live.stacks"),
         _view("z", "window", "zoom", "Change the time range", id="live.window"),
         _view("left_square_bracket", "rank(-1)", "rank −", "Show the previous rank", id="live.rank_before"),
         _view("right_square_bracket", "rank(1)", "rank +", "Show the next rank", id="live.rank_next"),
         _view("tab", "run(1)", "next run", "Show the next running run", id="live.run_next"),
-        _view(
-            "shift+tab", "run(-1)", "previous run", "Show the previous run", id="live.run_before", show=False
-        ),
+        _view("shift+tab", "run(-1)", "previous run", "Show the previous run", id="live.run_before", show=False),
         _view("l", "log", "log", "Show the script's output full screen, or beside the charts", id="live.log"),
-        _view(
-            "slash",
-            "search",
-            "search",
-            "Search the output",
-            id="live.search",
-            show=False,
-            display="/",
-            priority=True,  # handled before the keys typed next, which belong to the field
-        ),
+        # handled before the keys typed next, which belong to the field
+        _view("slash", "search", "search", "Search the output", id="live.search", show=False, display="/",
+              priority=True),
         _view("a", "alerts", "alerts", "Show alerts and notes", id="live.alerts"),
         _run("m", "note", "note", "Write a note on this run", id="live.note", show=False),
         _run("q", "leave", "leave", "Close this screen; the run continues", id="live.leave"),
-        _run(
-            "escape",
-            "escape",
-            "undo",
-            "Return to the present, or close this screen",
-            id="live.escape",
-            show=False,
-        ),
+        _run("escape", "escape", "undo", "Return to the present, or close this screen", id="live.escape",
+             show=False),
         _run("Q", "stop", "stop", "Stop the script (asks first)", id="live.stop"),
-    ]
+    ]  # fmt: skip
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]  # noqa: RUF012

@@ -146,16 +146,9 @@ class CapturesScreen(ModalScreen[Path], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "escape,q,R,o",
-            "dismiss",
-            "cancel",
-            "Keep this trace open",
-            id="captures.cancel",
-            group="Traces",
-            display="esc",
-        ),
-    ]
+        key("escape,q,R,o", "dismiss", "cancel", "Keep this trace open", id="captures.cancel", group="Traces",
+            display="esc"),
+    ]  # fmt: skip
 
     def __init__(
         self,

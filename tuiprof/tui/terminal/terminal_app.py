@@ -70,27 +70,11 @@ def notify_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
 
 #: Keys that also work while a text field or a dialog has the focus.
 TERMINAL_KEYS: Final = (
-    key(
-        "ctrl+l",
-        "draw_anew",
-        "redraw",
-        "Redraw the screen",
-        id="app.draw_anew",
-        group="Everywhere",
-        show=False,
-        priority=True,
-    ),
-    key(
-        "ctrl+z",
-        "to_shell",
-        "shell",
-        "Suspend tuiprof; fg resumes it",
-        id="app.to_shell",
-        group="Everywhere",
-        show=False,
-        priority=True,
-    ),
-)
+    key("ctrl+l", "draw_anew", "redraw", "Redraw the screen", id="app.draw_anew", group="Everywhere", show=False,
+        priority=True),
+    key("ctrl+z", "to_shell", "shell", "Suspend tuiprof; fg resumes it", id="app.to_shell", group="Everywhere",
+        show=False, priority=True),
+)  # fmt: skip
 
 
 class TerminalApp(App[int], inherit_bindings=False):

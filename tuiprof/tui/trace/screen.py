@@ -69,16 +69,10 @@ class TraceScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("escape", "give_up", "cancel", "Stop opening the trace", id="trace.cancel", group="Trace"),
-        key(
-            "R",
-            "captures",
-            "others",
-            "Other ranks and captures: list them, show another",
-            id="trace.captures",
-            group="Trace",
-        ),
+        key("R", "captures", "others", "Other ranks and captures: list them, show another", id="trace.captures",
+            group="Trace"),
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, path: Path, *, step: int | None = None, directory: Path | None = None) -> None:
         super().__init__()

@@ -330,16 +330,9 @@ class FilterLine(Input):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         key("escape", "give_up", "clear filter", "Show all rows again", id="filter.clear", group="Filter"),
-        key(
-            "down",
-            "submit",
-            "to the rows",
-            "Keep the filter and go to the rows",
-            id="filter.keep",
-            group="Filter",
-            show=False,
-        ),
-    ]
+        key("down", "submit", "to the rows", "Keep the filter and go to the rows", id="filter.keep",
+            group="Filter", show=False),
+    ]  # fmt: skip
 
     def action_give_up(self) -> None:
         """Clear the text and submit it, upon which the pane closes the filter."""

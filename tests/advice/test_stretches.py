@@ -1,0 +1,114 @@
+"""Calls that sometimes, or once, take a thousand times as long as usual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from analyses.made import Made
+
+from tuiprof.advice import advise
+from tuiprof.model import Trace
+
+KERNEL = "void at::native::vectorized_elementwise_kernel<4, Kernel{}>"
+
+
+def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
+    report = advise(trace)
+    assert not [note for note in report.notes if "unavailable" in note], report.notes
+    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
+    return rows.row(0, named=True) if len(rows) else None
+
+
+def interrupted(*, places: int = 8, inside: str = "aten::op{}", stops_us: float = 3_000.0) -> Trace:
+    """Sixteen steps of eight operators with a launch each, in which the thread stops ten times.
+
+    Args:
+        places: In how many different operators it stops.
+        inside: Name of the operators.
+        stops_us: For how long.
+    """
+    made, at, correlation = Made(), 0.0, 0
+    for step in range(16):
+        begun = at
+        for place in range(8):
+            correlation += 1
+            stops = 0 < step < 6 and (step + place) % 4 == 0
+            stopping = place % places if stops else place
+            held = stops_us if stops else 1.0
+            made.op(inside.format(stopping), at, at + held + 7)
+            made.call("cudaLaunchKernel", at + 2 + held, at + 5 + held, correlation=correlation)
+            made.kernel(KERNEL.format(stopping), at + 6 + held, at + 9 + held, correlation)
+            at += held + 10
+        made.step(step, begun, at)
+    return made.trace()
+
+
+def test_a_thread_that_stops_in_many_different_calls_is_interrupted() -> None:
+    row = finding(interrupted(), "interrupted-thread")
+    assert row is not None
+    assert row["wins_ns"] == pytest.approx(10 * 3_000_000 / 16, rel=0.02)
+    assert "10 times in 16 steps, for 30.0 ms in all" in row["what"]
+    assert row["where"].startswith("longest, 3.00 ms, in op")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"places": 2},  # these operators take long at times
+        {"inside": "forward{}"},  # what is no operator of PyTorch may be Python
+        {"stops_us": 1_000.0},
+    ],
+)
+def test_what_calls_do_themselves_is_no_interruption(other: dict[str, Any]) -> None:
+    assert finding(interrupted(**other), "interrupted-thread") is None
+
+
+def used(*, step: int = 0, busy: bool = False, kernel: str = "new", other_us: float = 10_000.0) -> Trace:
+    """Three steps with two launches; one of them takes 20 ms in one step."""
+    made, at, correlation = Made(), 0.0, 0
+    for number in range(3):
+        begun = at
+        for place, name in enumerate(("known", kernel)):
+            correlation += 1
+            takes = 20_000.0 if (number, place) == (step, 1) else 5.0
+            made.op("aten::add", at, at + takes + 4)
+            made.call("cudaLaunchKernel", at + 2, at + 2 + takes, correlation=correlation)
+            works = 20_000.0 if busy and place == 0 else 3.0
+            made.kernel(KERNEL.format(name), at + 5, at + 5 + works, correlation)
+            at += takes + 10
+        at += other_us
+        made.step(number, begun, at)
+    return made.trace()
+
+
+def test_the_first_launch_of_a_kernel_loads_it() -> None:
+    row = finding(used(), "first-use")
+    assert row is not None
+    assert row["wins_ns"] is None
+    assert "take 20.0 ms, 40 % of the steps" in row["what"]
+    assert row["where"] == "longest in add"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"step": 2},  # it was launched before
+        {"kernel": "known"},
+        {"busy": True},  # the call waits for the device
+        {"other_us": 100_000.0},  # hardly a part of the steps
+    ],
+)
+def test_a_long_call_is_no_first_use(other: dict[str, Any]) -> None:
+    assert finding(used(**other), "first-use") is None
+
+
+@pytest.mark.parametrize(("first_us", "advised"), [(100_000.0, False), (10.0, True)])
+def test_what_is_allocated_while_libraries_start_is_no_habit(first_us: float, advised: bool) -> None:
+    made = Made().launch(KERNEL.format(0), (0, first_us), (first_us + 5, first_us + 8), 1)
+    for number in range(8):
+        at = first_us + 10 + 400 * number
+        made.call("cudaMalloc", at, at + 300)
+        made.launch(KERNEL.format(0), (at + 310, at + 315), (at + 320, at + 390), number + 2)
+    assert (finding(made.trace(), "allocator-in-steps") is not None) == advised
