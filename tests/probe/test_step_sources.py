@@ -306,6 +306,38 @@ def test_below_python_3_12_the_loop_is_named(run_forked: Callable[..., Run]) -> 
     assert done.of(records.LikelyStep, log)[-1].where.endswith("/script.py:11")
 
 
+SERVER = """
+import glob, os, queue, threading, time
+import torch
+model = torch.nn.Linear(64, 64)
+model.eval()
+requests = queue.Queue()
+log = os.environ["TUIPROF_SESSION"] + "/log/*"
+def client():
+    began = time.monotonic()
+    while not any('"likely"' in open(path).read() for path in glob.glob(log)) and time.monotonic() - began < 60:
+        time.sleep(0.3)
+        requests.put(torch.ones(8, 64))
+    requests.put(None)
+threading.Thread(target=client).start()
+@torch.inference_mode()
+def serve():
+    while True:
+        x = requests.get()
+        if x is None: break
+        for _ in range(5): x = model(x)
+serve()
+"""
+
+
+def test_the_loop_of_a_server_that_waits_for_requests_is_named(run_forked: Callable[..., Run]) -> None:
+    done = run_forked(SERVER)
+    assert done.code == 0, done.err
+    (log,) = done.logs
+    assert done.of(records.LikelyStep, log)[-1].where.endswith("/script.py:17")
+    assert not done.of(records.Step, log)
+
+
 MODELS = """
 import io, pickle, time
 import torch

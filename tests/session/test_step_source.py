@@ -179,7 +179,7 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
     report = summarise(session, fold)  # of a session that began in /
     assert "no training steps were detected" in report.verdict.sentence
-    command = "tuiprof record --step-at scripts/train.py:46 -- python train.py "
+    command = "tuiprof record --step-at scripts/train.py:46 -- python train.py"
     assert command in report.verdict.sentence
 
 

@@ -224,8 +224,8 @@ def test_without_a_step_the_remedy_is_named() -> None:
     assert "S, " not in no_step_lines(over, [])[-1]
     assert no_step_lines(over, [], likely="train.py:7") == [
         "finished, and no step was detected",
-        "the loop at train.py:7 is counted with Python 3.12 or newer,",
-        "or with tuiprof run --step-at train.py:7 -- …",
+        "the script runs the loop at train.py:7; to count its iterations:",
+        "tuiprof run --step-at train.py:7 -- …",
     ]
 
 

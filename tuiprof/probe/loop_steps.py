@@ -3,7 +3,8 @@
 The loop is found by sampling (see :mod:`.sampler`): the innermost one with nearly all samples of the last two seconds.
 From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that code
 object are disabled when they first occur, and no other code is touched. Before 3.12 there is no equally cheap way, so
-the loop is only reported, with the option that makes its iterations steps.
+the loop is only reported, with the option that makes its iterations steps. So is a loop that waits for a queue most of
+the time, like that of a server: its iterations may be anything.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
 They are distinguished by the name of the outer loop's variable (``for epoch in …``) or of the function that holds the
@@ -47,6 +48,7 @@ class LoopSteps:
         self._hook = runtime.hook("sys.monitoring")
         self._began = monotonic_ns()
         self._armed: Loop | None = None
+        self._named: Loop | None = None
         self._watched: set[CodeType] = set()
         self._sure = False
         self._monitoring: Any = getattr(sys, "monitoring", None)
@@ -70,6 +72,8 @@ class LoopSteps:
             return
         # During the first few iterations it may be another loop, for example of the setup.
         loops = likely(list(sampler.recent))
+        if not loops and steps.source == NONE and (waiting := likely(list(sampler.recent_with_queues))):
+            self._name(waiting[-1])
         if not loops or steps.n >= _SURE or (self._armed is not None and same_loop(loops[-1], self._armed)):
             return
         try:
@@ -82,12 +86,7 @@ class LoopSteps:
         loop = loops[-1]
         if self._monitoring is None:
             self._armed = loop
-            self._runtime.steps.out.append(
-                (RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)})
-            )
-            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
-                # Not in torchrun's agent and similar. From here on the log's thread looks for loops as well.
-                self._runtime.record()
+            self._name(loop)
             return
         steps = self._runtime.steps
         self.release()
@@ -107,6 +106,16 @@ class LoopSteps:
                 "batches run in one call, like lax.scan, or in a loop that takes little of the epoch's time",
             )
         self._watch(loops, begun=False)
+
+    def _name(self, loop: Loop) -> None:
+        """Report a loop whose iterations are not counted."""
+        if self._named is not None and same_loop(loop, self._named):
+            return
+        self._named = loop
+        self._runtime.steps.out.append((RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)}))
+        if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
+            # Not in torchrun's agent and similar. From here on the log's thread looks for loops as well.
+            self._runtime.record()
 
     def _watch(self, loops: list[Loop], begun: bool) -> None:
         """Monitor the innermost loop, and the one around it until it is known which of them is the step."""

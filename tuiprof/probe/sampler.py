@@ -34,6 +34,8 @@ _FRAMEWORKS = frozenset(
         *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
     )
 )
+#: Modules of decorators such as ``torch.no_grad()``: what they call is as if called by the script.
+_DECORATORS = ("torch.utils._contextlib", "torch.autograd.grad_mode")
 #: Modules that trace or compile, which is not part of a step. Compiled functions run in other modules of them.
 _COMPILING = (
     "jax._src.interpreters",
@@ -64,6 +66,8 @@ _TENSOR = {"backward": "backward", "__repr__": "prints a tensor", "__format__": 
 _LOADER = "torch.utils.data"
 #: Modules that wait for another thread or process.
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
+#: Modules that wait for work to do: a loop that calls them may be that of a server.
+_QUEUES = ("queue", "multiprocessing.queues", "multiprocessing.connection")
 
 #: Code of the script, the offset of the running call, and whether the script itself called it.
 Site = tuple[CodeType, int, bool]
@@ -163,12 +167,14 @@ class Sampler:
         cost_ns: Time of the sampling thread, ns.
         recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
             in no code of the script, or waited for somebody else.
+        recent_with_queues: The same, except that it has loops that waited for a queue.
         wants_loops: Whether to keep loops.
     """
 
     def __init__(self) -> None:
         self.samples = self.cost_ns = 0
         self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
+        self.recent_with_queues: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
         self.wants_loops = True
         self._compiling: deque[bool] = deque(maxlen=RECENT)
         self._lines: Counter[tuple[str, int, str]] = Counter()
@@ -198,7 +204,7 @@ class Sampler:
                 module = str(frame.f_globals.get("__name__", ""))
                 loads = loads or (innermost is not None and module.startswith(_LOADER))
                 compiles = compiles or module.startswith(_COMPILING)
-                if module.partition(".")[0] in _FRAMEWORKS:
+                if module.partition(".")[0] in _FRAMEWORKS and module not in _DECORATORS:
                     script.clear()
             if innermost is None and not is_probe(frame.f_code.co_filename):
                 below.append(frame)
@@ -215,9 +221,10 @@ class Sampler:
         if self.wants_loops:
             self._compiling.append(compiles)
             waits = innermost is None or name.startswith(_WAITING)
-            self.recent.append(
-                None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
-            )
+            loops = tuple(loop for one in reversed(script) for loop in self._around(one))
+            self.recent.append(None if waits else loops)
+            queues = innermost is not None and any(one.f_globals.get("__name__") in _QUEUES for one in below)
+            self.recent_with_queues.append(loops if queues or not waits else None)
 
     def restart(self, thread: int | None = None) -> None:
         """Discard the lines of the script's setup, and follow the thread that makes the steps; None = as before."""
@@ -239,6 +246,7 @@ class Sampler:
         """Stop keeping loops."""
         self.wants_loops = False
         self.recent.clear()
+        self.recent_with_queues.clear()
         self._loops.clear()
 
     def _around(self, frame: FrameType) -> list[Loop]:

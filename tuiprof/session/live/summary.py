@@ -187,10 +187,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
 def _how_to_name(session: Session, fold: Fold) -> str:
     """Return how to record steps that were not detected."""
     if line := likely(fold, session.meta.cwd):
-        return (
-            f"The script ran the loop at {line}; to count its iterations: "
-            f"{_again(session, line)} (Python 3.12 and newer detects them without the option)"
-        )
+        return f"The script ran the loop at {line}; to count its iterations: {_again(session, line)}"
     lines = fold.lead.lines if fold.lead is not None else None
     if lines is not None and lines.samples >= _MIN_SAMPLES and lines.top:
         file, number, count = lines.top[0]

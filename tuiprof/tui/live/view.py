@@ -418,8 +418,8 @@ def no_step_lines(
     ]
     if likely:
         how = [
-            f"the loop at {sanitize(likely)} is counted with Python 3.12 or newer,",
-            f"or with tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
+            f"the script runs the loop at {sanitize(likely)}; to count its iterations:",
+            f"{now}tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
         ]
     if replayed:
         return ["no step yet at this point of the run: → skips ahead, > plays faster"]
