@@ -574,6 +574,13 @@ def test_a_loop_of_short_kernels() -> None:
     assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
 
 
+def test_reading_many_values_is_no_loop_of_short_kernels() -> None:
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    assert finding(gpu_bound(*([("aten::item", copy, 2.0)] * 30)), "kernel-loop") is None
+    body: list[Op] = [("aten::item", copy, 2.0), ("aten::clamp", UNARY, 4.0)]
+    assert "item → clamp 30 times" in found(gpu_bound(*body * 30), "kernel-loop")["what"]
+
+
 def test_filling_gradients_with_zeros_is_no_loop() -> None:
     ops: list[Op] = [("aten::zero_", UNARY, 4.0)] * 30
     assert finding(gpu_bound(*ops, around="weights"), "kernel-loop") is not None
@@ -1582,3 +1589,38 @@ def test_layers_are_no_loop_over_items() -> None:
     assert finding(repeated(layers=True), "operator-loop") is None
     assert finding(repeated(layers=True, backward=False), "operator-loop") is None
     assert finding(repeated(layers=True, backward=False, calls=True), "operator-loop") is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "operand", "advised"),
+    [
+        ([8, 256, 512], [1024, 256, 512], True),
+        ([8, 256, 512], [1024, 512, 256], True),  # transposed
+        ([8, 256, 512], [4, 256, 512], False),  # some of the matrices
+        ([8, 256, 512], [1024, 256, 64], False),
+        ([50_000, 512], [1024, 1, 512], False),  # rows of a table
+        (None, [1024, 256, 512], False),
+    ],
+)
+def test_weights_that_are_copied_for_each_row(
+    source: list[int] | None, operand: list[int], advised: bool
+) -> None:
+    trace = gpu_bound(
+        ("aten::linear", GEMM, 300),
+        ("aten::index", "vectorized_gather_kernel", 400),
+        ("aten::bmm", GEMM, 100),
+    )
+    names = dict(zip(trace.ints("ordinal").tolist(), map(trace.name, range(len(trace))), strict=True))
+    shapes = {"aten::index": [source, []], "aten::bmm": [[1024, 1, 256], operand]}
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            return json.dumps({"args": {"Input Dims": shapes.get(names[ordinal], [[1]])}})
+
+    trace._raw = Texts()
+    row = finding(trace, "gathered-weights")
+    assert (row is not None) == advised
+    if row is not None:
+        assert "50 % of device time copies 8 weight matrices 1 024 times" in row["what"]
+        assert row["wins_ns"] == pytest.approx(400_000 + 70_000, rel=0.01)
+        assert row["wins_low_ns"] < 400_000 < row["wins_high_ns"]

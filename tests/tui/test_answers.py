@@ -14,7 +14,7 @@ from tuiprof.resources import shipped
 from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.rows import Heading, ListRows
+from tuiprof.tui.widgets.frame_rows import FrameRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
 
@@ -93,7 +93,7 @@ def test_where_lines_are_few_what_to_do_comes_first_and_the_cut_is_marked() -> N
 
 def waiting(title: str, count: int) -> NextTable:
     return NextTable(
-        title, ListRows((Heading("n", right=True),), [[str(n)] for n in range(count)]), "nothing"
+        title, FrameRows(pl.DataFrame({"n": range(count)}), [Column("n", "n", "count")]), "nothing"
     )
 
 

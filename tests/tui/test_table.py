@@ -14,7 +14,7 @@ from tuiprof.model import Column
 from tuiprof.tui.widgets import frame_rows
 from tuiprof.tui.widgets.bars import ScrollLine
 from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.rows import Heading, ListRows, column_widths
+from tuiprof.tui.widgets.rows import column_widths
 from tuiprof.tui.widgets.table import VirtualTable
 
 COLUMNS = (
@@ -37,7 +37,7 @@ def frame() -> pl.DataFrame:
 
 
 class TableApp(App[None]):
-    def __init__(self, rows: FrameRows | ListRows, empty: str = "") -> None:
+    def __init__(self, rows: FrameRows, empty: str = "") -> None:
         super().__init__()
         self.rows, self.empty = rows, empty
         self.opened: list[int] = []
@@ -123,19 +123,6 @@ def test_filter_and_order_go_together() -> None:
     rows.filter("")
     assert order(rows) == [1, 3, 0, 2]
     assert rows.position(3) == 1
-
-
-def test_list_rows_sort_by_keys_and_filter() -> None:
-    rows = ListRows(
-        [Heading("run"), Heading("steps", right=True)],
-        [("b", "10"), ("a", "9"), ("c", "–")],
-        [("b", 10), ("a", 9), ("c", None)],
-    )
-    rows.sort(1, descending=True)
-    assert [rows.text(i, 0) for i in range(3)] == ["b", "a", "c"]
-    rows.sort(0)
-    rows.filter("9")
-    assert [rows.source(i) for i in range(len(rows))] == [1]
 
 
 def test_long_texts_give_way_before_numbers() -> None:
@@ -244,7 +231,7 @@ async def test_no_figure_is_cut_by_an_edge() -> None:
 
 
 async def test_an_empty_table_says_why() -> None:
-    app = TableApp(ListRows([Heading("name")], []), empty="no syncs: the host never waits")
+    app = TableApp(FrameRows(frame().clear(), COLUMNS), empty="no syncs: the host never waits")
     async with app.run_test(size=(60, 6)) as pilot:
         assert "no syncs: the host never waits" in app.line(0)  # there are no headings
         await pilot.press("enter", "s", "y", "down")

@@ -26,6 +26,8 @@ SHORT_NS: Final = 15_000
 #: between them are no layers, which have an activation each. Copies from the host have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
+#: Reads of values have rules of their own.
+_READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
 #: Share of the device work of many short kernels that remains when done for all items at once: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
 _TORCH: Final = (
@@ -59,6 +61,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         long = list(loops(codes, LONGEST_PERIOD, MIN_PASSES))
         of_products = loops(products, LONGEST_PERIOD, MIN_PASSES)
         for first, period, times in [*long, *of_products, *_inner(codes, long)]:
+            if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
+                continue
             members = np.arange(run[first], run[first + period * times - 1] + 1)
             chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
             found.append((int(run[first]), period, times))

@@ -25,7 +25,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
-        f"most before {first.operator}" if first.operator != OUTSIDE else "",
+        f"mostly before {first.operator}" if first.operator != OUTSIDE else "",
         "larger batches, one jax.jit around the whole step, or jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, or fewer and '

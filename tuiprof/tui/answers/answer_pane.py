@@ -33,9 +33,8 @@ from tuiprof.tui.answers.view import (
 from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Lines, Painted, Row, VerdictLine, row_width
-from tuiprof.tui.widgets.rows import TableState
 from tuiprof.tui.widgets.spans import wrap
-from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.widgets.table import TableState, VirtualTable
 
 #: Minimum number of lines left below a table to show something there, and to separate it by a blank line.
 _MIN_LINES, _MIN_LINES_WITH_GAP = 4, 8
@@ -135,9 +134,9 @@ class AnswerTables(Vertical):
 
     def show_row(self) -> None:
         """Show the row under the cursor in full, if there is room."""
-        table, rows = self.table, self.table.rows
-        if self.has_class("-roomy") and isinstance(rows, FrameRows):
-            complete = {rows.columns[index].key for index in table.whole_columns()}
+        table = self.table
+        if self.has_class("-roomy"):
+            complete = {table.rows.columns[index].key for index in table.whole_columns()}
             self.below.show_row(None if self._row_in_detail else table.current, complete, self.advice)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -368,7 +367,7 @@ class AnswerPane(Vertical):
     def as_shown(self) -> Report | None:
         """Return a report of the current table, with the rows, order and columns on screen; None = no table."""
         table, answer, rows = self.current_table, self.answer, self.table.rows
-        if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
+        if table is None or not isinstance(answer, Report):
             return None
         parts = [f"filter: {self.needle}"] if self.needle else []
         if (sorted_by := self.table.sorted_by) is not None:

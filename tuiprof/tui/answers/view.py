@@ -23,8 +23,9 @@ from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.state import Link, links_of
 from tuiprof.tui.timeline.view import link_words
+from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Row, fit, row_width
-from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
+from tuiprof.tui.widgets.rows import GAP, fit_text, lay_out
 from tuiprof.tui.widgets.spans import wrap
 
 Answer = Report | Unavailable
@@ -170,7 +171,7 @@ class NextTable:
     """A table that follows the current one."""
 
     title: str  # sanitized
-    rows: Rows
+    rows: FrameRows
     empty: str  # text for no rows; sanitized
 
     @property
@@ -211,7 +212,7 @@ def _first_rows(table: NextTable, width: int, max_rows: int) -> list[Row]:
     if not count:
         return [[(f" {table.empty or 'no rows'}", "dim")]]
     shown = max_rows if count <= max_rows else max_rows - 1
-    layout = lay_out(rows, range(shown), max(width - 2, 0))
+    layout = lay_out(rows.headings, rows.text, range(shown), max(width - 2, 0))
     columns = list(zip(layout.order, layout.widths, strict=True))
     gap = " " * GAP
 

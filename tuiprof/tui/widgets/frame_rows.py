@@ -17,7 +17,7 @@ from tuiprof.model.report import Column
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.filter import Contains, Joined, Node, Not, parse
-from tuiprof.tui.widgets.rows import Heading, Rows
+from tuiprof.tui.widgets.rows import Heading
 
 #: From this many rows on, sorting by a column for the first time takes longer than a frame.
 _SLOW_ROWS: Final = 100_000
@@ -31,7 +31,9 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 class FrameRows:
-    """Rows of a data frame; the source of a row is its index in the frame.
+    """Sorted and filtered rows of a data frame.
+
+    The *position* of a row is its index after sorting and filtering; its *source* is its index in the frame.
 
     Args:
         columns: All columns.
@@ -175,10 +177,8 @@ class FrameRows:
         frame = self.frame.select(keys)
         return frame if self._view is None else frame[self._view]
 
-    def find(self, other: Rows, position: int) -> int | None:
+    def find(self, other: FrameRows, position: int) -> int | None:
         """Return the position of the row with the same text columns as a row of another frame; numbers may differ."""
-        if not isinstance(other, FrameRows):
-            return None
         source = other.source(position)
         same: list[pl.Expr] = []
         for column in self.columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import polars as pl
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
@@ -18,7 +19,8 @@ from textual.strip import Strip
 
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import notify_worker_error
-from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, fit_text, lay_out
+from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.rows import GAP, fit_text, lay_out
 
 #: Rows from the start, and rows sampled from the rest, that determine the widths of the columns.
 _SAMPLE: Final = 200
@@ -58,8 +60,20 @@ _KEYS: Final[tuple[Binding, ...]] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """State of a table to restore: rows (with order and filter), cursor and sort mark."""
+
+    rows: FrameRows
+    empty: str
+    cursor: int
+    column: int
+    sorted_by: int | None
+    descending: bool
+
+
 class VirtualTable(ScrollView, can_focus=True):
-    """A sortable table over :class:`~tuiprof.tui.widgets.rows.Rows`.
+    """A sortable table of a data frame.
 
     The cursor is on a row, which ``enter`` opens, and a column, which ``s`` sorts by. If not all columns fit, the first
     location (``file:line``) is moved to the left until it is visible.
@@ -120,7 +134,7 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.rows: Rows = ListRows((), ())
+        self.rows = FrameRows(pl.DataFrame(), ())
         self.empty = ""
         self.cursor = 0
         self.column = 0
@@ -135,7 +149,7 @@ class VirtualTable(ScrollView, can_focus=True):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def load(self, rows: Rows, *, empty: str = "", in_order: bool = False) -> None:
+    def load(self, rows: FrameRows, *, empty: str = "", in_order: bool = False) -> None:
         """Show other rows."""
         self.rows, self.empty, self._in_order = rows, empty, in_order
         self.sorted_by, self.descending, self.sorting = None, False, None
@@ -146,7 +160,7 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def clear(self) -> None:
         """Show an empty table."""
-        self.load(ListRows((), ()))
+        self.load(FrameRows(pl.DataFrame(), ()))
 
     def state(self) -> TableState:
         """Return the state for :meth:`restore`."""
@@ -217,7 +231,7 @@ class VirtualTable(ScrollView, can_focus=True):
             else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
         )
         room = max(self.size.width - 1 - LEAD, 0)
-        layout = lay_out(self.rows, sample, room, in_order=self._in_order)
+        layout = lay_out(self.rows.headings, self.rows.text, sample, room, in_order=self._in_order)
         self._order, self._widths, self._contents = layout.order, layout.widths, layout.contents
 
     def whole_columns(self) -> set[int]:
@@ -367,13 +381,13 @@ class VirtualTable(ScrollView, can_focus=True):
         self._return_to(source)
 
     @work(thread=True, exclusive=True, group="sort", exit_on_error=False)
-    def _prepare_sort(self, rows: Rows, column: int, descending: bool) -> None:
+    def _prepare_sort(self, rows: FrameRows, column: int, descending: bool) -> None:
         rows.prepare_sort(column)
         self.call_later(self._show_order, rows, column, descending)
 
     on_worker_state_changed = notify_worker_error
 
-    def _show_order(self, rows: Rows, column: int, descending: bool) -> None:
+    def _show_order(self, rows: FrameRows, column: int, descending: bool) -> None:
         """Show the new order, unless other rows or another order were requested in the meantime."""
         if rows is self.rows and column == self.sorting:
             self.sort_by(column, descending)
