@@ -26,7 +26,7 @@ from tuiprof.fleet.gather import (
     run_batch,
     tidy_cache,
 )
-from tuiprof.fleet.summary import TABLES, Reduction, Summary, decode, encode, merge
+from tuiprof.fleet.summary import TABLES, Summary, decode, encode, merge
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +65,9 @@ def test_a_batch_ends_at_its_bytes_and_its_files() -> None:
     assert len(list(batches(few, 4))) == 16  # all workers have something to do until the end
 
 
-def test_merging_in_a_tree_is_merging_at_once(parts: list[Summary]) -> None:
-    tree = Reduction(fan_in=2)
-    for part in reversed(parts):
-        tree.add(part)
-    same(tree.result(), merge(parts))
+def test_summaries_are_merged_in_any_order(parts: list[Summary]) -> None:
+    same(merge([parts[3], merge([parts[2], parts[0]]), parts[1]]), merge(parts))
+    assert merge(reversed(parts)).files["file"].to_list() == [0, 1, 2, 3]
 
 
 def test_what_is_encoded_is_decoded_and_damage_is_said(parts: list[Summary]) -> None:

@@ -21,7 +21,7 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unav
 from tuiprof.model.report import Answer, Level, Line
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.report import Style, formats, render, render_all
-from tuiprof.report.answer import opening_text, to_markdown, to_text
+from tuiprof.report.answer import opening_text, step_time, to_markdown, to_text
 from tuiprof.report.sanitize import clip, sanitize, width
 from tuiprof.resources import shipped
 
@@ -377,3 +377,19 @@ def test_what_a_trace_cannot_tell_does_not_push_its_findings_off_the_screen() ->
     assert lines[-1].strip() == "… see all with tuiprof report -v"
     whole = opening_text(page, Style(width=None))  # as a file is written
     assert "remark 29" in whole
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_ns", "captured_ns", "step_is", "said"),
+    [
+        (4, 27e6, 29.2e6, "before the capture", "27.0 ms a step before the capture (29.2 ms while captured)"),
+        (3, 53e6, 52e6, "before the capture", "53.0 ms a step before the capture"),
+        (2, 201e6, 201e6, "", "201 ms a step"),
+        (0, 2e9, None, "", "2.00 s"),
+    ],
+)
+def test_a_page_says_which_steps_its_step_time_is_of(
+    steps: int, step_ns: float, captured_ns: float | None, step_is: str, said: str
+) -> None:
+    none = (None, None, "", True, (), (), ())
+    assert step_time(Answer("a trace", "", steps, step_ns, captured_ns, *none, step_is=step_is)) == said

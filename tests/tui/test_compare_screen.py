@@ -222,6 +222,17 @@ async def test_swap_rules_export_and_close(
     assert app.return_code in (0, None)
 
 
+async def test_what_is_in_neither_trace_has_no_tab(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    async with app_of(pair).run_test(size=(140, 36)) as pilot:
+        assert "syncs" in (await shown(pilot)).tabs
+    both = kineto_file(tmp_path / "slow.json", 900, sync=False), pair[1]
+    async with app_of(both).run_test(size=(140, 36)) as pilot:
+        view = await shown(pilot)
+        assert view.tabs == ["metrics", "kernels", "launches", "operators", "setup"]
+        assert "Syncs" not in screen_text(pilot.app)
+        assert "5 Setup –" in screen_text(pilot.app), "nothing differs there, which is an answer"
+
+
 async def test_what_cannot_be_compared_is_said(pair: tuple[Path, Path], tmp_path: Path) -> None:
     app = TuiprofApp(Start.compare(str(tmp_path / "nothing"), str(pair[0])))
     async with app.run_test(size=(100, 24)) as pilot:

@@ -63,6 +63,8 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("kernel_launches", "launch_bound_share", "device waiting for launches", "share"),
     ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
 )
+#: Said of a table without rows.
+IN_NEITHER: Final = "in neither trace"
 #: Columns of a sync.
 _LOCATION = ("name", "where", "through", "kind")
 
@@ -327,7 +329,7 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noi
             Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
         ),
         ranked,
-        empty="in neither trace",
+        empty=IN_NEITHER,
         faint="within_noise",
     )
 

@@ -104,21 +104,21 @@ def gather(
     Raises:
         TuiprofError: The executor is lost; completed summaries are in the cache.
     """
-    from tuiprof.fleet.summary import Reduction
+    from tuiprof.fleet.summary import merge
 
     listed = list(files)
     size = sum(file.size for file in listed)
-    reduction = Reduction()
+    summaries = []
     done = read = failed = 0
     for batch, summary in executor.run(batches(listed, executor.workers)):
-        reduction.add(summary)
+        summaries.append(summary)
         done += len(batch)
         read += sum(file.size for file in batch)
         failed += int((summary.files["problem"] != "").sum())
         if progress is not None:
             progress(Progress(done, len(listed), read, size, failed))
     tidy_cache()
-    return reduction.result()
+    return merge(summaries)
 
 
 # -- a worker --------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ FOLDER_VARIABLE: Final = "TUIPROF_FLEET_CACHE"
 LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
 _DEFAULT_LIMIT: Final = 2 << 30
 #: Increment if the content of summaries changes within a version.
-_LAYOUT: Final = 3
+_LAYOUT: Final = 4
 _ENDS: Final = 1 << 16
 #: Files read in less time are not cached.
 WORTH_KEEPING_S: Final = 0.02
@@ -231,22 +231,24 @@ def cached_summary(entry: Path, file: File) -> Summary | None:
     """Return the cached summary of a file; None = there is none."""
     import polars as pl
 
-    from tuiprof.fleet.summary import TABLES, Summary, decode
+    from tuiprof.fleet.summary import Summary, decode, numbered
 
     try:
         kept = decode(entry.read_bytes())
         os.utime(entry)  # mark as recently used
     except (OSError, ValueError):
         return None
-    number = pl.lit(file.number, pl.UInt32).alias("file")
-    renamed = {name: getattr(kept, name) for name in TABLES}
-    for name in TABLES:
-        if name != "names":
-            renamed[name] = renamed[name].with_columns(number)
-    renamed["files"] = renamed["files"].with_columns(
+    named = kept.files.with_columns(
         pl.lit(file.path).alias("path"), pl.lit(file.rank, pl.Int64).alias("rank")
     )
-    return Summary(**renamed)
+    return Summary(
+        numbered(named, file.number),
+        numbered(kept.steps, file.number),
+        numbered(kept.collectives, file.number),
+        numbered(kept.kernels, file.number),
+        numbered(kept.findings, file.number),
+        kept.names,
+    )
 
 
 def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:

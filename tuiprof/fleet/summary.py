@@ -20,7 +20,7 @@ import polars as pl
 from tuiprof.model import Trace, Window
 
 if TYPE_CHECKING:
-    from tuiprof.analyses.shared.collectives import Group, RankSteps
+    from tuiprof.analyses.shared.collectives import RankSteps
 
 _Schema = dict[str, type[pl.DataType]]
 
@@ -132,11 +132,6 @@ def table(name: str, columns: Any = None) -> pl.DataFrame:
     return made.with_columns(missing).select(pl.col(column).cast(kind) for column, kind in schema.items())
 
 
-def empty() -> Summary:
-    """Return a summary of no files."""
-    return Summary(**{name: table(name) for name in TABLES})
-
-
 def unreadable(file: int, path: str, rank: int, size: int, problem: str, remedy: str = "") -> Summary:
     """Return the summary of an unreadable file: one row with the reason."""
     row = {"file": file, "path": path, "rank": rank, "bytes": size, "host": "", "device": ""}
@@ -147,58 +142,20 @@ def unreadable(file: int, path: str, rank: int, size: int, problem: str, remedy:
 
 
 def merge(parts: Iterable[Summary]) -> Summary:
-    """Join summaries; the operation is commutative and associative."""
+    """Join summaries in any order; the files are sorted by number."""
     summaries = list(parts)
-    if not summaries:
-        return empty()
-    if len(summaries) == 1:
-        return summaries[0]
     joined = {
-        name: pl.concat([getattr(one, name) for one in summaries], rechunk=True)
+        name: pl.concat([table(name), *(getattr(one, name) for one in summaries)], rechunk=True)
         for name in TABLES
-        if name != "names"
     }
-    names = pl.concat([one.names for one in summaries]).unique("name", keep="any")
-    return Summary(**joined, names=names)
+    joined["names"] = joined["names"].unique("name", keep="any")
+    joined["files"] = joined["files"].sort("file")
+    return Summary(**joined)
 
 
-class Reduction:
-    """Merges summaries as they arrive, in a binary tree: each row is copied as often as the tree is deep.
-
-    Args:
-        fan_in: Number of summaries to merge at once.
-    """
-
-    def __init__(self, fan_in: int = 16) -> None:
-        self._fan_in = fan_in
-        self._levels: list[list[Summary]] = [[]]
-
-    def add(self, part: Summary) -> None:
-        """Add a summary."""
-        self._levels[0].append(part)
-        level = 0
-        while len(self._levels[level]) == self._fan_in:
-            merged = merge(self._levels[level])
-            self._levels[level] = []
-            level += 1
-            if level == len(self._levels):
-                self._levels.append([])
-            self._levels[level].append(merged)
-
-    def result(self) -> Summary:
-        """Return the joint summary, files ordered by number."""
-        whole = merge(part for level in self._levels for part in level)
-        self._levels = [[]]
-        return Summary(
-            **{
-                name: getattr(whole, name).sort("file") if name == "files" else getattr(whole, name)
-                for name in TABLES
-            }
-        )
-
-
-class _Encoded(msgspec.Struct, array_like=True):
-    tables: dict[str, bytes]
+def numbered(rows: pl.DataFrame, file: int) -> pl.DataFrame:
+    """Give the rows of a table to the file of a number."""
+    return rows.with_columns(pl.lit(file, pl.UInt32).alias("file"))
 
 
 def encode(summary: Summary) -> bytes:
@@ -210,9 +167,7 @@ def encode(summary: Summary) -> bytes:
         return out.getvalue()
 
     frames = {name: getattr(summary, name) for name in TABLES}
-    return msgspec.msgpack.encode(
-        _Encoded({name: ipc(frame) for name, frame in frames.items() if len(frame)})
-    )
+    return msgspec.msgpack.encode({name: ipc(frame) for name, frame in frames.items() if len(frame)})
 
 
 def decode(data: bytes) -> Summary:
@@ -222,7 +177,7 @@ def decode(data: bytes) -> Summary:
         ValueError: The bytes are not a summary, or damaged.
     """
     try:
-        found = msgspec.msgpack.decode(data, type=_Encoded).tables
+        found = msgspec.msgpack.decode(data, type=dict[str, bytes])
         frames = {name: pl.read_ipc_stream(found[name]) if name in found else table(name) for name in TABLES}
     except (msgspec.MsgspecError, pl.exceptions.PolarsError, OSError) as error:
         raise ValueError(f"damaged summary: {error}") from error
@@ -280,20 +235,13 @@ def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
         "remedy": "",
         **facts,
     }
-    found = {
-        "files": table("files", [row]),
-        "steps": _steps(trace, steps, stride),
-        "collectives": collectives,
-        "kernels": kernels,
-        "findings": _findings(trace),
-        "names": table("names", {"name": list(names), "text": [text[:_TEXT] for text in names.values()]}),
-    }
-    own = pl.lit(file, pl.UInt32).alias("file")
     return Summary(
-        **{
-            name: found[name] if name in ("names", "files") else found[name].with_columns(own)
-            for name in TABLES
-        }
+        table("files", [row]),
+        numbered(_steps(trace, steps, stride), file),
+        numbered(collectives, file),
+        numbered(kernels, file),
+        numbered(_findings(trace), file),
+        table("names", {"name": list(names), "text": [text[:_TEXT] for text in names.values()]}),
     )
 
 
@@ -311,12 +259,6 @@ def _key(name: str, names: dict[int, str]) -> int:
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
-
-
-def _named(group: Group, names: dict[int, str]) -> int:
-    """Return the key of a process group, the same on every rank."""
-    names[group.key] = group.label
-    return group.key
 
 
 def _stride(count: int, max_steps: int) -> int:
@@ -371,7 +313,8 @@ def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[
         for low, count in zip(changes.tolist(), counts.tolist(), strict=True)
     ]
     sequence = np.repeat(np.array(digests, dtype=np.uint64), counts)
-    keys = np.array([_named(one, names) for one in steps.groups], dtype=np.uint64)
+    names.update((one.key, one.label) for one in steps.groups)
+    keys = np.array([one.key for one in steps.groups], dtype=np.uint64)
     number = steps.numbers[step] if len(step) else step
     while (kept := number % stride == 0).sum() > MAX_COLLECTIVES and len(np.unique(number[kept])) > 2:
         stride *= 2

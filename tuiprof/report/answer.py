@@ -93,14 +93,18 @@ def _head(answer: Answer) -> str:
     if answer.steps:
         parts.append(f"{format_count(answer.steps)} step{'s' if answer.steps != 1 else ''}")
     if answer.step_ns is not None:
-        slowed = answer.captured_step_ns is not None and format_ns(answer.captured_step_ns) != format_ns(
-            answer.step_ns
-        )
-        captured = f" ({format_ns(answer.captured_step_ns or 0)} while captured)" if slowed else ""
-        parts.append(f"{format_ns(answer.step_ns)}{' a step' if answer.steps else ''}{captured}")
+        parts.append(step_time(answer))
     if answer.complete:
         parts.append("trace complete")
     return " · ".join(filter(None, parts))
+
+
+def step_time(answer: Answer) -> str:
+    """Return ``27.0 ms a step before the capture (29.2 ms while captured)``; of a known step time."""
+    own, captured = format_ns(answer.step_ns), format_ns(answer.captured_step_ns)
+    slowed = own != captured and (answer.captured_step_ns or 0.0) > (answer.step_ns or 0.0)
+    words = [own, "a step" if answer.steps else "", answer.step_is]
+    return " ".join(filter(None, words)) + (f" ({captured} while captured)" if slowed else "")
 
 
 def _gain(change: Change) -> str:

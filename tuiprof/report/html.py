@@ -18,6 +18,7 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.report import Answer, Change, Lane, Picture, Range
 from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
+from tuiprof.report.answer import step_time
 from tuiprof.report.charts import svg_charts
 from tuiprof.report.sanitize import sanitize
 
@@ -235,9 +236,7 @@ def page(answer: Answer) -> str:
     """Return what to change first, as a section."""
     facts = [answer.device, f"{answer.steps} steps" if answer.steps else ""]
     if answer.step_ns is not None:
-        facts.append(f"{format_ns(answer.step_ns)} a step")
-    if answer.captured_step_ns is not None and answer.step_ns is not None:
-        facts.append(f"{format_ns(answer.captured_step_ns)} while captured")
+        facts.append(step_time(answer))
     head = f'<p class="trust">{text(" · ".join(filter(None, facts)))}</p>'
     if answer.changes:
         body = f'<ol class="changes">{"".join(map(_change, answer.changes[:_MAX_CHANGES]))}</ol>'

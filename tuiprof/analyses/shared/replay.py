@@ -189,7 +189,14 @@ def opening(trace: Trace, title: str) -> Answer:
         (),
         (),
         in_part=trusted.level == "bad",
+        step_is=_which_step(found) if found else "",
     )
+
+
+def _which_step(step: Calibrated) -> str:
+    if step.basis == "session" and step.uncaptured is not None:
+        return f"{'after' if step.uncaptured.after_capture else 'before'} the capture"
+    return "without the profiler" if step.basis == "table" else ""
 
 
 #: A thread without events for this long does not launch work: it computes, or initializes a library; ns.

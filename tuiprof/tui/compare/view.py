@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.proof import KEY as PROOF
+from tuiprof.analyses.compare import IN_NEITHER
 from tuiprof.analyses.shared.changes import STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.intervals import Ints
@@ -45,7 +46,12 @@ class Comparison:
 
 
 def tabs_of(report: Report) -> list[Tab]:
-    """Return a tab for each table, except the step times, which are drawn as a chart."""
+    """Return a tab for each table, except the step times, which are a chart, and those of what is in neither trace."""
+    tables = [
+        table
+        for table in report.tables
+        if table.key != STEP_PAIR and (len(table.rows) or table.empty != IN_NEITHER)
+    ]
     return [
         Tab(
             table.key,
@@ -53,7 +59,7 @@ def tabs_of(report: Report) -> list[Tab]:
             "" if len(table.rows) else "–",
             key=str(number) if number < 10 else "",
         )
-        for number, table in enumerate((table for table in report.tables if table.key != STEP_PAIR), 1)
+        for number, table in enumerate(tables, 1)
     ]
 
 

@@ -322,10 +322,14 @@ def trace_facts(
     step_ns = captured_ns if step_ns is not None and captured_ns is not None else step_ns
     if step_ns is None:
         facts += [f"{format_count(len(trace))} events", format_ns(trace.span[1] - trace.span[0])]
-    elif uncaptured_ns is None or format_ns(uncaptured_ns) == format_ns(step_ns):
-        facts += [f"{format_count(len(trace))} events", f"{format_ns(step_ns)} a step"]
-    else:
+    elif (
+        uncaptured_ns is not None
+        and uncaptured_ns < step_ns
+        and format_ns(uncaptured_ns) != format_ns(step_ns)
+    ):
         facts.append(f"{format_ns(uncaptured_ns)} a step ({format_ns(step_ns)} while captured)")
+    else:
+        facts += [f"{format_count(len(trace))} events", f"{format_ns(uncaptured_ns or step_ns)} a step"]
     return [sanitize(fact) for fact in facts]
 
 
