@@ -47,6 +47,7 @@ _COMPILING = (
 _GENERATED = ("torch._inductor.",)
 #: Activities by the module of a frame below the script's; see :func:`_doing`.
 _DOING = (
+    ("importlib._bootstrap", "imports"),
     ("torch.utils.data", "waits for a batch"),
     ("copy", "copies"),
     ("torch.autograd", "backward"),
@@ -264,12 +265,12 @@ def _doing(below: list[FrameType]) -> str:
     """Return the activity of what the script has called, innermost frame first; empty = none of the known ones.
 
     The outermost known activity decides, as a backward pass may run a model again; but an optimizer may run the
-    backward pass in a closure, and anything may compile.
+    backward pass in a closure, and anything may compile or import.
     """
     found = ""
     for frame in reversed(below):
         doing = _activity(frame)
-        if doing == "compiles":
+        if doing in ("compiles", "imports"):
             return doing
         if not found or (found == "optimizer" and doing == "backward"):
             found = doing
