@@ -499,6 +499,15 @@ def test_python_that_runs_for_long_is_named_by_its_function() -> None:
     assert "tensor" not in in_jax["instead"]
 
 
+@pytest.mark.parametrize(("waits_us", "advised"), [(1_400, False), (100, True)])
+def test_a_wait_of_the_thread_that_hands_over_is_no_python(waits_us: float, advised: bool) -> None:
+    made = host_bound(python_us=1_500)
+    for number in range(4):
+        at = number * 3_000 + 450
+        made.add("python_function", "api.py(3105): block_until_ready", at, at + waits_us, track=BACKWARD)
+    assert (finding(made.trace(framework="JAX 0.10.2"), "python-time") is not None) == advised
+
+
 def test_launching_is_not_what_a_thread_does_in_silence() -> None:
     """Of two steps as long the one spends its time in operators, the other in Python alone."""
     busy, silent = (run("kernel_launches", host_bound(python_us=us).trace()) for us in (0, 2_500))
@@ -639,6 +648,71 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert found(trace, rule)["wins_ns"] > 0
     other = {"blocking-copy", "pageable-memory"} - {rule}
     assert finding(trace, other.pop()) is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "batch", "labels", "rule", "said"),
+    [
+        (
+            "Pageable",
+            1 << 20,
+            512,
+            "pageable-memory",
+            "up to 1.00 MiB are copied to the device 2 times a step",
+        ),
+        ("Pageable", 1 << 20, 1 << 20, "pageable-memory", "1.00 MiB are copied to the device 2 times a step"),
+        ("Pinned", 1 << 20, 512, "blocking-copy", "up to 1.00 MiB are copied to the device 2 times a step"),
+        ("Pageable", 8, 4, "small-copy", "up to 8 bytes are copied to the device 2 times a step"),
+    ],
+)
+def test_no_tensor_has_the_mean_size_of_a_batch_and_its_labels(
+    memory: str, batch: int, labels: int, rule: str, said: str
+) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 600
+        made.step(number, at, at + 600)
+        for index, size in enumerate((batch, labels)):
+            begin, correlation = at + 5 + 150 * index, number * 10 + 2 * index + 1
+            made.op("aten::copy_", begin, begin + 115)
+            made.call("cudaMemcpyAsync", begin + 5, begin + 15, correlation=correlation)
+            name = f"Memcpy HtoD ({memory} -> Device)"
+            made.kernel(name, begin + 10, begin + 105, correlation, category="memcpy", bytes=size)
+            made.call("cudaStreamSynchronize", begin + 16, begin + 110, correlation=correlation + 1)
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590), number * 10 + 9)
+    assert found(made.trace(), rule)["what"].startswith(said)
+
+
+@pytest.mark.parametrize("operator", ["aten::ctc_loss", "aten::index", "aten::to"])
+def test_what_an_operator_copies_itself_cannot_be_pinned(operator: str) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 600
+        made.step(number, at, at + 600).op(operator, at + 4, at + 300)
+        for index, (name, size) in enumerate(
+            (("HtoD (Pageable -> Device)", 512), ("DtoH (Device -> Pageable)", 4096))
+        ):
+            begin, correlation = at + 10 + 100 * index, number * 10 + index + 1
+            made.op("aten::copy_", begin, begin + 90)
+            made.call("cudaMemcpyAsync", begin + 5, begin + 85, correlation=correlation)
+            made.kernel(f"Memcpy {name}", begin + 20, begin + 80, correlation, category="memcpy", bytes=size)
+        made.launch(GEMM, (at + 310, at + 315), (at + 320, at + 590), number * 10 + 9)
+    rows = [
+        row
+        for row in advise(made.trace()).table("findings").rows.to_dicts()
+        if row["rule"] == "pageable-memory"
+    ]
+    if operator == "aten::to":
+        assert len(rows) == 2
+        assert any("pin_memory" in row["instead"] for row in rows)
+        return
+    [row] = rows
+    name = operator.removeprefix("aten::")
+    assert row["what"].startswith(
+        f"{name} copies arguments between the device and pageable memory itself, 2 times"
+    )
+    assert "pin" not in row["instead"]
+    assert row["wins_ns"] > 0
 
 
 @pytest.mark.parametrize(("begun", "size", "slow"), [(15, 1 << 20, True), (108, 4096, False)])

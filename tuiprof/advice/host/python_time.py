@@ -12,10 +12,11 @@ from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, 
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.scope import plural
-from tuiprof.model import Trace
+from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit, HostTime
@@ -68,10 +69,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     starts, ends = starts[long], ends[long]
     if not len(starts):
         return
-    # While another thread works for it, the main thread waits.
+    # While another thread works for it, the main thread waits; so it does while that thread waits for the device.
     threads = np.concatenate((recorded, rows_of(trace)))
     threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
-    elsewhere = Coverage(*union(trace.starts[threads], trace.ends[threads])).between(starts, ends)
+    waits = _waits.find(trace, Window())
+    others = trace.track_codes[waits.last] != main
+    elsewhere = Coverage(
+        *union(
+            np.concatenate((trace.starts[threads], waits.starts[others])),
+            np.concatenate((trace.ends[threads], waits.ends[others])),
+        )
+    ).between(starts, ends)
     alone = elsewhere < 0.2 * (ends - starts)
     starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.waits.small_copy import SMALL_BYTES
+from tuiprof.advice.waits.small_copy import SMALL_BYTES, sizes
 from tuiprof.analyses.shared.waits import TO_DEVICE
 from tuiprof.model import Trace
-from tuiprof.model.units import format_bytes
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -18,7 +17,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         copies = evidence.work_in(evidence.operators_of(row))[0]
         if size > SMALL_BYTES and trace.named("Pinned", copies).any():
             yield Finding(
-                f"{format_bytes(size)} are copied to the device {evidence.rhythm(row)}, and the host "
+                f"{sizes(trace, copies, size)} are copied to the device {evidence.rhythm(row)}, and the host "
                 "waits for the copy",
                 evidence.location(row),
                 ".to(device, non_blocking=True): the memory is pinned, so the host need not wait",

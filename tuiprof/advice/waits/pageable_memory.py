@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.waits.small_copy import SMALL_BYTES
+from tuiprof.advice.waits.small_copy import SMALL_BYTES, sizes
 from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.waits import COPY_KINDS
+from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Floats, Ints, union
-from tuiprof.model.units import format_bytes
 from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import link_bytes_per_s
 
@@ -31,6 +32,10 @@ _MAKING = (
 )
 #: Operators by which a batch is picked from data on the CPU, also with numbers that are made.
 _PICKING = r"^aten::index(_select)?$"
+#: Operators that a script calls for a copy.
+_COPYING = (
+    r"^aten::(_?to(_copy)?|copy_?|cpu|cuda|contiguous|clone|pin_memory|_pin_memory|lift|lift_fresh|tensor)$"
+)
 #: Minimum share of copies that follow such operators.
 _FOLLOWING = 0.5
 _JAX = (
@@ -48,17 +53,23 @@ _CALL_NS = 100_000
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for copies of more than a few bytes between the device and pageable memory that block the host."""
+    by_operator: dict[tuple[str, str], list[tuple[WaitLocation, Ints, Ints]]] = {}
     for row in evidence.waits(*COPY_KINDS):
         size = (row.bytes or 0) / max(row.count, 1)
-        copies, inside = evidence.work_in(evidence.operators_of(row))
+        operators = evidence.operators_of(row)
+        copies, inside = evidence.work_in(operators)
         if size <= SMALL_BYTES or trace.named("Pinned", copies).any():
+            continue
+        operator = trace.name(int(operators[0]))
+        if operator.startswith("aten::") and not trace.named(_COPYING, operators[:1]).any():
+            by_operator.setdefault((operator, evidence.location(row)), []).append((row, copies, inside))
             continue
         to_device = row.kind.endswith("to device")
         made = to_device and _made_in_step(trace, evidence, copies)
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
         likely, least, most = (pinned(trace, evidence, copies, inside, part) for part in OF_LINK)
         yield Finding(
-            f"{format_bytes(size)} are {copied} the device {evidence.rhythm(row)}, "
+            f"{sizes(trace, copies, size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.location(row),
             _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
@@ -70,6 +81,28 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             most,
             event=row.event,
             switch="pin_memory=1" if to_device and not made and not evidence.is_jax else "",
+        )
+
+    for (operator, location), found in by_operator.items():
+        edits = [Edit(), Edit(), Edit()]
+        for _, copies, inside in found:
+            edits = [
+                edit | pinned(trace, evidence, copies, inside, part)
+                for edit, part in zip(edits, OF_LINK, strict=True)
+            ]
+        likely, least, most = edits
+        rows = [row for row, _, _ in found]
+        name = operator_label(operator)
+        yield Finding(
+            f"{name} copies arguments between the device and pageable memory itself, {evidence.rhythm(*rows)}",
+            location,
+            f"give {name} its arguments where it needs them: an index on the device, lengths and sizes on the CPU",
+            "high",
+            "the copies lie inside the operator, and each blocks the host",
+            likely,
+            least,
+            most,
+            event=rows[0].event,
         )
 
 

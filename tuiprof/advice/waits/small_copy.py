@@ -9,12 +9,16 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_bytes
 
 #: A copy of at most this many bytes is a scalar or a few scalars.
 SMALL_BYTES = 64
+#: Copies are of one size if the largest is at most this many times the smallest.
+_ALIKE = 1.1
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of a few bytes to the device."""
     calls = evidence.calls
     for row in evidence.waits(TO_DEVICE, PAGEABLE_TO_DEVICE):
@@ -26,7 +30,8 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         chosen = np.zeros(len(calls.rows), dtype=bool)
         chosen[inside[inside >= 0]] = True
         yield Finding(
-            f"{size:.0f} bytes are copied to the device {evidence.rhythm(row)}, and the host waits",
+            f"{sizes(trace, evidence.work_in(evidence.operators_of(row))[0], size)} are copied to the device "
+            f"{evidence.rhythm(row)}, and the host waits",
             evidence.location(row),
             "pass a tensor already on the device (for example weight=torch.ones_like(loss)), or create "
             "it there: torch.full((), x, device=…) needs no copy; pack many numbers into one tensor",
@@ -38,6 +43,19 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             else "metrics:step-time-on-device-float,step-time-on-device-tensor",
             event=row.event,
         )
+
+
+def sizes(trace: Trace, copies: Ints, mean: float) -> str:
+    """Return the size of copies for a sentence: ``1.00 MiB``, or ``up to 18.4 MiB`` for a batch and its labels."""
+    found = trace.ints("bytes", copies)
+    found = found[found > 0]
+    if len(found) and found.max() > _ALIKE * found.min():
+        return f"up to {_in_bytes(int(found.max()))}"
+    return _in_bytes(mean)
+
+
+def _in_bytes(size: float) -> str:
+    return f"{size:.0f} bytes" if size <= SMALL_BYTES else format_bytes(size)
 
 
 RULE = AdviceRule("small-copy", find, needs=("sync_events",))
