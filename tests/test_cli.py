@@ -14,6 +14,7 @@ import pytest
 from waiting import running, until
 
 from tests import real_traces
+from tuiprof.cli import cli
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import find_session
 
@@ -56,8 +57,9 @@ def script(tmp_path: Path) -> Path:
 
 def test_help_names_every_verb() -> None:
     out = tuiprof("--help").stdout
-    for verb in ("run", "record", "attach", "replay", "open", "report", "list", "doctor", "completion"):
-        assert re.search(rf"^  {verb}\s", out, re.MULTILINE)
+    for verb in cli.commands:
+        assert len(re.findall(rf"^  {verb} +[A-Z]", out, re.MULTILINE)) == 1, verb
+    assert out.index("Run a script:") < out.index("  run ") < out.index("  record ") < out.index("  why ")
 
 
 def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from analyses.made import Made, site
 
 from tests import real_traces
-from tuiprof.advice import advise, available, priorities, question
+from tuiprof.advice import Finding, advise, available, priorities, prioritise, question
 from tuiprof.advice.answer import answer as page_of
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
@@ -21,6 +22,7 @@ from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
 from tuiprof.report import render
 from tuiprof.resources import shipped
+from tuiprof.whatif import Edit, HostTime
 
 
 def advice(trace: Trace) -> Report:
@@ -318,6 +320,21 @@ def test_exposed_communication_has_a_short_name_and_the_words_of_its_framework(
     assert [other in row["instead"] for other in ("DDP", "XLA")] == [word == "DDP", word == "XLA"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "kernel", "word"),
+    [
+        ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f16", "tensor parallelism"),
+        ("autograd::engine::evaluate_function: AccumulateGrad", "ncclDevKernel_AllReduce_Sum_f16", "DDP"),
+        ("c10d::_allgather_base_", "ncclDevKernel_AllGather", "FSDP"),
+        ("c10d::alltoall_", "ncclDevKernel_SendRecv", "next batch"),
+    ],
+)
+def test_communication_is_overlapped_with_what_it_is_for(operator: str, kernel: str, word: str) -> None:
+    made = Made().step(1, 0, 10).op(operator, 0, 4).launch(kernel, (1, 2), (5, 65), 1)
+    rows = advice(made.trace()).table("findings").rows.filter(rule="exposed-collectives")
+    assert word in rows["instead"][0]
+
+
 def test_without_steps_an_allocation_may_be_a_warm_up() -> None:
     def row(stepped: bool) -> dict[str, Any]:
         made = steps_of(operator="aten::empty", copy="", size=0, calls=("cudaMalloc", "cudaFree"))
@@ -476,3 +493,11 @@ def test_without_a_finding_a_device_that_hardly_works_is_not_well_used(works_us:
     verdict = advice(trace).verdict
     assert verdict.level == level
     assert ("works for only 50.0 µs of 10.0 ms" in verdict.sentence) == (level == "warn")
+
+
+def test_where_nothing_can_be_replayed_what_takes_longest_comes_first() -> None:
+    trace = Made().op("aten::mm", 0, 10).launch("gemm", (2, 5), (20, 120), 1).trace()
+    host = HostTime(*(np.array([part]) for part in (0, 0, 10_000)), np.array([0.0]))
+    edits = {"host": Edit(host=host), "device": Edit(work=trace.device_work, keep=np.array([0.5]))}
+    findings = [(name, Finding("", "", "", "high", "", edit)) for name, edit in edits.items()]
+    assert [item.rule for item in prioritise(findings, None, trace).findings] == ["device", "host"]

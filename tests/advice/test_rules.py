@@ -1702,3 +1702,24 @@ def test_weights_that_are_copied_for_each_row(
         assert "50 % of device time copies 8 weight matrices 1 024 times" in row["what"]
         assert row["wins_ns"] == pytest.approx(400_000 + 70_000, rel=0.01)
         assert row["wins_low_ns"] < 400_000 < row["wins_high_ns"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "waits_us", "framework", "advised"),
+    [
+        ("copy-done.2", 300, "JAX 0.10.2", True),
+        ("copy-done.2", 10, "JAX 0.10.2", False),
+        ("copy.2", 300, "JAX 0.10.2", False),
+        ("copy-done.2", 300, "PyTorch 2.11", False),
+    ],
+)
+def test_copies_that_a_program_waits_for(
+    operation: str, waits_us: float, framework: str, advised: bool
+) -> None:
+    ops: list[Op] = [("PjRtExecute", "fusion.1", 300), ("PjRtExecute", operation, waits_us)]
+    row = finding(gpu_bound(*ops, framework=framework), "awaited-copies")
+    assert (row is not None) == advised
+    if row is not None:
+        assert "for 50 % of its time" in row["what"]
+        assert row["where"] == "copy-done.2"
+        assert row["wins_ns"] == pytest.approx(0.8 * 300_000, rel=0.01)

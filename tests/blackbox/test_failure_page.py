@@ -96,7 +96,9 @@ def _failed(root: Path, code: int | None = 1, **recorder: Any) -> Session:
     )
     _log(session, "recorder", {"t": "end", "at": 400 * MS, "code": code, **recorder}, rank=None)
     session.stdout.write_text("epoch 1\n")
-    session.stderr.write_text("Traceback (most recent call last):\nValueError: boom\n")
+    session.stderr.write_text(
+        "Traceback (most recent call last):\n    train(x)\n    ~~~~~^^^\nValueError: boom\n"
+    )
     return session
 
 
@@ -114,7 +116,7 @@ def test_the_page_of_a_failed_run(tmp_path: Path) -> None:
     assert steps["n"].to_list() == list(range(12, 20))
     assert steps["ph:backward"].to_list() == [5 * MS] * 8
     assert steps["v:loss"].to_list()[-1] == 0.1
-    assert report.table("output").rows["line"].to_list()[-1] == "ValueError: boom"
+    assert report.table("output").rows["line"].to_list()[-2:] == ["    train(x)", "ValueError: boom"]
     assert report.fact("peak_bytes_0") == 7 << 30
     said = "\n".join(report.notes)
     assert "rank1 failed 100 ms later: RuntimeError: peer" in said

@@ -13,6 +13,7 @@ from probe_runs import Run
 
 from tuiprof.probe.frameworks.torch_device import TorchDevice
 from tuiprof.probe.log import line
+from tuiprof.probe.runtime import Hook
 from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
 from tuiprof.session.log import Record, Uses
 
@@ -86,7 +87,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeCuda, TorchDevice, Steps,
     steps = Steps(lambda: None)
 
     def hook(name: str) -> Any:
-        return SimpleNamespace(on=True, failed=lambda: failures.append(name))
+        return Hook(name, SimpleNamespace(note=lambda level, text: failures.append(name)))  # type: ignore[arg-type]
 
     runtime: Any = SimpleNamespace(hook=hook, steps=steps)
     monkeypatch.setattr("tuiprof.probe.frameworks.torch_device.monotonic_ns", lambda: cuda.now_ns)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from probe_runs import Run
 
+from tuiprof.probe.sampler import _doing
 from tuiprof.session import log as records
 
 pytest.importorskip("torch")
@@ -138,3 +141,31 @@ def test_what_a_framework_does_for_the_script_and_code_that_a_compiler_generated
     assert {file for file, _ in seen} == {"script.py"}, lines
     assert "backward" in seen["script.py", 22], lines
     assert ("script.py", 23) in seen, lines
+
+
+def doing_in(*modules: str) -> str:
+    """What is done by a call in the first of these modules, which calls one in the next, and so on."""
+
+    def innermost() -> str:
+        frame, below = sys._getframe(1), []
+        for _ in modules:
+            below.append(frame)
+            assert frame.f_back is not None
+            frame = frame.f_back
+        return _doing(below)
+
+    call = innermost
+    for module in reversed(modules):
+        space: dict[str, Any] = {"__name__": module, "call": call}
+        exec("def run(): return call()", space)
+        call = space["run"]
+    return call()
+
+
+def test_modules_that_run_while_they_are_imported_do_nothing_else() -> None:
+    assert (
+        doing_in("torch.optim.sgd", "torch._tensor", "importlib._bootstrap", "torch.distributed") == "imports"
+    )
+    assert doing_in("importlib._bootstrap", "torch._dynamo.convert_frame") == "imports"
+    assert doing_in("torch._dynamo.convert_frame", "torch.optim.sgd") == "compiles"
+    assert doing_in("torch.distributed", "torch.nn.modules.module") == "collectives"

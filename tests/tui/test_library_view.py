@@ -113,6 +113,18 @@ def test_the_table_of_variants_leaves_out_columns_that_have_no_room() -> None:
     )
 
 
+def test_published_figures_take_the_room_until_something_was_measured() -> None:
+    naive = VariantItem(
+        "step-time-on-device-tensor", published="≈10 % lower throughput, 8 syncs", runnable=True
+    )
+    unmeasured = view.variants(replace(LADDER, variants=(naive,)))
+    assert lines(unmeasured, 70)[0].split() == ["variant", "published", "can", "run"]
+    assert "step-time-on-device-tensor  ≈10 % lower throughput  " in lines(unmeasured, 70)[1]
+    assert lines(unmeasured, 44)[1].split("  ")[:2] == ["step-time-on-dev…", "≈10 % lower thr…"]
+    measured = view.variants(replace(LADDER, variants=(naive, LADDER.variants[0])))
+    assert "here" in lines(measured, 70)[0]
+
+
 def test_syncs_have_a_column_where_a_trace_was_captured_and_there_is_room() -> None:
     traced = VariantItem("off", here_ns=25.8e6, trace=Path("/t.json"), syncs_per_step=3.25, runnable=True)
     table = view.variants(replace(LADDER, variants=(traced,)))

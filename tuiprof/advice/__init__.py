@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final, Literal
 
-import numpy as np
 import polars as pl
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
@@ -112,7 +111,7 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
             missing[rule.name] = str(error)
         except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
             missing[rule.name] = f"it failed: {describe(error)}"
-    return replace(prioritise(found, step), missing=missing)
+    return replace(prioritise(found, step, trace), missing=missing)
 
 
 def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
@@ -177,12 +176,12 @@ def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
 # -- prices -------------------------------------------------------------------------------------------------
 
 
-def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:
+def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None, trace: Trace) -> Priorities:
     """Price findings and sort them."""
     settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
     edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
     if step is None:
-        edits.sort(key=lambda item: -_touched_ns(item[1].edit))
+        edits.sort(key=lambda item: -_touched_ns(trace, item[1].edit))
         return Priorities((*settings, *(Priced(rule, finding, None) for rule, finding in edits)), None)
     priced = _price([item for item in edits if not item[1].remainder], step)
     others = all_of(priced)
@@ -247,14 +246,13 @@ def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "
     return edit
 
 
-def _touched_ns(edit: Edit | None) -> float:
-    """Return the host time that an edit removes: the sort key if nothing can be replayed."""
-    return (
-        0.0
-        if edit is None
-        else float(((edit.host.ends - edit.host.starts) * (1 - edit.host.keep)).sum())
-        + float(np.sum(1 - edit.keep))
-    )
+def _touched_ns(trace: Trace, edit: Edit | None) -> float:
+    """Return the host time and device work that an edit removes: the sort key if nothing can be replayed."""
+    if edit is None:
+        return 0.0
+    host = (edit.host.ends - edit.host.starts) * (1 - edit.host.keep)
+    work = trace.lengths(edit.work) * (1 - edit.keep)
+    return float(host.sum() + work.sum())
 
 
 # -- the report ---------------------------------------------------------------------------------------------

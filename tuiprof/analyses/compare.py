@@ -161,9 +161,7 @@ def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
         "setup",
         "What differs between the runs",
         (Column("what", "what"), Column("before", "before"), Column("after", "after")),
-        pl.DataFrame(differences, schema=["what", "before", "after"], orient="row")
-        if differences
-        else pl.DataFrame(schema=dict.fromkeys(("what", "before", "after"), pl.String)),
+        pl.DataFrame(differences, schema=dict.fromkeys(("what", "before", "after"), pl.String), orient="row"),
         empty="no figure is known for both",
     )
 

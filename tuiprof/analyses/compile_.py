@@ -41,12 +41,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     """Find compilation and compiled code."""
     scope = Scope.of(trace, window)
     inside = trace.in_window(window) & trace.on_host
-    compiling = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & inside).astype(
-        np.int64
-    )
-    compiled = np.flatnonzero(trace.named(_COMPILED) & inside & ~trace.is_category("python_function")).astype(
-        np.int64
-    )
+    compiling = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & inside)
+    compiled = np.flatnonzero(trace.named(_COMPILED) & inside & ~trace.is_category("python_function"))
     if not len(compiling) and not len(compiled):
         return Unavailable(NAME, "nothing was compiled: no compiler ranges or regions", "")
     time = total(*clip(*union(trace.starts[compiling], trace.ends[compiling]), scope.low, scope.high))

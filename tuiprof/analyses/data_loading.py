@@ -275,9 +275,7 @@ def _copies(trace: Trace, scope: Scope) -> Table:
         )
         .group_by("kind", maintain_order=True)
         .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("ns").sum().alias("total_ns"),
-            (pl.col("ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            *_summed("ns", scope),
             pl.when(known.any()).then(pl.col("bytes").sum()).alias("bytes"),
             (pl.col("bytes").sum() / pl.col("ns").filter(known).sum().replace(0, None)).alias("gb_per_s"),
             pl.col("event").get(pl.col("ns").arg_max()),

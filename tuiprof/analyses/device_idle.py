@@ -11,7 +11,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
 from tuiprof.model import (
     Chart,
     Column,
@@ -27,7 +27,7 @@ from tuiprof.model import (
 )
 from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "device_idle", "Idle"
 
@@ -72,7 +72,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     found = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
     found = [gaps for gaps in found if gaps.high > gaps.low]
     if not found:
-        return reported_use(trace, window, NAME, TITLE) or _unavailable(trace)
+        return _reported_use(trace, window) or _unavailable(trace)
     span = sum(gaps.high - gaps.low for gaps in found)
     idle = sum(int(gaps.ns.sum()) for gaps in found)
     in_steps = [scope.in_steps(np.maximum(gaps.launch, 0)) & (gaps.launch >= 0) for gaps in found]
@@ -112,7 +112,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         TITLE,
         _verdict(causes, idle, span, per_step, device_word(trace), _uncaptured_share(trace, window)),
         facts,
-        (*_tables(scope, causes), _longest(trace, found), *_devices(found)),
+        (_cause_table(scope, causes), _longest(trace, found), *_devices(found)),
         _RULES,
         tuple(notes),
         window,
@@ -212,36 +212,32 @@ def _verdict(
     return Verdict(f"the {word} is idle {format_share(captured)} of the time ({amount}); {most}", level)
 
 
-def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
+def _cause_table(scope: Scope, causes: pl.DataFrame) -> Table:
     stepped = bool(scope.step_count)
-    return [
-        Table(
-            "causes",
-            "Idle time by cause",
-            (
-                Column("cause", "cause", "text"),
-                Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
-                Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
-                Column("share", "of time", "share", "Of the time between first and last work."),
-                Column("share_of_idle", "of idle", "share"),
-                Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
-                Column("longest_ns", "longest", "ns"),
-                Column("meaning", "meaning", "text"),
-                Column(
-                    "more_in", "more in", "text", "The analysis that names the source lines.", hidden=True
-                ),
-                Column("event", "event", "count", hidden=True),
-            ),
-            causes,
-            empty="the device is never idle",
-            chart=Chart(
-                f"Idle time by cause{', a step' if stepped else ''}",
-                (Series("idle_ns_per_step" if stepped else "idle_ns"),),
-                at="cause",
-                form="bars",
-            ),
-        )
-    ]
+    return Table(
+        "causes",
+        "Idle time by cause",
+        (
+            Column("cause", "cause", "text"),
+            Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
+            Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
+            Column("share", "of time", "share", "Of the time between first and last work."),
+            Column("share_of_idle", "of idle", "share"),
+            Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
+            Column("longest_ns", "longest", "ns"),
+            Column("meaning", "meaning", "text"),
+            Column("more_in", "more in", "text", "The analysis that names the source lines.", hidden=True),
+            Column("event", "event", "count", hidden=True),
+        ),
+        causes,
+        empty="the device is never idle",
+        chart=Chart(
+            f"Idle time by cause{', a step' if stepped else ''}",
+            (Series("idle_ns_per_step" if stepped else "idle_ns"),),
+            at="cause",
+            form="bars",
+        ),
+    )
 
 
 def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
@@ -360,7 +356,7 @@ _REPORTED_RULES = (
 )
 
 
-def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report | Unavailable | None:
+def _reported_use(trace: Trace, window: Window) -> Report | Unavailable | None:
     """Report device utilization from counters; None if the trace is not such a recording."""
     if trace.counters is None or not any(remark.code == "telemetry-only" for remark in trace.stats.remarks):
         return None
@@ -372,7 +368,7 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
     known = len(trace.info.devices)
     if devices.is_empty():
         return Unavailable(
-            name,
+            NAME,
             f"no report names a device in use (of {known})" if known else "no report names a device",
             "record while a model runs",
         )
@@ -381,17 +377,14 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
     mean = float(devices["util_mean"].mean())  # type: ignore[arg-type]
     peak = float(devices["util_max"].max())  # type: ignore[arg-type]
     count = len(devices)
-    who = f"{count} device{'s' if count != 1 else ''}"
-    over = f"{format_count(reports)} report{'s' if reports != 1 else ''}" + (
-        f", {format_ns(span)}" if span else ""
-    )
+    over = plural(reports, "report") + (f", {format_ns(span)}" if span else "")
     idle = f"; the other {known - count} of {known} are not in use" if known > count else ""
     return Report(
-        name,
-        title,
+        NAME,
+        TITLE,
         Verdict(
-            f"{who} worked {format_share(mean)} of the time on average, at most {format_share(peak)} "
-            f"({over}){idle}. Only a profile shows why they are idle"
+            f"{plural(count, 'device')} worked {format_share(mean)} of the time on average, at most "
+            f"{format_share(peak)} ({over}){idle}. Only a profile shows why they are idle"
         ),
         (
             Fact("idle_share", "idle", 1 - mean, "share", "100 % minus the mean utilisation."),

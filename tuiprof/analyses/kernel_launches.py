@@ -376,13 +376,7 @@ def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps
 
 def _operator(trace: Trace, rows: Ints) -> Ints:
     """Return the name code of the innermost operator around each launch; -1 = none."""
-    parent, is_operator = trace.nesting.parent, trace.is_category("cpu_op")
-    at = parent[rows]
-    while True:
-        climb = (at >= 0) & ~is_operator[np.maximum(at, 0)]
-        if not climb.any():
-            break
-        at = np.where(climb, parent[np.maximum(at, 0)], at)
+    at = trace.nesting.nearest(rows, trace.is_category("cpu_op"))
     return np.where(at >= 0, trace.name_codes[np.maximum(at, 0)], -1)
 
 

@@ -85,10 +85,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         )
         .with_columns(pl.col("code").replace_strict(kinds_of, return_dtype=pl.String).alias("kind"))
         .with_columns(
-            pl.when(pl.col("category").is_in(_ITEM))
-            .then(pl.col("category"))
-            .otherwise(pl.col("kind"))
-            .alias("kind")
+            pl.when(pl.col("category").is_in(_ITEM)).then("category").otherwise("kind").alias("kind")
         )
     )
     summed = int(in_window.sum())
@@ -350,14 +347,9 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
 
 def self_times(trace: Trace, rows: Ints, among: Mask | None = None) -> Ints:
     """Return the self time of events: without the events of the same kind (by default operators) inside them, ns."""
-    parent, is_one = trace.nesting.parent, trace.is_category("cpu_op") if among is None else among
+    is_one = trace.is_category("cpu_op") if among is None else among
     all_of_them = np.flatnonzero(is_one)
-    at = parent[all_of_them]
-    while True:
-        climb = (at >= 0) & ~is_one[np.maximum(at, 0)]
-        if not climb.any():
-            break
-        at = np.where(climb, parent[np.maximum(at, 0)], at)
+    at = trace.nesting.nearest(all_of_them, is_one)
     inner = np.zeros(len(trace), dtype=np.int64)
     np.add.at(inner, at[at >= 0], trace.lengths(all_of_them[at >= 0]))
     # Asynchronous ranges inside one operator may overlap, and their sum may exceed the operator.

@@ -47,6 +47,8 @@ _WORST_SHARE = 0.2
 _ALLOCATES = r"^aten::((new_)?empty(_strided)?|empty_like|resize_|_to_copy|to|clone|contiguous)$"
 #: Held memory cannot exceed the peak by more than rounding; otherwise frees are missing from the trace.
 _TOLERANCE = 1.02
+#: Number of slices of the window for memory over time.
+_SLICES = 100
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
@@ -60,7 +62,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "record with `--memory`, or with torch.profiler.profile(profile_memory=True)",
         )
     allocators = [
-        _Allocator.of(trace, label, frame)
+        _Allocator(trace, label, frame)
         for (label,), frame in events.group_by("place", maintain_order=True)
         if isinstance(label, str)
     ]
@@ -146,15 +148,10 @@ class _Allocator:
         self.peak_at = int(frame["ts"][self._peak_row])
         reserved = frame["total_reserved"] if "total_reserved" in frame.columns else None
         then = int(reserved[self._peak_row] or 0) if reserved is not None else 0
-        self.reserved_at_peak = (
-            then if then >= self.peak else 0
-        )  # formats that do not record it write anything
+        # Formats that do not record it write anything.
+        self.reserved_at_peak = then if then >= self.peak else 0
         self.growth = int(allocated[-1] - allocated[0])
         self.allocations = int((frame["bytes"] > 0).sum())
-
-    @classmethod
-    def of(cls, trace: Trace, label: str, frame: pl.DataFrame) -> _Allocator:
-        return cls(trace, label, frame)
 
     def held(self) -> pl.DataFrame:
         """Return what holds memory at the peak, by operator."""
@@ -265,17 +262,17 @@ def _device_table(allocators: list[_Allocator]) -> Table:
     )
 
 
-def _timeline(allocator: _Allocator, scope: Scope, slices: int = 100) -> Table:
+def _timeline(allocator: _Allocator, scope: Scope) -> Table:
     """Return the highest allocated and reserved memory in equal slices of the window."""
     span = max(scope.high - scope.low, 1)
     has_reserved = "total_reserved" in allocator.frame.columns
     reserved = pl.col("total_reserved") if has_reserved else pl.lit(None, dtype=pl.Int64)
-    index = ((pl.col("ts") - scope.low) * slices // span).clip(0, slices - 1)
+    index = ((pl.col("ts") - scope.low) * _SLICES // span).clip(0, _SLICES - 1)
     frame = (
         allocator.frame.with_columns(index.alias("slice"))
         .group_by("slice", maintain_order=True)
         .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
-        .with_columns((scope.low + pl.col("slice") * span // slices).alias("start_ns"))
+        .with_columns((scope.low + pl.col("slice") * span // _SLICES).alias("start_ns"))
     )
     return Table(
         "timeline",

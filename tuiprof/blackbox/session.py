@@ -220,7 +220,7 @@ def _output(session: Session) -> Table | None:
         {"stream": name, "line": line.rstrip()}
         for name, path in (("stdout", session.stdout), ("stderr", session.stderr))
         for line in last_lines(path, _LINES)
-        if line.strip()
+        if line.strip(" ^~\n")  # not those that underline a part of a line above
     ]
     if not rows:
         return None

@@ -52,7 +52,15 @@ _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Verbs(click.Group):
-    """A group that suggests the verb the user may have meant."""
+    """A group that lists its verbs by what they are for, and suggests the one the user may have meant."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        cells = max(len(verb.name or "") for verbs in _VERBS.values() for verb in verbs)
+        for title, verbs in _VERBS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [((verb.name or "").ljust(cells), verb.get_short_help_str(limit=100)) for verb in verbs]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -73,7 +81,8 @@ class _Verbs(click.Group):
     cls=_Verbs,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without a command, the dashboard opens. `tuiprof --record …` is the same as `tuiprof record …`.",
+    epilog="To begin: tuiprof run -- python train.py. Without a command, the dashboard opens. `tuiprof --record …` is "
+    "the same as `tuiprof record …`.",
 )
 @click.version_option(__version__, prog_name="tuiprof")
 @click.option(
@@ -178,11 +187,13 @@ def completion(shell: str) -> int:
     return 0
 
 
-for _verb in (
-    *(run, record, attach, detach, collect, replay, stacks, steps),
-    *(ladder, open_, report, why, trend, whatif, fix, compare),
-    *(snapshot, serve, mcp, check, list_, doctor, completion),
-):
+_VERBS: Final[dict[str, tuple[click.Command, ...]]] = {
+    "Run a script": (run, record, attach, detach, steps, stacks, collect),
+    "Read what was recorded": (why, report, open_, replay, list_, snapshot, serve),
+    "Change and compare": (compare, whatif, fix, check, trend),
+    "Learn and set up": (ladder, doctor, completion, mcp),
+}
+for _verb in (verb for verbs in _VERBS.values() for verb in verbs):
     cli.add_command(_verb)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tuiprof.session.store.meta import TriggerRequest
     from tuiprof.session.store.status import Status
 
-_EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --lr 1e-3."
+_EXAMPLES = "A scenario: metrics:naive. A script of yours, with its arguments: -- python train.py --lr 1e-3."
 _SIZES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
     f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)
 }

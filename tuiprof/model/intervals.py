@@ -176,6 +176,13 @@ class Nesting:
         inside: npt.NDArray[np.bool_] = (parent >= 0) & mask[np.maximum(parent, 0)]
         return inside
 
+    def nearest(self, rows: Ints, among: Mask) -> Ints:
+        """Return the innermost of the given events around each event; -1 = none."""
+        at = self.parent[rows]
+        while (climb := (at >= 0) & ~among[np.maximum(at, 0)]).any():
+            at = np.where(climb, self.parent[np.maximum(at, 0)], at)
+        return at
+
     def outward(self, rows: Ints) -> Iterator[Ints]:
         """Yield the next enclosing row of each event, innermost first; -1 for those that have reached the top.
 

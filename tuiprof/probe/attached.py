@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import sys
 from time import monotonic, sleep
 from types import CellType, FunctionType
 from typing import Any
 
 from . import imports
+from .isolation import OWN_FILES
 from .runtime import RUNTIME
 
-_OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FRAMEWORKS = frozenset(name.partition(".")[0] for name in imports.WATCHED) | {"jaxlib"}
 _CAPTURE_S = 60.0  # wait for a running capture first
 
@@ -53,9 +52,8 @@ def _hook_optimizers(torch: Any) -> int:
 
 def _point_to(function: Any, before: Any, now: Any, depth: int = 4) -> None:
     """Make a closure over an optimizer's step call the current function."""
-    if (
-        before is now
-    ):  # hooked for an optimizer of the same class: what it wraps is what a scheduler closes over
+    if before is now:
+        # Hooked for an optimizer of the same class: what it wraps is what a scheduler closes over.
         before = getattr(now, "__wrapped__", None)
     for cell in getattr(function, "__closure__", None) or ():
         try:
@@ -131,7 +129,7 @@ def _is_ours(value: Any) -> bool:
     """Whether a function or class was written in the probe's folder."""
     if isinstance(value, type):
         return value.__module__.startswith(f"{__package__}.")
-    return bool(value.__code__.co_filename.startswith(_OWN_FILES))
+    return bool(value.__code__.co_filename.startswith(OWN_FILES))
 
 
 def _unwrapped(name: str, function: Any) -> Any:

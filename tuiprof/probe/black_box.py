@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Callable
 
 from .assembly import Step
-from .isolation import own_errors_dropped, raised_by_signal_handler, write_file
+from .isolation import OWN_FILES, own_errors_dropped, raised_by_signal_handler, write_file
 from .requests import Requests
 from .slowdown import StallWatch
 from .steps import RECORD
@@ -33,8 +33,7 @@ _QUIET_NS = 2_000_000_000  # after this time without a step, reading the Flight 
 _MAX_THREADS = 64
 _MAX_FRAMES = 100
 _MAX_TEXT = 500
-_OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_THREAD_START = os.path.join(_OWN_FILES, "isolation.py")
+_THREAD_START = os.path.join(OWN_FILES, "isolation.py")
 Frame = tuple[str, int, str]  # file, line, function
 
 FOLDER = "stacks"  # in the session
@@ -82,7 +81,7 @@ def frames_of(frame: FrameType | None) -> list[Frame] | None:
     while frame is not None:
         code = frame.f_code
         outermost = code.co_filename
-        if len(frames) < _MAX_FRAMES and not outermost.startswith(_OWN_FILES):
+        if len(frames) < _MAX_FRAMES and not outermost.startswith(OWN_FILES):
             frames.append(_frame(code, frame.f_lineno))
         frame = frame.f_back
     return None if outermost == _THREAD_START else frames
@@ -93,7 +92,7 @@ def frames_of_error(error: BaseException) -> list[Frame]:
     frames: list[Frame] = []
     entry = error.__traceback__
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
+        if not entry.tb_frame.f_code.co_filename.startswith(OWN_FILES):
             frames.append(_frame(entry.tb_frame.f_code, entry.tb_lineno))
         entry = entry.tb_next
     return frames[::-1][:_MAX_FRAMES]

@@ -242,10 +242,7 @@ class Capturer:
         window.ns += monotonic_ns() - began
         thread = ProbeThread(lambda: self._write(window, last, why))
         self._threads = [old for old in self._threads if old.is_alive] + [thread]
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads available
-            self._write(window, last, why)
+        thread.start_or_run()
 
     def _write(self, window: _Window, last: int, why: str) -> None:
         """Move the trace to its final path (in a thread)."""
@@ -323,9 +320,13 @@ class Capturer:
     def _tell(self, request: Request, state: str, **fields: Any) -> None:
         if state in ("written", "failed"):
             self.ended(request.id, state == "written")
-        fields["cause"] = request.cause
-        given = {name: value for name, value in fields.items() if value not in (None, "")}
-        self._steps.out.append((CAPTURE, {"at": monotonic_ns(), "id": request.id, "state": state, **given}))
+        _record(self._steps, request, state, fields)
+
+
+def _record(steps: Steps, request: Request, state: str, fields: dict[str, Any]) -> None:
+    """Write the state of a capture to the log; a field that is None or empty is left out."""
+    known = {"at": monotonic_ns(), "id": request.id, "state": state, **fields, "cause": request.cause}
+    steps.out.append((CAPTURE, {name: value for name, value in known.items() if value not in (None, "")}))
 
 
 def _too_late(first: int, n: int) -> str:
@@ -458,10 +459,7 @@ class TimedCaptures:
         finally:
             capture.disturbing = False
         self._writing = ProbeThread(lambda: self._write(request, profiler))
-        try:
-            self._writing.start()
-        except RuntimeError:  # no more threads available
-            self._write(request, profiler)
+        self._writing.start_or_run()
 
     def _write(self, request: Request, profiler: Any) -> None:
         """Move the trace to its final path (in a thread)."""
@@ -492,10 +490,7 @@ class TimedCaptures:
         self._queue = []
 
     def _tell(self, request: Request, state: str, **fields: Any) -> None:
-        record = {"at": monotonic_ns(), "id": request.id, "state": state, **fields}
-        if request.cause:
-            record["cause"] = request.cause
-        self._runtime.steps.out.append((CAPTURE, record))
+        _record(self._runtime.steps, request, state, fields)
 
 
 class _Call:

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Callable
 
+#: Beginning of the path of every file of the probe.
+OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LAST_S = 0.1  # wait for the end of a thread
 _HIGH = 200  # scripts keep getting the lowest free numbers, as without the probe
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
@@ -57,6 +59,13 @@ class ProbeThread:
             except RuntimeError:
                 self._running.release()
                 raise
+
+    def start_or_run(self) -> None:
+        """Begin; where the system has no thread to give, do the work here."""
+        try:
+            self.start()
+        except RuntimeError:
+            self._run()
 
     def _bootstrap(self) -> None:
         self._native_id = _thread.get_native_id()

@@ -30,6 +30,13 @@ _SLOW_NS = 1_000_000_000  # slowly changing values are written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 _FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
 _MAX_FORMS = 1000
+#: Name and fields of the lines whose items hold just these.
+_FIELDS = {
+    MEMORY: ("mem", "at", "dev", "alloc", "reserved", "peak"),
+    USES: ("uses", "at", "dev", "uuid", "pci"),
+    COST: ("cost", "at", "steps", "ns", "flush_ns"),
+    NOTE: ("note", "at", "level", "text"),
+}
 
 
 def step_line(
@@ -62,36 +69,27 @@ def line(item: tuple[Any, ...]) -> str:
     ``LINES, at, samples, lines, ns`` · ``CAPTURE, fields`` · ``RECORD, fields`` · ``NOTE, at, level, text``.
     Times in ns, sizes in bytes.
     """
-    what = item[0]
-    if what == DEVICE:
-        every = f',"every":{item[3]}' if item[3] > 1 else ""
-        return f'{{"t":"dev","n":{item[1]},"dur":{item[2]}{every}}}\n'
-    if what == MEMORY:
-        _, at, device, allocated, reserved, peak = item
-        return f'{{"t":"mem","at":{at},"dev":{device},"alloc":{allocated},"reserved":{reserved},"peak":{peak}}}\n'
-    if what == COST:
-        _, at, steps, ns, flush_ns = item
-        return f'{{"t":"cost","at":{at},"steps":{steps},"ns":{ns},"flush_ns":{flush_ns}}}\n'
-    if what == SLOWER:
-        _, at, found = item
-        steps = {"first": found.first, "last": found.last}
-        times = {"before": round(found.before_ns), "after": round(found.after_ns)}
-        return dumps({"t": "slower", "at": at, **steps, **times}) + "\n"
-    if what == LINES:
-        _, at, samples, seen, ns = item
-        top, doing = [entry[:3] for entry in seen], [entry[3] for entry in seen]
-        return (
-            dumps({"t": "lines", "at": at, "samples": samples, "top": top, "doing": doing, "ns": ns}) + "\n"
-        )
-    if what == USES:
-        _, at, device, uuid, pci = item
-        return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"
-    if what == CAPTURE:
-        return dumps({"t": "capture", **item[1]}) + "\n"
+    what, *values = item
+    if what == DEVICE:  # one a step
+        n, dur, every = values
+        return f'{{"t":"dev","n":{n},"dur":{dur}' + (f',"every":{every}}}\n' if every > 1 else "}\n")
+    fields: dict[str, Any]
     if what == RECORD:
-        return dumps(item[1]) + "\n"
-    _, at, level, text = item
-    return dumps({"t": "note", "at": at, "level": level, "text": text}) + "\n"
+        fields = values[0]
+    elif what == CAPTURE:
+        fields = {"t": "capture", **values[0]}
+    elif what == SLOWER:
+        at, found = values
+        times = {"before": round(found.before_ns), "after": round(found.after_ns)}
+        fields = {"t": "slower", "at": at, "first": found.first, "last": found.last, **times}
+    elif what == LINES:
+        at, samples, seen, ns = values
+        top, doing = [entry[:3] for entry in seen], [entry[3] for entry in seen]
+        fields = {"t": "lines", "at": at, "samples": samples, "top": top, "doing": doing, "ns": ns}
+    else:
+        name, *keys = _FIELDS[what]
+        fields = {"t": name, **dict(zip(keys, values))}
+    return dumps(fields) + "\n"
 
 
 def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:

@@ -76,10 +76,7 @@ class LoopSteps:
             self._name(waiting[-1])
         if not loops or steps.n >= _SURE or (self._armed is not None and same_loop(loops[-1], self._armed)):
             return
-        try:
-            self._count(loops)
-        except Exception:
-            self._hook.failed()
+        self._hook.call(self._count, loops)
 
     def _count(self, loops: list[Loop]) -> None:
         """Count the innermost of nested loops."""

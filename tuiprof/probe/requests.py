@@ -29,9 +29,14 @@ _AHEAD_NS = 400_000_000  # ranks look for requests every 100 ms: a step that all
 _SOON_NS = 500_000_000  # later captures are requested later, as the script may end first
 _WARM_UP = 10  # steps that are slow for other reasons
 _MAX_FAILURES = 3
+_REQUEST = re.compile(r"(capture|stacks|steps)-(.*)\.json")
 _TRIGGER = re.compile(r"trigger-.+\.json")
 _LINE = re.compile(r".:\d{1,9}$")
 _FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed again within its clock's tick
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,8 @@ class Trigger:
         return cls(
             id=identity,
             steps=max(int(fields.get("steps", 3)), 1),
-            above_ns=None if above is None else float(above),
-            times=None if times is None else float(times),
+            above_ns=_float(above),
+            times=_float(times),
             every=None if every is None else int(every),
             cooldown_s=float(fields.get("cooldown_s", 30.0)),
             budget_bytes=float(fields.get("budget_bytes", 500_000_000)),
@@ -258,9 +263,8 @@ class Request:
     at: int | None = None  # first step; None = as soon as possible
     seconds: float | None = None  # how long, for a capture by the clock; None = it is one of steps
     after_s: float | None = None  # when that begins, from the import of the framework on
-    or_after_s: float | None = (
-        None  # a process alone need not wait for ``at`` longer than this, s; None = it has to
-    )
+    #: A process alone need not wait for ``at`` longer than this, s; None = it has to.
+    or_after_s: float | None = None
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record tensor shapes
     memory: bool = False  # record the allocator
@@ -297,14 +301,16 @@ class Requests:
             return [], None
         found: list[Request] = []
         for name in names:
-            if name.startswith("capture-") and name.endswith(".json") and name not in self._seen:
-                self._seen.add(name)
-                found.append(self._read(name))
-            elif name.startswith("stacks-") and name.endswith(".json") and name not in self._seen:
-                self._seen.add(name)
-                self.stacks.append(name[len("stacks-") : -len(".json")])
-            elif name.startswith("steps-") and name.endswith(".json") and name not in self._seen:
-                self._seen.add(name)
+            match = _REQUEST.fullmatch(name)
+            if match is None or name in self._seen:
+                continue
+            self._seen.add(name)
+            kind, identity = match.groups()
+            if kind == "capture":
+                found.append(self._read(name, identity))
+            elif kind == "stacks":
+                self.stacks.append(identity)
+            else:
                 self.changes.append(self._read_change(name))
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
@@ -341,21 +347,19 @@ class Requests:
             return Change(problem=f"the request control/{name} cannot be read: {error}")
         return Change(**wanted)
 
-    def _read(self, name: str) -> Request:
+    def _read(self, name: str, identity: str) -> Request:
         """Return one request; an error is in ``problem``."""
-        identity = name[len("capture-") : -len(".json")]
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 fields = loads(file.read())
-            at, seconds = fields.get("at"), fields.get("seconds")
-            after_s, or_after_s = fields.get("after_s"), fields.get("or_after_s")
+            at = fields.get("at")
             request = Request(
                 id=str(fields.get("id", identity)),
                 steps=int(fields.get("steps", 1)),
                 at=None if at is None else int(at),
-                seconds=None if seconds is None else float(seconds),
-                after_s=None if after_s is None else float(after_s),
-                or_after_s=None if or_after_s is None else float(or_after_s),
+                seconds=_float(fields.get("seconds")),
+                after_s=_float(fields.get("after_s")),
+                or_after_s=_float(fields.get("or_after_s")),
                 stack=bool(fields.get("stack")),
                 shapes=bool(fields.get("shapes")),
                 memory=bool(fields.get("memory")),

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Callable
 
 from . import steps as kind
 from .black_box import BlackBox
@@ -78,12 +78,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def is_helper() -> bool:
+    """Whether ``multiprocessing`` started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
 def process_name() -> str:
     """Return the name of this process if ``multiprocessing`` started it, else empty."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None or process.parent_process() is None:
-        return ""
-    return str(process.current_process().name)
+    return str(sys.modules["multiprocessing.process"].current_process().name) if is_helper() else ""
 
 
 class Hook:
@@ -95,6 +98,14 @@ class Hook:
         self.name = name
         self.on = True
         self._runtime = runtime
+
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function of the probe, unless the hook is disabled."""
+        if self.on:
+            try:
+                function(*args)
+            except Exception:
+                self.failed()
 
     def failed(self) -> None:
         """Disable the hook and record the current exception, unless it is the script's own, which propagates."""
@@ -124,24 +135,16 @@ class Runtime:
         self._phases = Phases(self.steps)
         self.phase = self._phases.__getitem__
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
-        self.sampler = Sampler()
-        self.loops = LoopSteps(self)
-        self.changed = ChangedSteps(self)
-        self.timed = TimedCaptures(self)
         self._watch: ProbeThread | None = None  # see _watch_script
         self._watch_stop = threading.Event()
-        self._polling = threading.RLock()
-        self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
         self.capture.alone = self._alone
-        self.black_box = self._new_black_box()
-        self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self.models: Any = None  # see torch_hooks; None = PyTorch is not there
         self._told: set[str] = set()
-        self._paused = False
-        self._ended = self.has_left = False
+        self.has_left = False
+        self._begin()
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -150,22 +153,26 @@ class Runtime:
                 after_in_child=self._after_fork_in_child,
             )
 
-    def _new_triggers(self) -> Triggers:
-        """Return the watcher for slow steps."""
-        triggers = Triggers(self.session, self.note, self._alone)
-        self.capture.ended = triggers.ended
+    def _begin(self) -> None:
+        """Create what a forked child needs anew."""
+        self.sampler = Sampler()
+        self.loops = LoopSteps(self)
+        self.changed = ChangedSteps(self)
+        self.timed = TimedCaptures(self)
+        self._polling = threading.RLock()
+        self.requests = Requests(os.path.join(self.session, "control"))
+        self.black_box = BlackBox(self.session, lambda: self.steps.out, self.note)
+        self.triggers = Triggers(self.session, self.note, self._alone)
+        self.capture.ended = self.triggers.ended
         self.log.on_steps = self._steps_ended
         self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
-        return triggers
+        self._paused = self._ended = False
 
     def _alone(self) -> bool:
         """Return whether this process is the only rank, as far as known."""
         distributed = sys.modules.get("jax._src.distributed")
         of_jax = getattr(getattr(distributed, "global_state", None), "num_processes", None)
         return (rank_and_world()[1] or self._world or of_jax or 1) == 1
-
-    def _new_black_box(self) -> BlackBox:
-        return BlackBox(self.session, lambda: self.steps.out, self.note)
 
     def _steps_ended(self, steps: list[Any]) -> None:
         """Pass steps to the watchers."""
@@ -199,10 +206,7 @@ class Runtime:
 
     def _watch_script(self) -> None:
         """Sample the script before its first step, in a thread; helper processes of the script are ignored."""
-        process = sys.modules.get("multiprocessing.process")
-        if self._watch is not None or self.log.is_open or self._ended:
-            return
-        if process is not None and process.parent_process() is not None:
+        if self._watch is not None or self.log.is_open or self._ended or is_helper():
             return
         self._watch_stop.clear()
         self._watch = ProbeThread(self._watch_until_first_step)
@@ -268,8 +272,7 @@ class Runtime:
         self._poll()  # a capture requested at launch may begin at step 1
         self.log.start()
         util = sys.modules.get("multiprocessing.util")
-        process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
+        if util is not None and is_helper():
             # A worker forked by multiprocessing leaves without atexit.
             util.Finalize(None, self._exit, exitpriority=100)
 
@@ -330,21 +333,13 @@ class Runtime:
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
         self.steps.call = call
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
-        self.sampler = Sampler()
-        self.loops = LoopSteps(self)
-        self.changed = ChangedSteps(self)
-        self.timed = TimedCaptures(self)
-        self._polling = threading.RLock()
-        self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
-        self.black_box = self._new_black_box()
-        self.triggers = self._new_triggers()
+        self._begin()
         for phase in self._phases.values():
             phase.forget()
         if device is not None:
             device.forget()
             self.steps.time_on(device)
-        self._paused = self._ended = False
 
     def _exit(self) -> None:
         """Finish open captures and write the last line."""
@@ -381,8 +376,7 @@ class Runtime:
         Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this writes only if
         there is something to report and no process of the run has recorded a step.
         """
-        process = sys.modules.get("multiprocessing.process")
-        if process is not None and process.parent_process() is not None:
+        if is_helper():
             return
         folder = os.path.join(self.session, "log")
         if not os.path.isdir(folder) or any(name.startswith("rank") for name in os.listdir(folder)):

@@ -15,15 +15,14 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from functools import lru_cache
 from types import CodeType, FrameType
+
+from .isolation import OWN_FILES
 
 #: Number of samples whose loops are kept: two seconds.
 RECENT = 20
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_known: dict[str, bool] = {}
-_with_packages: dict[str, bool] = {}
-_activities: dict[str, str] = {}
 _MAX_LINES = 2_000
 _TOP = 20
 _MAX_FRAMES = 200
@@ -47,6 +46,7 @@ _COMPILING = (
 _GENERATED = ("torch._inductor.",)
 #: Activities by the module of a frame below the script's; see :func:`_doing`.
 _DOING = (
+    ("importlib._bootstrap", "imports"),
     ("torch.utils.data", "waits for a batch"),
     ("copy", "copies"),
     ("torch.autograd", "backward"),
@@ -78,18 +78,11 @@ TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
 
 def is_script(frame: FrameType) -> bool:
     """Whether a frame runs code of the script."""
-    filename = frame.f_code.co_filename
-    known = _known.get(filename)
-    if known is None:
-        known = _known[filename] = _is_script(filename)
-    return known and not str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
+    generated = str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
+    return _is_script(frame.f_code.co_filename) and not generated
 
 
-def is_probe(filename: str) -> bool:
-    """Whether a code object's file belongs to the probe."""
-    return filename.startswith(_PROBE)
-
-
+@lru_cache(None)
 def _is_script(filename: str) -> bool:
     if filename.startswith("<"):
         return False
@@ -99,7 +92,7 @@ def _is_script(filename: str) -> bool:
     parts = path.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return False
-    return not path.startswith((_STDLIB, _PROBE)) and not any(
+    return not path.startswith((_STDLIB, OWN_FILES)) and not any(
         isinstance(folder, str)
         and folder
         and path.startswith(os.path.join(folder, ""))
@@ -108,16 +101,13 @@ def _is_script(filename: str) -> bool:
     )
 
 
+@lru_cache(None)
 def _holds_packages(folder: str) -> bool:
     """Whether pip installs into a folder: ``pip install --target FOLDER``, as on clusters."""
-    known = _with_packages.get(folder)
-    if known is None:
-        try:
-            known = any(name.endswith(".dist-info") for name in os.listdir(folder))
-        except OSError:
-            known = False
-        _with_packages[folder] = known
-    return known
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def script_line(frame: FrameType | None) -> str:
@@ -206,7 +196,7 @@ class Sampler:
                 compiles = compiles or module.startswith(_COMPILING)
                 if module.partition(".")[0] in _FRAMEWORKS and module not in _DECORATORS:
                     script.clear()
-            if innermost is None and not is_probe(frame.f_code.co_filename):
+            if innermost is None and not frame.f_code.co_filename.startswith(OWN_FILES):
                 below.append(frame)
             frame = frame.f_back
         if innermost is not None:
@@ -235,8 +225,9 @@ class Sampler:
 
     def in_script(self, share: float) -> bool:
         """Whether the thread ran the script, without waiting or compiling, in this share (0 to 1) of the samples."""
-        recent = list(self.recent)
-        return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
+        samples = list(zip(list(self.recent), list(self._compiling)))
+        works = sum(chain is not None and not compiles for chain, compiles in samples)
+        return len(samples) == RECENT and works >= share * RECENT
 
     def top(self) -> list[tuple[str, int, int, str]]:
         """Return file, line, number of samples and activity of the most frequent lines."""
@@ -264,12 +255,12 @@ def _doing(below: list[FrameType]) -> str:
     """Return the activity of what the script has called, innermost frame first; empty = none of the known ones.
 
     The outermost known activity decides, as a backward pass may run a model again; but an optimizer may run the
-    backward pass in a closure, and anything may compile.
+    backward pass in a closure, and anything may compile or import.
     """
     found = ""
     for frame in reversed(below):
         doing = _activity(frame)
-        if doing == "compiles":
+        if doing in ("compiles", "imports"):
             return doing
         if not found or (found == "optimizer" and doing == "backward"):
             found = doing
@@ -280,14 +271,12 @@ def _activity(frame: FrameType) -> str:
     module = str(frame.f_globals.get("__name__", ""))
     if module == "torch._tensor":
         return _TENSOR.get(frame.f_code.co_name, "")
-    known = _activities.get(module)
-    if known is None:
-        known = _activities[module] = next((doing for name, doing in _DOING if module.startswith(name)), "")
-    return known
+    return _activity_of(module)
 
 
-def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
-    return chain is not None and not compiles
+@lru_cache(None)
+def _activity_of(module: str) -> str:
+    return next((doing for name, doing in _DOING if module.startswith(name)), "")
 
 
 def loops_of(code: CodeType) -> list[Loop]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Column, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, Kind, Level, Series
@@ -111,7 +112,7 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
         basis = f"means of {basis}"
     a, b = (float(_tamed(times).mean() if uneven else np.median(times)) for times in (before, after))
     if fewest < MIN_STEPS:
-        return StepChange(a, b, None, None, f"unknown: only {fewest} step{'s' if fewest > 1 else ''}", basis)
+        return StepChange(a, b, None, None, f"unknown: only {plural(fewest, 'step')}", basis)
     errors = [_mean_error(times) if uneven else _error(times) for times in (before, after)]
     error = float(np.hypot(errors[0], errors[1]))
     sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within step-to-step noise"
@@ -344,7 +345,9 @@ def script_change(
         note = " ".join(filter(None, (f"The first {_ROWS} of {len(rows)} rows.", note)))
     several = len({row["file"] for row in rows}) > 1
     gone, come = (sum(row["change"] == sign for row in rows) for sign in "-+")
-    said = f"{_lines(gone)} removed, {_lines(come)} added" if gone or come else "the same" if pairs else ""
+    said = "the same" if pairs else ""
+    if gone or come:
+        said = f"{plural(gone, 'line')} removed, {plural(come, 'line')} added"
     table = Table(
         "script",
         "What changed in the script",
@@ -397,7 +400,3 @@ def _row(name: str, before: int | None, after: int | None, change: str, text: st
         "change": change,
         "text": text if len(text) <= _LINE else f"{text[:_LINE]}…",
     }
-
-
-def _lines(count: int) -> str:
-    return f"{count} line{'' if count == 1 else 's'}"

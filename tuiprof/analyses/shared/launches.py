@@ -55,9 +55,8 @@ def find_launches(trace: Trace, low: int, high: int) -> Launches:
     latency = trace.starts[first_work] - trace.ends[rows]
     impossible = trace.starts[first_work] < trace.starts[rows]
     depth = _depth_found(trace, rows, first_work)
-    waiting = member(
-        rows, _waits.find(trace, Window()).first
-    )  # last, because another thread may be finding them
+    # Last, because another thread may be finding them.
+    waiting = member(rows, _waits.find(trace, Window()).first)
     graph = trace.named(_GRAPH_CALL, rows)
     return Launches(rows, first_work, count, graph, latency, impossible, waiting, depth, work, at)
 
@@ -80,6 +79,10 @@ def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
     return np.maximum(depth, 0)
 
 
+#: Maximum number of slices of a window for its queue depth.
+_SLICES = 100
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
     """Device events launched but not finished, over time, in equal slices of a window."""
@@ -92,7 +95,7 @@ class QueueDepth:
     empty_share: float  # share of the window's time in which nothing was queued or running
 
 
-def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 100) -> QueueDepth:
+def queue_depth(trace: Trace, device: int, low: int, high: int) -> QueueDepth:
     """Return the queue depth of a device over time.
 
     Work counts from the beginning of its launch call to its end on the device. Work without a launch in the
@@ -115,7 +118,7 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     depth = np.cumsum((moments & np.uint64(3)).view(np.int64) - 2)
     lengths = np.diff(times, append=high)
     area = np.concatenate(([0], np.cumsum(depth * lengths)))
-    slices = int(min(slices, high - low))
+    slices = min(_SLICES, high - low)
     # In integers: floats cannot represent values near 2⁶⁰ ns exactly.
     (each, rest), index = divmod(high - low, slices), np.arange(slices + 1)
     edges = low + each * index + rest * index // slices

@@ -59,7 +59,7 @@ class Scope:
     def over(self) -> str:
         """The basis of the figures, for a sentence: ``"4 steps"`` or ``"this window"``."""
         if self.step_count:
-            return f"{self.step_count} step" + ("s" if self.step_count > 1 else "")
+            return plural(self.step_count, "step")
         return self.window.label or ("the trace" if self.window.whole else "this window")
 
 

@@ -81,7 +81,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             "delayed": _names(trace, empty.delayed[inside]),
             "calls": _calls(trace, waits),
         }
-    ).with_columns(pl.col("kind").cast(pl.String), pl.col("apart").cast(pl.String))
+    )
     return WaitTable(waits, sites, frame.hstack(_locations(trace, waits, sites)))
 
 
@@ -104,11 +104,7 @@ def costs(trace: Trace) -> tuple[Emptied, Ints]:
 
 
 def _words(words: tuple[str, ...], codes: Ints) -> pl.Series:
-    return (
-        pl.Series(np.asarray(codes, dtype=np.uint32))
-        .cast(pl.UInt32)
-        .replace_strict(list(range(len(words))), list(words), return_dtype=pl.String)
-    )
+    return pl.Series(words, dtype=pl.String).gather(codes)
 
 
 def _names(trace: Trace, rows: Ints) -> pl.Series:
@@ -262,9 +258,7 @@ def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated
     values = found[key].to_list()
     calls_of = waits.select(*by, "event", "begun_by")
     for index, row in enumerate(found.head(MAX_REPLAYED).iter_rows(named=True)):
-        mine = (
-            calls_of.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else calls_of
-        )
+        mine = calls_of.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by))
         values[index] = step.likely_ns(without(trace, mine))
     return found.with_columns(pl.Series(key, values, dtype=pl.Float64))
 
@@ -382,9 +376,8 @@ def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
     """Return for each wait the index of the call around it, or else inside it; -1 = none."""
     begins, ends = trace.starts[rows], trace.ends[rows]
     began = stamped - lengths
-    after = np.searchsorted(
-        stamped + CLOCK_SLACK_NS, ends
-    )  # the first call that does not end before the wait
+    # The first call that does not end before the wait.
+    after = np.searchsorted(stamped + CLOCK_SLACK_NS, ends)
     around, within = np.minimum(after, len(stamped) - 1), np.maximum(after - 1, 0)
     is_around = (after < len(stamped)) & (began[around] - CLOCK_SLACK_NS <= begins)
     is_within = (after > 0) & (began[within] + CLOCK_SLACK_NS >= begins)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import sys
 import threading
@@ -30,11 +29,10 @@ import warnings
 from json import dumps
 from typing import Any, Callable
 
-from ..isolation import own_errors_dropped, write_file
+from ..isolation import OWN_FILES, own_errors_dropped, write_file
 
 _MAX_FRAMES = 100
 _MAX_SITES = 500_000
-_OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: Maximum length of the allocator's history; the oldest allocations are dropped.
 MAX_ENTRIES = 200_000
 #: The probe itself records the history of the whole run (see :mod:`.torch_black_box`): a capture uses that.
@@ -95,7 +93,7 @@ class SiteWatch:
             return
         locations: list[tuple[types.CodeType, int]] = []
         while frame is not None and len(locations) < _MAX_FRAMES:
-            if not frame.f_code.co_filename.startswith(_OWN_FILES):
+            if not frame.f_code.co_filename.startswith(OWN_FILES):
                 locations.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
         dur_ns = None if began_ns is None else now - began_ns

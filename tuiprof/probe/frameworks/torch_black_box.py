@@ -137,16 +137,13 @@ class NanWatch:
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         """Check the gradients that an optimizer is about to use, and read earlier results."""
-        if not self._hook.on:
-            return
-        try:
-            if self._busy():
-                return
+        self._hook.call(self._look, optimizer)
+
+    def _look(self, optimizer: Any) -> None:
+        if not self._busy():
             self._read()
             if len(self._pending) < _MAX_PENDING:
                 self._ask(optimizer)
-        except Exception:
-            self._hook.failed()
 
     def _busy(self) -> bool:
         """Whether checks are not possible: a graph is being captured or compiled."""
@@ -237,11 +234,7 @@ def watch_for_nan(runtime: Any, torch: Any) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if hook.on:
-            try:
-                state.backward_begins(tensors)
-            except Exception:
-                hook.failed()
+        hook.call(state.backward_begins, tensors)
         try:
             return original(tensors, *args, **kwargs)
         except BaseException as error:

@@ -191,11 +191,7 @@ class TorchDevice:
 
     def read(self) -> None:
         """Read all that have happened (at the end of the script)."""
-        if self._hook.on:
-            try:
-                self._read(_MAX_PENDING)
-            except Exception:
-                self._hook.failed()
+        self._hook.call(self._read, _MAX_PENDING)
 
     def _read(self, limit: int) -> None:
         """Move up to ``limit`` finished device steps to the log."""

@@ -121,13 +121,9 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
 
     def returned(t: int) -> None:
         """An optimizer stepped inside, called by a hook, or there is none: the step ends here."""
-        if hook.on:
-            try:
-                steps.call_returned(t)
-                if steps.watch_backward:
-                    steps.backward_ended(t)
-            except Exception:
-                hook.failed()
+        hook.call(steps.call_returned, t)
+        if steps.watch_backward:
+            hook.call(steps.backward_ended, t)
 
     backward = functools.wraps(original)(backward if _takes(original, backward) else backward_of_any_kind)
     backward._tuiprof = True  # type: ignore[attr-defined]
@@ -153,11 +149,8 @@ def _hook_scaler(runtime: Runtime, torch: Any, calls: list[int]) -> None:
         except BaseException as error:
             leave_out(error)
             raise
-        if calls[0] == before and hook.on:
-            try:
-                steps.optimizer_ended(optimizer, began, clock())
-            except Exception:
-                hook.failed()
+        if calls[0] == before:
+            hook.call(steps.optimizer_ended, optimizer, began, clock())
         return result
 
     step._tuiprof = True  # type: ignore[attr-defined]
@@ -196,7 +189,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             finally:
                 inside = False
             calls[0] += 1
-            ended(optimizer, began, clock())
+            hook.call(steps.optimizer_ended, optimizer, began, clock())
             return result
 
         def step(self: Any, closure: Any = absent) -> Any:
@@ -219,20 +212,12 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
                 note((stepped, began, t, n, clock()))
                 steps.n = n + 1
             else:
-                ended(self, began, t)
+                hook.call(steps.optimizer_ended, self, began, t)
             return result
 
         hooked = functools.wraps(original)(step if _takes(original, step) else step_of_any_kind)
         hooked._tuiprof = True  # type: ignore[attr-defined]
         return hooked
-
-    def ended(optimizer: Any, began: int, t: int) -> None:
-        """Handle the end of an optimizer step."""
-        if hook.on:
-            try:
-                steps.optimizer_ended(optimizer, began, t)
-            except Exception:
-                hook.failed()
 
     @functools.wraps(patch)
     def patch_step(optimizer: Any) -> Any:
@@ -289,10 +274,7 @@ class Models:
             if compiling() or busy or not hook.on or kwargs.get("recurse") is False:
                 return original(self_, *args, **kwargs)
             busy = True
-            try:
-                self._handled(type(self_))
-            except Exception:
-                hook.failed()
+            hook.call(self._handled, type(self_))
             try:
                 return original(self_, *args, **kwargs)
             except BaseException as error:
@@ -438,10 +420,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
 
     def looking(iterator: Any) -> Any:
         """Batches are the steps, or may be."""
-        try:
-            steps.data_begins()
-        except Exception:
-            hook.failed()
+        hook.call(steps.data_begins)
         more = False
         began = clock()
         try:
@@ -458,11 +437,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
                 workers.first_batch(t - began)
             if not more:
                 workers.stopped(iterator, t - began)
-            if hook.on:
-                try:
-                    steps.data_ended(began, t, more)
-                except Exception:
-                    hook.failed()
+            hook.call(steps.data_ended, began, t, more)
 
     __next__._tuiprof = True  # type: ignore[attr-defined]
     iterator_class.__next__ = __next__
@@ -489,11 +464,7 @@ class _Workers:
             except BaseException as error:
                 leave_out(error)
                 raise
-            if hook.on:
-                try:
-                    self._started(iterator, loader, began, monotonic_ns())
-                except Exception:
-                    hook.failed()
+            hook.call(self._started, iterator, loader, began, monotonic_ns())
 
         iterator_class.__init__ = __init__
 

@@ -69,11 +69,7 @@ def install_keras(runtime: Runtime, module: Any) -> None:
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if hook.on:
-                try:
-                    seen(monotonic_ns())
-                except Exception:
-                    hook.failed()
+            hook.call(seen, monotonic_ns())
             return result
 
         method._tuiprof = True  # type: ignore[attr-defined]

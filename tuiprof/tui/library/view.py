@@ -38,6 +38,8 @@ _STATES = {
 }
 #: Width reserved for the reason why a variant cannot run, before a long published figure gets more.
 _REASON: Final = 30
+#: Cells for published figures for which the names of variants are cut.
+_LEAST_PUBLISHED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +323,20 @@ def variants(ladder: LadderItem) -> list[Choice]:
 
 
 def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
-    """Return the widths of variant, published, here, change and syncs; 0 = the column is left out."""
+    """Return the widths of variant, published, here, change and syncs; 0 = the column is left out.
+
+    Before anything was measured here, the published figures take the room.
+    """
     name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
     here, change, can = 10, 15, 9
     # Without traces, the column of syncs is left out.
     syncs = 12 if any(variant.trace is not None for variant in ladder.variants) else 0
     wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
+    if any(variant.published for variant in ladder.variants) and not any(
+        variant.measured for variant in ladder.variants
+    ):
+        name = min(name, max(width - can - 2 - min(wanted, _LEAST_PUBLISHED), 12))
+        return name, max(min(wanted, width - name - can - 2), 0), 0, 0, 0
     room = width - name - here - can
     if room < change + syncs:
         syncs = 0
