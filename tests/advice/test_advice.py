@@ -320,6 +320,21 @@ def test_exposed_communication_has_a_short_name_and_the_words_of_its_framework(
     assert [other in row["instead"] for other in ("DDP", "XLA")] == [word == "DDP", word == "XLA"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "kernel", "word"),
+    [
+        ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f16", "tensor parallelism"),
+        ("autograd::engine::evaluate_function: AccumulateGrad", "ncclDevKernel_AllReduce_Sum_f16", "DDP"),
+        ("c10d::_allgather_base_", "ncclDevKernel_AllGather", "FSDP"),
+        ("c10d::alltoall_", "ncclDevKernel_SendRecv", "next batch"),
+    ],
+)
+def test_communication_is_overlapped_with_what_it_is_for(operator: str, kernel: str, word: str) -> None:
+    made = Made().step(1, 0, 10).op(operator, 0, 4).launch(kernel, (1, 2), (5, 65), 1)
+    rows = advice(made.trace()).table("findings").rows.filter(rule="exposed-collectives")
+    assert word in rows["instead"][0]
+
+
 def test_without_steps_an_allocation_may_be_a_warm_up() -> None:
     def row(stepped: bool) -> dict[str, Any]:
         made = steps_of(operator="aten::empty", copy="", size=0, calls=("cudaMalloc", "cudaFree"))

@@ -18,6 +18,16 @@ _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?
 #: last cannot end with it.
 _HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
 _TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
+#: What runs in the forward pass is between layers, not about gradients.
+_BETWEEN_LAYERS = (
+    "tensor parallelism: overlap it with the products (async tensor parallelism), sequence parallelism, or fewer ranks "
+    "for each layer"
+)
+_EXCHANGE = (
+    "overlap it with work that does not need it: the exchange of the next batch or micro-batch during the computation "
+    "of this one, on a stream of its own"
+)
+_REDUCES, _EXCHANGES = r"(?i)all_?reduce|reduce_?scatter", r"(?i)send_?recv|all_?to_?all"
 _JAX = (
     "overlap it: XLA's latency-hiding scheduler (on GPUs "
     "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true), or gradient accumulation over several "
@@ -44,11 +54,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     shares = np.concatenate(exposed)
     likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
-    longest = int(every[np.argmax((trace.lengths(every) - waits.of(every)) * shares)])
+    exposed_ns = (trace.lengths(every) - waits.of(every)) * shares
+    longest = int(every[np.argmax(exposed_ns)])
     yield Finding(
         "communication runs while the device computes nothing",
         evidence.function_of(longest) or short_name(trace.name(longest)),
-        _JAX if evidence.is_jax else _TORCH,
+        _JAX if evidence.is_jax else _instead(evidence, every, exposed_ns),
         "medium",
         "time in collectives that no other work overlaps, without waits for other ranks",
         likely,
@@ -56,6 +67,18 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         event=longest,
     )
+
+
+def _instead(evidence: Evidence, rows: Ints, exposed_ns: Floats) -> str:
+    """Return what overlaps most of the exposed collectives."""
+    trace, calls = evidence.trace, evidence.calls
+    call = calls.call_of_work[np.searchsorted(trace.device_work, rows)]
+    forward = (call >= 0) & ~np.append(calls.backward, False)[call]
+    between_layers = forward & trace.named(_REDUCES, rows)
+    for some, instead in ((between_layers, _BETWEEN_LAYERS), (trace.named(_EXCHANGES, rows), _EXCHANGE)):
+        if exposed_ns[some].sum() > exposed_ns.sum() / 2:
+            return instead
+    return _TORCH
 
 
 RULE = AdviceRule("exposed-collectives", find)
