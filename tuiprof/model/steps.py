@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.intervals import Ints, Mask, Window
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
-
-
-from typing import TYPE_CHECKING, Final
-
-from tuiprof.model.intervals import Window
-
-if TYPE_CHECKING:
-    from tuiprof.model.trace import Trace
-
 
 #: A number that 64 bits hold.
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
