@@ -449,7 +449,10 @@ train(DataLoader(data, batch_size=64))
     assert optimizer.where.startswith(str(done.session.parent / "script.py:"))
     (note,) = done.of(records.Note)
     assert "8 counted by batches of a DataLoader before" in note.text
-    assert done.captures("a")[-1].state == "written"
+    written = done.captures("a")[-1]
+    assert written.state == "written"
+    ranges = {event["name"] for event in load(done, written.path) if event.get("cat") == "user_annotation"}
+    assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
 
 
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:

@@ -282,6 +282,17 @@ async def test_a_capture_that_the_end_of_the_run_cut_off_is_mentioned(
         await until_shown(pilot, "stopped after", said)
 
 
+async def test_of_a_failed_run_the_error_is_shown_not_what_became_of_its_capture(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    made.capture("failed", why="the script ended at step 9, before step 30")
+    made.session.stderr.write_text("ValueError: boom\n")
+    made.end(1)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "failed (exit 1) after", "— ValueError: boom")
+        assert "before step 30" not in screen_text(app)
+
+
 async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
     full = Counts(

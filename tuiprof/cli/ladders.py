@@ -283,27 +283,6 @@ def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], N
     return _Plain(measured)
 
 
-def _told(progress: Progress, rounds: int) -> str:
-    """Return which trial it is, in words."""
-    trial = progress.trial
-    what = {
-        "check": "checking",
-        "trace": "capturing",
-        "timing": f"round {trial.round}/{rounds}",
-        "once": "running",
-    }[trial.kind]
-    return f"{what} {trial.variant}"
-
-
-def _left(progress: Progress) -> str:
-    from tuiprof.model.units import format_ns
-
-    if progress.left_s is None:
-        return ""
-    seconds = max(round(progress.left_s), 1)
-    return f"about {f'{seconds} s' if seconds < 60 else format_ns(seconds * 1e9)} left"
-
-
 def _outcome(progress: Progress) -> str:
     from tuiprof.model.units import format_ns
 
@@ -328,7 +307,12 @@ class _Plain:
     def __call__(self, progress: Progress | None) -> None:
         if progress is None or not progress.ended:
             return
-        parts = [f"{_told(progress, self._rounds)}: {_outcome(progress)}", _left(progress)]
+        from tuiprof.ladder.report import activity, time_left
+
+        parts = [
+            f"{activity(progress.trial, self._rounds)}: {_outcome(progress)}",
+            time_left(progress.left_s),
+        ]
         text = " · ".join(filter(None, parts if progress.done < progress.total else parts[:1]))
         say(f"{progress.done}/{progress.total} {text}")
 
@@ -358,11 +342,13 @@ class _Bar:
         if progress is None:
             self._bar.stop()
             return
+        from tuiprof.ladder.report import activity, time_left
         from tuiprof.report.sanitize import sanitize
 
-        told = sanitize(_told(progress, self._rounds))
+        told = sanitize(activity(progress.trial, self._rounds))
+        left = time_left(progress.left_s)
         self._bar.update(
-            self._task, description=told, completed=progress.done, total=progress.total, left=_left(progress)
+            self._task, description=told, completed=progress.done, total=progress.total, left=left
         )
         if progress.ended:
             self._console.print(f"{told}: {sanitize(_outcome(progress))}", markup=False, soft_wrap=True)

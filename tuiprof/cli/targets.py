@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import sys
@@ -72,6 +71,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     """
     from tuiprof.formats.remote import is_url
     from tuiprof.session.store.folders import find_session, sessions_root
+    from tuiprof.system.files import similar
 
     if is_url(text):
         return None
@@ -83,7 +83,8 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     except UsageProblem:
         if os.path.exists(path) or not ("/" in text or path.suffix):
             raise
-        raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
+        remedy = similar(path) or "`tuiprof list` shows recorded sessions"
+        raise UsageProblem(f"there is no file or session {text!r}", remedy) from None
 
 
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
@@ -184,18 +185,6 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
-
-
-def _similar(path: Path) -> str:
-    """Return a suggestion for a file that does not exist."""
-    if not os.path.isdir(path.parent):
-        return f"the folder {path.parent} does not exist either"
-    near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
-    return (
-        f"did you mean {str(path.with_name(near[0]))!r}?"
-        if near
-        else "`tuiprof list` shows recorded sessions"
-    )
 
 
 def trace_at(target: str | Path, wanted: Selection) -> Trace:

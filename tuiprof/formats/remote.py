@@ -192,42 +192,41 @@ def _list_files(system: Any, path: str, url: str) -> tuple[list[dict[str, Any]],
     return sorted(traces, key=lambda info: str(info["name"])), True
 
 
-class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801 - a context manager
+@contextlib.contextmanager
+def _explained(url: str) -> Iterator[None]:
     """Convert the exceptions of file systems to a TraceError with a remedy."""
-
-    def __init__(self, url: str) -> None:
-        self._url = _without_secrets(url)
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
-        if error is None or isinstance(error, (TraceError, Cancelled)) or not isinstance(error, Exception):
-            return None
+    url = _without_secrets(url)
+    try:
+        yield
+    except (TraceError, Cancelled):
+        raise
+    except Exception as raised:  # noqa: BLE001 - file systems raise what they like
+        error = raised
         status = _status(error)
         if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) and status != 404:
             error = error.__cause__  # fsspec raises FileNotFoundError for every HTTP error
         if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
-            raise TraceError(f"{self._url} does not exist", "check the address") from error
+            raise TraceError(f"{url} does not exist", "check the address") from error
         if isinstance(error, PermissionError) or status in (401, 403):
             raise TraceError(
-                f"no permission to read {self._url}{f' (status {status})' if status else ''}",
+                f"no permission to read {url}{f' (status {status})' if status else ''}",
                 "sign in as for the provider's tools (AWS_PROFILE, gcloud auth application-default login), or give "
                 "a signed URL",
             ) from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise TraceError(
-                f"no space left for a copy of {self._url} in {_cache_folder()}",
+                f"no space left for a copy of {url} in {_cache_folder()}",
                 f"free some space, or set {FOLDER_VARIABLE}",
             ) from error
         if isinstance(error, TimeoutError):
             raise TraceError(
-                f"{self._url} cannot be read: the server stopped responding",
+                f"{url} cannot be read: the server stopped responding",
                 f"try again; {TIMEOUT_VARIABLE} sets the timeout",
             ) from error
         message = _redacted(" ".join(str(error).split()))[:_MAX_MESSAGE]
         if not message or is_url(message):  # some aiohttp errors have no message of their own
             message = f"{type(error).__name__} {message}".rstrip()
-        raise TraceError(
-            f"{self._url} cannot be read: {message}", "check the connection and try again"
-        ) from error
+        raise TraceError(f"{url} cannot be read: {message}", "check the connection and try again") from error
 
 
 def _status(error: BaseException | None) -> int | None:

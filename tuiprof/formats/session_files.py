@@ -35,7 +35,7 @@ _ENDINGS = (
 _LARGEST = 256 << 20
 
 
-#: What 64-bit columns hold, with room for sums: the file may be damaged.
+#: What 64-bit columns hold, with room for sums: the files may be damaged.
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
 
 
@@ -117,9 +117,6 @@ _CORE: Final = re.compile(r"core\d+_util$")
 _MAX_SAMPLES: Final = 500
 _LineT = TypeVar("_LineT", bound=msgspec.Struct)
 _UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-#: What 64-bit columns hold, with room for sums: a log may be damaged.
 
 
 class _Line(msgspec.Struct):

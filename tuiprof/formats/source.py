@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from tuiprof.errors import TraceError
+from tuiprof.system.files import similar
 
 #: Environment variable that replaces both limits below, in bytes.
 LIMIT_VARIABLE = "TUIPROF_MAX_INFLATED_BYTES"
@@ -165,7 +166,7 @@ def open_source(path: Path, limit: int | None = None) -> Source:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise TraceError(f"there is no file {path}", _similar_name(path)) from None
+        raise TraceError(f"there is no file {path}", similar(path)) from None
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
     if stat.S_ISDIR(status.st_mode):
@@ -265,18 +266,6 @@ def _entry(path: Path) -> str:
     if traces[0].flag_bits & 1:
         raise TraceError(f"{path} is encrypted", "unpack it first")
     return traces[0].filename
-
-
-def _similar_name(path: Path) -> str:
-    """Return a hint for a missing file: one of a similar name in the same folder."""
-    import difflib
-
-    try:
-        names = [entry.name for entry in os.scandir(path.parent)]
-    except OSError:
-        return f"the folder {path.parent} does not exist either" if not path.parent.is_dir() else ""
-    close = difflib.get_close_matches(path.name, names, 1, 0.6)
-    return f"did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _traces_in(path: Path) -> str:

@@ -7,7 +7,7 @@ It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import polars as pl
 
 from tuiprof.formats import open_trace
 from tuiprof.ladder.runner import pending, schedule
-from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, LadderRun
+from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, LadderRun, Trial
 from tuiprof.ladder.statistics import (
     MEDIAN_RULE,
     MIN_DIFFERENCE,
@@ -69,8 +69,8 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     traced = {trial.variant: trial for trial in meta.trials if trial.kind in ("trace", "once")}
     tables = [
         _rungs(meta, judged, seen_of, brief=brief),
-        kernels := kernel_table(judged, _OUT),
-        range_table(judged, _OUT),
+        kernels := _kernel_table(judged),
+        _range_table(judged),
         _why_table(reasons, judged),
         _out_table(judged),
     ]
@@ -98,6 +98,25 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
         ),
         (*_notes(meta, judged), *same_work(seen_of), *problems(seen_of, traced)),
     )
+
+
+def activity(trial: Trial, rounds: int) -> str:
+    """Return what a running trial is for, in words."""
+    what = {
+        "check": "checking",
+        "trace": "capturing",
+        "timing": f"round {trial.round}/{rounds}",
+        "once": "running",
+    }
+    return f"{what[trial.kind]} {trial.variant}"
+
+
+def time_left(seconds: float | None) -> str:
+    """Return the remaining time in words; empty = unknown."""
+    if seconds is None:
+        return ""
+    seconds = max(round(seconds), 1)
+    return f"about {f'{seconds} s' if seconds < 60 else format_ns(seconds * 1e9)} left"
 
 
 def _preset(meta: LadderMeta) -> str:
@@ -414,11 +433,13 @@ KERNEL_RULE: Final = (
 _RATED: Final = ("cold", "replayed", "warm")
 
 
-def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
+def _kernel_table(judged: Sequence[Judged]) -> Table:
     """Return the measurements of single kernels; without rows if there are none."""
     rows = []
     for one in judged:
-        trials = [figures for figures in one.trials.values() if figures.kernel] if one.word not in out else []
+        trials = (
+            [figures for figures in one.trials.values() if figures.kernel] if one.word not in _OUT else []
+        )
         if trials:
             rows.append(_kernel_row(one.name, trials))
     columns = (
@@ -468,12 +489,12 @@ def range_words(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {format_ns(ns)}" for name, ns in times if ns is not None)
 
 
-def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
+def _range_table(judged: Sequence[Judged]) -> Table:
     """Return the times of named parts of the step; without rows if no script reported any."""
     timed = {
         one.name: trials
         for one in judged
-        if one.word not in out and (trials := [f for f in one.trials.values() if f.ranges_ns])
+        if one.word not in _OUT and (trials := [f for f in one.trials.values() if f.ranges_ns])
     }
     names = list(dict.fromkeys(name for trials in timed.values() for f in trials for name in f.ranges_ns))
     rows = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import hashlib
 import os
 import platform
@@ -27,9 +26,9 @@ import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.ladder.availability import Missing, availability
-from tuiprof.ladder.scenarios import Ladder, Variant
+from tuiprof.ladder.scenarios import Ladder, Variant, meant
 from tuiprof.ladder.scenarios import command as command_of
-from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, Trial, now_ns
+from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, Trial
 from tuiprof.ladder.trial import begin, conclude
 from tuiprof.model.characters import shell_word
 from tuiprof.session.run.control import stop_unless_over
@@ -127,7 +126,7 @@ def plan(
         host=platform.node(),
         machine=facts.sentence,
         cwd=str(cwd or Path.cwd()),
-        unix_ns=now_ns(),
+        unix_ns=time.time_ns(),
         price=price,
         rungs=tuple(rungs),
     )
@@ -139,9 +138,9 @@ def _chosen(ladder: Ladder, names: Sequence[str]) -> list[Variant]:
     known = {variant.name: variant for variant in ladder.variants}
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise UsageProblem(f"the ladder {ladder.name!r} has no variant {name!r}", remedy)
+            raise UsageProblem(
+                f"the ladder {ladder.name!r} has no variant {name!r}", meant(name, list(known))
+            )
     wanted = {*names, *(known[name].baseline for name in names)}
     return [variant for variant in ladder.variants if variant.name in wanted]
 

@@ -401,7 +401,7 @@ def find(text: str, extra: Iterable[Path] = ()) -> Variant:
         if variant.name == wanted:
             return variant
     known = [variant.name for variant in ladder.variants]
-    raise UsageProblem(f"the scenario {name!r} has no variant {wanted!r}", _meant(wanted, known, f"{name}:"))
+    raise UsageProblem(f"the scenario {name!r} has no variant {wanted!r}", meant(wanted, known, f"{name}:"))
 
 
 def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
@@ -416,7 +416,7 @@ def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
         for problem in scanned.problems:
             if name.replace("-", "_") in problem.message:
                 raise problem
-        remedy = _meant(name, [ladder.name for ladder in scanned.ladders])
+        remedy = meant(name, [ladder.name for ladder in scanned.ladders])
         # The name in a broken header is unknown.
         if scanned.problems:
             remedy += f" · not read: {'; '.join(problem.message for problem in scanned.problems)}"
@@ -440,7 +440,7 @@ def command(
         UsageProblem: The ladder has no such preset.
     """
     if variant.presets and preset not in ("fit", *variant.presets):
-        remedy = _meant(preset, ["fit", *variant.presets])
+        remedy = meant(preset, ["fit", *variant.presets])
         raise UsageProblem(f"the scenario {variant.ladder!r} has no preset {preset!r}", remedy)
     size = preset if variant.presets or preset != "fit" else ""  # a ladder of one size need not know the word
     values = {"variant": variant.name, "preset": size, "steps": "" if steps is None else str(steps)}
@@ -471,7 +471,8 @@ def least_steps(variant: Variant, preset: str = "fit", steps: int | None = None)
     return min(known, default=None)
 
 
-def _meant(name: str, known: list[str], prefix: str = "") -> str:
+def meant(name: str, known: list[str], prefix: str = "") -> str:
+    """Return what may have been meant by an unknown name, else what there is."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"did you mean {prefix}{close[0]}?"

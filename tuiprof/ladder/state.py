@@ -13,7 +13,6 @@ Such a folder is not a session: lists of sessions pass it over, and :func:`list_
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, Literal
@@ -293,11 +292,6 @@ def find_ladder(root: Path, text: str) -> LadderRun:
             return LadderRun(found)
     known = f"there are {', '.join(path.name for path in paths[:3])}" if paths else "tuiprof ladder NAME"
     raise UsageProblem(f"there is no ladder {text!r} in {root}", known)
-
-
-def now_ns() -> int:
-    """Return Unix time in ns."""
-    return time.time_ns()
 
 
 def _read(path: Path) -> LadderMeta:

@@ -30,6 +30,19 @@ def typed_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def similar(path: Path) -> str:
+    """Return what may have been meant by a path at which there is nothing; empty = nothing similar is known."""
+    from difflib import get_close_matches
+
+    try:
+        close = get_close_matches(path.name, os.listdir(path.parent), n=1)
+    except FileNotFoundError:
+        return f"the folder {path.parent} does not exist either"
+    except OSError as error:
+        return f"{path.parent} cannot be read: {error.strerror}"
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
 def size_of(path: Path) -> int:
     """Return the size of a file, bytes; 0 = it was deleted in the meantime."""
     try:
@@ -128,10 +141,8 @@ def is_own(path: Path) -> bool:
 def file_system(path: Path) -> str:
     """Return the kind of file system that a path lies on, as the kernel calls it; empty = not known."""
     try:
-        real, lines = (
-            os.path.realpath(path),
-            Path("/proc/self/mountinfo").read_text(errors="replace").splitlines(),
-        )
+        real = os.path.realpath(path)
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:  # not Linux
         return ""
     found = ("", "")

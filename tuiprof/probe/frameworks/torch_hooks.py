@@ -313,7 +313,8 @@ class Models:
             try:
                 if steps.range is not None:  # the trace has the same phases, and which model runs
                     learning = learns()
-                    phase = "forward" if self.training or learning else "evaluation"
+                    trains = self.training or learning or steps.source in _OF_INFERENCE
+                    phase = "forward" if trains else "evaluation"
                     with steps.range(phase), steps.range(name(self, args, kwargs, learning, steps.n)):
                         return call(self, *args, **kwargs)
                 return call(self, *args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,26 +24,6 @@ _CHUNK: Final = 1 << 20
 _PAUSE_S: Final = 0.004
 #: Delay of background reading, so that the first frame is drawn before.
 _START_DELAY_S: Final = 1.5
-
-
-class Feed(Protocol):
-    """The data source of a live screen, which calls :meth:`advance` for each frame and then draws :attr:`fold`."""
-
-    session: Session
-
-    @property
-    def fold(self) -> Fold:
-        """The state to draw. Do not keep it: it is another object after a seek."""
-
-    def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Process records that are due; return whether anything changed.
-
-        Args:
-            max_bytes: Limit of bytes to read from each log, to keep the screen responsive.
-        """
-
-    def close(self) -> None:
-        """Close the files."""
 
 
 class Live:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import LaunchError
-from tuiprof.system.files import typed_path
+from tuiprof.system.files import similar, typed_path
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 #: The oldest Python version that the probe supports.
@@ -127,7 +127,9 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         return [str(python), str(path), *rest]
     if "/" in program:
         if not os.path.exists(path):
-            raise LaunchError(f"there is no file {path.name!r} in {path.parent}", _did_you_mean(path))
+            raise LaunchError(
+                f"there is no file {path.name!r} in {path.parent}", similar(path) or "check the path"
+            )
         if os.path.isdir(path):
             raise LaunchError(f"{program!r} is a directory", "give the path of a script in it")
         if not os.access(path, os.X_OK):
@@ -156,15 +158,9 @@ def _script_must_exist(name: str, cwd: Path) -> None:
     if os.path.isdir(path) and not os.path.exists(path / "__main__.py"):
         raise LaunchError(f"{name!r} is a directory without __main__.py", "give the path of a script in it")
     if not os.path.exists(path):
-        raise LaunchError(f"there is no script {path.name!r} in {path.parent}", _did_you_mean(path))
-
-
-def _did_you_mean(path: Path) -> str:
-    folder = path.parent
-    if not os.path.isdir(folder):
-        return f"the directory {folder} does not exist"
-    close = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else "check the path"
+        raise LaunchError(
+            f"there is no script {path.name!r} in {path.parent}", similar(path) or "check the path"
+        )
 
 
 def _commands(path: str) -> set[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tuiprof.ladder.report import between, kernel_words, range_words
+from tuiprof.ladder.report import activity, between, kernel_words, range_words, time_left
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
 from tuiprof.model.report import Level
@@ -263,16 +263,8 @@ def state_rows(view: LadderView, width: int) -> list[Row]:
 
 def _progress(view: LadderView, width: int) -> Row:
     trial = view.trial
-    text = "between two trials"
-    if trial is not None:
-        activity = {
-            "check": "checking",
-            "trace": "capturing",
-            "once": "running",
-            "timing": f"round {trial.round}/{view.meta.rounds}",
-        }
-        text = f"{activity[trial.kind]} {sanitize(trial.variant)}"
-    left = f" · about {_duration(view.left_s)} left" if view.left_s is not None else ""
+    text = sanitize(activity(trial, view.meta.rounds)) if trial is not None else "between two trials"
+    left = f" · {time_left(view.left_s)}" if view.left_s is not None else ""
     row: Row = [(f" {glyphs.RUNNING} ", "good"), (f"{text} ", "strong")]
     tail: Row = [(f" {view.done}/{view.total} trials{left} ", "dim")]
     room = width - row_width(row) - row_width(tail)
@@ -281,11 +273,6 @@ def _progress(view: LadderView, width: int) -> Row:
         row.append((filled.rstrip(), "line"))
         row.append((glyphs.RULE * (len(filled) - len(filled.rstrip())), "rule"))
     return [*row, *tail]
-
-
-def _duration(seconds: float) -> str:
-    seconds = max(1.0, seconds)
-    return f"{seconds:.0f} s" if seconds < 60 else format_ns(seconds * 1e9)
 
 
 def rung_choices(view: LadderView) -> list[Choice]:

@@ -221,10 +221,12 @@ class Verdict:
             return capture
         if over:
             newest = captures.newest
-            short = newest.shortfall(over=True) if newest is not None else ""
+            # A run that failed has a reason that matters more than that of its capture.
+            both = newest is not None and newest.state == moment.status.state == "failed"
+            short = newest.shortfall(over=True) if newest is not None and not both else ""
             missing = [text for text in (lost_output(moment.session), short) if text]
             end = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            found = headline_row(headline) if headline else capture
+            found = headline_row(headline) if headline else [] if both else capture
             return [*end, (glyphs.DOT, "dim"), *found[1:]] if found else end
         if headline is not None:
             return headline_row(headline)

@@ -20,7 +20,7 @@ from tuiprof.session.live.alerts import Alert, alerts
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import HostState, HostWatch
 from tuiprof.session.live.listing import Summary, list_sessions, summary_of
-from tuiprof.session.live.replay import Feed, Live, Replay
+from tuiprof.session.live.replay import Live, Replay
 from tuiprof.session.live.series import NO_STATS, StepStats
 from tuiprof.session.live.sharing import foreign_devices
 from tuiprof.session.live.writer_state import WriterState
@@ -101,7 +101,7 @@ class Moment:
             self.hosts = self.watch.update(self.run.fold)
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> Live | Replay:
         """The source of the shown fold: the run itself, or a replay of it up to a moment."""
         return self.past or self.run
 

@@ -254,7 +254,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         tabs.append(
             Tab(
                 name,
-                title_of(name),
+                sanitize(answer.title) if isinstance(answer, Report) else title_of(name),
                 mark,
                 role,
                 number,
