@@ -447,6 +447,7 @@ class Smoothed(nn.Module):
     "proteins-normal",
     "each of 24 graph convolutions drops the edges from a node to itself by a mask, adds them and counts degrees anew",
     "once for a graph that does not change, as cached=True does: the same edges and weights",
+    "repeated-in-layers",
     "size-from-device",
     "kernel-loop",
     "operator-loop",

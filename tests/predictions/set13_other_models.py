@@ -167,6 +167,7 @@ class Bloom(nn.Module):
     "bloom-distances",
     "each of 12 layers computes the same bias of ALiBi for 16 heads and 2048 places, with the causal mask in it",
     "the first layer computes it, and all use it",
+    "repeated-in-layers",
     "elementwise-chain",
     "kernel-loop",
     "operator-loop",

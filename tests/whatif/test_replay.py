@@ -282,6 +282,25 @@ def test_the_host_waits_only_for_what_was_launched_before_the_recorded_event(kno
     assert step_after(step_of(trace), Edit(host=faster)) == pytest.approx(takes_us * 1000, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["gemm", "Memcpy HtoD (Pinned -> Device)"])
+def test_kernels_share_the_device_and_overlap_only_as_far_as_in_the_capture(name: str) -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000)
+        made.launch("gemm", (at + 10, at + 15), (at + 20, at + 420), first)
+        made.call("cudaDeviceSynchronize", at + 20, at + 430)
+        made.launch(name, (at + 440, at + 445), (at + 450, at + 850), first + 1, stream=20, track=3)
+        if name != "gemm":
+            made.rows[-1]["category"] = "memcpy"
+        made.call("cudaDeviceSynchronize", at + 450, at + 860)
+    trace = made.trace()
+    step, waits = step_of(trace), without_waits(trace)
+    win = step.win(waits)
+    assert win.ns == pytest.approx(200_000 if name == "gemm" else 600_000, rel=0.2)
+    assert win.high_ns == pytest.approx(600_000, rel=0.3)
+
+
 def test_streams_that_overlap_do_not_wait_for_each_other() -> None:
     made = Made()
     for number in range(4):

@@ -153,7 +153,8 @@ class GraphBuilder:
     """The parts of the graph of a stretch, from ``low`` to ``high``, during construction.
 
     ``peers_ns`` has the part of a collective, by row, that waits for other ranks. A thread is not silent in ``busy``
-    host events, even if it records neither operators nor calls in them.
+    host events, even if it records neither operators nor calls in them. ``kernels`` compute, and neither copy nor
+    communicate.
     """
 
     def __init__(
@@ -166,8 +167,10 @@ class GraphBuilder:
         step_count: int,
         peers_ns: Mapping[int, int],
         busy: Ints,
+        kernels: Ints,
     ) -> None:
-        self.trace, self.waits, self.peers_ns, self.busy = trace, waits, peers_ns, busy
+        self.trace, self.waits, self.peers_ns = trace, waits, peers_ns
+        self.busy, self.kernels = busy, kernels
         self.low, self.high, self.main, self.step_count = low, high, main, step_count
         inside = (waits.starts >= low) & (waits.starts < high)
         held = inside & waits.by_profiler
@@ -568,8 +571,12 @@ class GraphBuilder:
         columns["other"] = np.where(other >= 0, position[other], -1)
         sorted_ = {name: column[order] for name, column in columns.items()}
         last = np.array([node for node, _ in self.last], dtype=np.int64)
+        work = np.flatnonzero((sorted_["kind"] == WORK) & np.isin(sorted_["row"], self.kernels))
+        computing, computing_ns = self._computing(sorted_["row"][work])
         return Graph(
             **sorted_,
+            computing=work[computing],
+            computing_ns=computing_ns / max(self.step_count, 1),
             clocks=tuple(
                 HostClock.of(self.trace, t, self.low, self.high, self.profiler) for t in self.tracks
             ),
@@ -583,6 +590,20 @@ class GraphBuilder:
             own_busy_ns=self._busy_ns(self.peers_ns) / max(self.step_count, 1),
             unexplained_ns=float(self.unexplained_ns),
         )
+
+    def _computing(self, rows: Ints) -> tuple[Mask, int]:
+        """Return which kernels run on the device that computes longest, and how long that is, overlaps counted once."""
+        starts, ends, devices = (
+            self.trace.starts[rows],
+            self.trace.ends[rows],
+            self.trace.ints("device", rows),
+        )
+        found = np.zeros(len(rows), dtype=bool), 0
+        for device in np.unique(devices):
+            mine = devices == device
+            if (busy := total(*union(starts[mine], ends[mine]))) > found[1]:
+                found = mine, busy
+        return found
 
     def _busy_ns(self, without: Mapping[int, int]) -> int:
         rows = np.fromiter(self.node_of_work, dtype=np.int64)

@@ -79,6 +79,10 @@ class Graph:
     #: Busy time of the busiest device per step (in total without steps), overlaps counted once.
     device_busy_ns: float
     own_busy_ns: float  # the same without waits for other ranks
+    computing: (
+        Ints  # nodes of the kernels of the device that computes longest, without copies and communication
+    )
+    computing_ns: float  # for how long it computes per step, overlaps counted once
     unexplained_ns: float  # total waiting time of device work without a known predecessor
 
     @cached_property

@@ -99,14 +99,24 @@ class Replay:
         took = self.settled_round(edit).took(self.graph.last)
         return float(took.max()) / max(self.graph.step_count, 1)
 
-    def least_ns(self, edit: Edit) -> float:
-        """Return the busy time per step of the busiest stream with a change, ns: the minimum step time."""
+    def least_ns(self, edit: Edit, *, overlap: bool = True) -> float:
+        """Return the busy time per step with a change, ns, which is the minimum step time.
+
+        It is that of the busiest stream. Kernels of different streams share the device: unless all of them may
+        ``overlap``, they do so only as far as in the capture.
+        """
         graph = self.graph
         works = graph.kind == WORK
         if not works.any():
             return 0.0
-        kept = (graph.work_ns * self.kept_work(edit))[works]
-        return float(np.bincount(-1 - graph.thread[works], weights=kept).max()) / max(graph.step_count, 1)
+        kept = graph.work_ns * self.kept_work(edit)
+        busiest = np.bincount(-1 - graph.thread[works], weights=kept[works]).max()
+        least = float(busiest) / max(graph.step_count, 1)
+        computing = graph.computing
+        if overlap or not len(computing):
+            return least
+        part = kept[computing].sum() / max(graph.work_ns[computing].sum(), 1.0)
+        return max(least, float(part) * graph.computing_ns)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the delays after them."""
@@ -384,7 +394,8 @@ class Calibrated:
             # Outside the capture, a step waits for as long as it takes longer than without.
             before = min(placed * replay.step_ns(others), max(before, self.step_ns))
         after = placed * replay.step_ns(edit | others)
-        return before - max(after, min(before, replay.least_ns(edit)))
+        least = replay.least_ns(edit, overlap=replay is not self.likely)
+        return before - max(after, min(before, least))
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:

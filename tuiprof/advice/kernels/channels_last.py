@@ -43,6 +43,11 @@ _KEEP_DEPTHWISE: Final = (0.25, 0.8, 0.1)
 _FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
 _KEEP_TURNS: Final = (0.0, 0.0, 0.0)
 _KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
+#: Convolutions over a sequence run on other kernels then, so a part of what the layout kernels took is lost.
+_KEEP_TURNS_OF_SEQUENCES: Final = (0.4, 1.0, 0.0)
+#: With these operators around them they are slower in channels-last: group norm as above, and halves of the channels,
+#: which are not contiguous in it (measured in docs/predictions.md).
+_NOT_OF_SEQUENCES: Final = r"^aten::((native_)?group_norm|chunk|split)$"
 #: Minimum share of device time; below it, converting the model is not worthwhile.
 MIN_SHARE: Final = 0.01
 
@@ -55,6 +60,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     shares = [float(lengths[some].sum() / max(lengths.sum(), 1)) for some in (turns, depthwise)]
     if max(shares) < MIN_SHARE or evidence.is_jax:
         return
+    dimensions = _dimensions(trace)
+    if dimensions == 1 and trace.named(_NOT_OF_SEQUENCES).any():
+        return
     touched = turns | native | depthwise
     first_only = bool(trace.named(_FIRST_ONLY).any())
     # How much of the device the kernels of one block a channel fill, relative to those that were measured.
@@ -62,19 +70,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     of_channels = native & trace.named(_BLOCK_A_CHANNEL, work)
     blocks = blocks_per_multiprocessor(trace, work[of_channels])
     filled[of_channels] = np.fmin(np.nan_to_num(blocks, nan=1.0) / _BLOCKS_MEASURED, 1.0)
+    keep_turns = _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS
+    if dimensions == 1:
+        keep_turns = _KEEP_TURNS_OF_SEQUENCES
     likely, least, most = (
         Edit(
             work=work[touched],
             keep=np.select([turns, depthwise], [turned, deep], part * filled)[touched],
         )
         for turned, part, deep in zip(
-            _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS,
+            keep_turns,
             _KEEP_NATIVE,
             _KEEP_DEPTHWISE,
             strict=True,
         )
     )
-    dimensions = _dimensions(trace)
     instead = _INSTEAD[dimensions]
     if shares[1] > shares[0]:
         largest = int(work[depthwise][np.argmax(lengths[depthwise])])

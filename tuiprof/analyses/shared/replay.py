@@ -41,7 +41,15 @@ def replayed(trace: Trace) -> Calibrated | str:
     low, high, step_count = stretch(trace, main)
     try:
         builder = GraphBuilder(
-            trace, _blocking(trace), low, high, main, step_count, _peers(trace), fetches(trace)
+            trace,
+            _blocking(trace),
+            low,
+            high,
+            main,
+            step_count,
+            _peers(trace),
+            fetches(trace),
+            _kernels(trace),
         )
         graph = builder.graph()
     except Unreplayable as error:
@@ -116,6 +124,12 @@ def _forward_launches(trace: Trace) -> Ints:
     backward = np.append(made.backward, False)[inside]  # -1 (no call) reads the last entry
     forward: Ints = launches[~backward]
     return forward
+
+
+def _kernels(trace: Trace) -> Ints:
+    """Return the kernels that compute, without those that communicate."""
+    work = trace.device_work
+    return work[trace.is_category("kernel", rows=work) & ~calls(trace).works_of("collective")]
 
 
 def _peers(trace: Trace) -> dict[int, int]:

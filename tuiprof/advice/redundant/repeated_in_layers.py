@@ -1,0 +1,107 @@
+"""Each layer computes the same positions, masks or weights from tensors that need no gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.fusing import in_a_row
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif import Edit
+
+#: What is computed begins with tensors that do not depend on the batch.
+_MAKES: Final = re.compile(
+    r"^aten::(arange|linspace|logspace|zeros|ones|full|eye|tril_indices|triu_indices|\w+_window)$"
+)
+#: Operators without a gradient whose result differs from layer to layer: decisions, random numbers, values that are
+#: read, statistics of activations.
+_DIFFERS: Final = re.compile(
+    r"^aten::(arg(max|min|sort)|topk|sort|multinomial|bernoulli_?|rand\w*|normal_?|uniform_?|dropout|item|round|"
+    r"aminmax|amax|amin|max|min|norm|one_hot|detach_?|bucketize|searchsorted)$"
+)
+#: Work between two layers.
+_LAYERS: Final = ("gemm", "convolution", "attention")
+#: Minimum number of layers, and of operators in each.
+MIN_LAYERS, MIN_OPERATORS = 3, 3
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for the same operators without gradients in several layers of one forward pass."""
+    calls = evidence.calls
+    found: dict[tuple[int, ...], list[list[Ints]]] = {}
+    for stretches in _forward_passes(calls):
+        for names, repeated in stretches.items():
+            found.setdefault(names, []).append(repeated)
+    for passes in found.values():
+        first = passes[0][0]
+        again = np.zeros(len(calls.rows), dtype=bool)
+        for repeated in passes:
+            for stretch in repeated[1:]:
+                again[_with_idle(calls, stretch)] = True
+        operators = in_a_row(" → ".join(calls.names[index].removeprefix("aten::") for index in first))
+        event = int(calls.rows[first[0]])
+        yield Finding(
+            f"{len(first)} operators run again in each of {len(passes[0])} layers, on tensors that need no "
+            "gradient: probably positions, masks or weights that are the same in all of them",
+            evidence.function_of(event) or operators,
+            "compute it once before the layers and pass it to them, or keep it in a buffer (register_buffer, or "
+            "functools.cache by size and device)",
+            "medium",
+            f"none of them has a backward node, the layers between them do: {operators}",
+            calls.edit(again),
+            Edit(),
+            event=event,
+        )
+
+
+def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]:
+    """Yield, of each forward pass, the repeated stretches without gradients by the names of their operators."""
+    differentiated = np.zeros(len(calls.rows), dtype=bool)
+    differentiated[calls.forward[calls.forward >= 0]] = True
+    layers = np.zeros(len(calls.rows), dtype=bool)
+    work = np.flatnonzero(calls.works_of(*_LAYERS) & (calls.call_of_work >= 0))
+    layers[calls.call_of_work[work]] = True
+    names = calls.trace.name_codes[calls.rows]
+    busy = np.flatnonzero((calls.work_count > 0) & ~calls.within(r"^Optimizer\.step#"))
+    for track in np.unique(calls.tracks[busy]).tolist():
+        mine = busy[calls.tracks[busy] == track]
+        # A new pass begins with each step, and after each backward node that this thread runs or that another one ran.
+        passes = np.cumsum(calls.backward)[mine] + calls.steps[mine].astype(np.int64) * (len(calls.rows) + 1)
+        for forward in np.split(mine, np.flatnonzero(np.diff(passes)) + 1):
+            found: dict[tuple[int, ...], list[Ints]] = {}
+            since: dict[tuple[int, ...], int] = {}
+            counted = np.cumsum(layers[forward] & differentiated[forward])
+            edges = np.flatnonzero(np.diff(differentiated[forward])) + 1
+            for stretch in np.split(np.arange(len(forward)), edges):
+                indices = forward[stretch]
+                key = tuple(names[indices].tolist())
+                if differentiated[indices[0]] or calls.backward[indices[0]] or len(key) < MIN_OPERATORS:
+                    continue
+                if counted[stretch[0]] > since.get(key, -1):  # a layer lies between
+                    found.setdefault(key, []).append(indices)
+                    since[key] = int(counted[stretch[0]])
+            yield {
+                key: stretches
+                for key, stretches in found.items()
+                if len(stretches) >= MIN_LAYERS and _is_constant([calls.names[i] for i in stretches[0]])
+            }
+
+
+def _is_constant(names: list[str]) -> bool:
+    return any(_MAKES.match(name) for name in names) and not any(_DIFFERS.match(name) for name in names)
+
+
+def _with_idle(calls: Calls, stretch: Ints) -> Ints:
+    """Return the calls of a stretch with those between them that launch nothing."""
+    between = np.arange(stretch[0], stretch[-1] + 1)
+    mine: Ints = between[calls.tracks[between] == calls.tracks[stretch[0]]]
+    return mine
+
+
+RULE = AdviceRule("repeated-in-layers", find)
