@@ -225,7 +225,9 @@ def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickExcep
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
         return click.UsageError(f"{error.option_name} goes before the command: {where}", error.ctx)
     at = _first_verb(args)
-    meant_ours = isinstance(error, click.NoSuchOption) and bool(error.possibilities)
+    meant_ours = isinstance(error, click.NoSuchOption) and difflib.get_close_matches(
+        error.option_name, error.possibilities or (), cutoff=0.8
+    )
     if args and args[at] in _TAKES_COMMAND and isinstance(error, click.UsageError) and not meant_ours:
         words = next((args[i:] for i in range(at + 1, len(args)) if _is_program(args[i])), [])
         if len(words) > 1:
