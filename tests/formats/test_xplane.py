@@ -277,6 +277,35 @@ def test_what_the_probe_has_a_tpu_compute_is_no_work(tmp_path: Path, name: str) 
     assert [trace.name(row) for row in trace.device_work.tolist()] == ["fusion.1"]
 
 
+@pytest.mark.parametrize(
+    ("executes", "busy", "joined"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_calls_of_a_device_belong_to_the_thread_that_makes_them(
+    tmp_path: Path, executes: bool, busy: bool, joined: bool
+) -> None:
+    """ROCm writes them to a line of their own."""
+    device, host = xspace.Plane("/device:GPU:0"), xspace.Plane("/host:CPU")
+    stream = device.line("Stream #2", line_id=2)
+    calls, main, other = (
+        host.line(name, line_id=number)
+        for number, name in ((7, "Host Threads/7"), (99, "python3"), (98, "worker/98"))
+    )
+    for run in range(1, 4):
+        at = run * 10 * MS
+        main.event("GpuExecutable::ExecuteThunks" if executes else "wrapped", at, 4 * MS)
+        if busy:
+            other.event("PJRT_Buffer_Copy", at, 4 * MS)
+        calls.event("hipModuleLaunchKernel", at + MS, MS // 2, correlation_id=run)
+        stream.event("fusion.kd", at + 2 * MS, MS, correlation_id=run)
+    path = tmp_path / "rocm.xplane.pb"
+    path.write_bytes(xspace.encode(device, host))
+    trace = open_trace(path)
+    launches = trace.links.launches
+    assert len(launches) == 3
+    names = {trace.tracks[track].name for track in trace.track_codes[launches].tolist()}
+    assert names == {"python3" if joined else "Host Threads/7"}
+
+
 def test_touching_events_still_touch_in_whole_nanoseconds(tmp_path: Path) -> None:
     work = tpu(tmp_path).events.filter(pl.col("name").is_in(["fusion.1", "all-reduce.3"]))
     first, second = work.row(0, named=True), work.row(1, named=True)

@@ -18,7 +18,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
 from tuiprof.tui.ladder.screen import LadderForm, LadderOptions
-from tuiprof.tui.library.launch import LaunchForm, LaunchOptions
+from tuiprof.tui.library.launch import LaunchForm, LaunchOptions, RunForm
 from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions, StepsForm
 from tuiprof.tui.start import Start
 
@@ -171,3 +171,16 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write(target, "three", replace=True)
     assert target.read_text() == "three"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+async def test_a_field_that_was_not_filled_in_yet_does_not_look_wrong(tmp_path: Path) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    async with app.run_test(size=(100, 40)) as pilot:
+        await app.push_screen(RunForm(None, ""))
+        await until(pilot, lambda: "type a command, for example python train.py" in screen_text(app))
+        field = app.screen.query_one("#argv", Input)
+        assert not field.has_class("-invalid")
+        await pilot.press("enter")
+        await pilot.press(*"train '")
+        await until(pilot, lambda: "the command cannot be parsed: No closing quotation" in screen_text(app))
+        assert field.has_class("-invalid")

@@ -28,22 +28,14 @@ _WORTH_THREADS, _THREADS = 200_000, 2
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One analysis.
+    """One analysis."""
 
-    Attributes:
-        name: Its name on the command line and in JSON, for example ``"sync_events"``.
-        title: Heading and tab title.
-        question: The question it answers, one sentence.
-        run: The pure function.
-        order: Position among the tabs; lower comes first.
-        without_events: Whether it supports files without events, such as a recording of utilization.
-    """
-
-    name: str
-    title: str
-    question: str
-    run: Callable[[Trace, Window], Report | Unavailable]
-    order: int = 100
+    name: str  # its name on the command line and in JSON, for example ``"sync_events"``
+    title: str  # heading and tab title
+    question: str  # the question it answers, one sentence
+    run: Callable[[Trace, Window], Report | Unavailable]  # the pure function
+    order: int = 100  # position among the tabs; lower comes first
+    #: Whether it supports files without events, such as a recording of utilization.
     without_events: bool = False
 
 

@@ -170,19 +170,12 @@ def _step(rank: RankSteps) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A rank that delays others.
+    """A rank that delays others."""
 
-    Attributes:
-        rank: Its index.
-        share: How much longer than it the other members of the group wait, as a share of a step, median.
-        group: The process group.
-        others_ns: Their waiting time per step.
-    """
-
-    rank: int
-    share: float
-    group: GroupWaiting
-    others_ns: float
+    rank: int  # its index
+    share: float  # how much longer than it the other members of the group wait, as a share of a step, median
+    group: GroupWaiting  # the process group
+    others_ns: float  # their waiting time per step
 
     @property
     def counts(self) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tuiprof.model import RawSource, Trace
 
 #: Increment when an entry of an older version would be misread.
-_LAYOUT = 6
+_LAYOUT = 7
 #: ``off`` = no cache; a path = its directory.
 FOLDER_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Maximum total size of all entries, bytes; the least recently used are deleted first.

@@ -134,17 +134,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time range of a trace; the default is all of it.
+    """A time range of a trace; the default is all of it."""
 
-    Attributes:
-        start_ns: First instant, ns since the trace origin; None = from the beginning.
-        end_ns: First instant after the window, ns since the trace origin; None = to the end.
-        label: What to call it on the screen, for example ``"step 2"``.
-    """
-
-    start_ns: int | None = None
-    end_ns: int | None = None
-    label: str = ""
+    start_ns: int | None = None  # first instant, ns since the trace origin; None = from the beginning
+    end_ns: int | None = None  # first instant after the window, ns since the trace origin; None = to the end
+    label: str = ""  # what to call it on the screen, for example ``"step 2"``
 
     def __post_init__(self) -> None:
         """Refuse a window that ends before it starts."""

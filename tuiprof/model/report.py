@@ -49,53 +49,35 @@ def _named(key: str, items: Sequence[KeyedT], what: str) -> KeyedT:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One sentence that answers the question of the analysis.
+    """One sentence that answers the question of the analysis."""
 
-    Attributes:
-        sentence: Plain text with figures and units. May hold names from the trace, so whoever draws it
-            must treat it as untrusted text.
-        level: How good or bad the answer is for the user.
-        code: The answer as a constant of its analysis, for code that depends on it; empty = it has none. Never read it
-            off the sentence, which is for people.
-    """
-
+    #: Plain text with figures and units. May hold names from the trace, so whoever draws it must treat it as untrusted
+    #: text.
     sentence: str
-    level: Level = "info"
+    level: Level = "info"  # how good or bad the answer is for the user
+    #: The answer as a constant of its analysis, for code that depends on it; empty = it has none. Never read it off the
+    #: sentence, which is for people.
     code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule behind a verdict or a figure, with its threshold, so that the reader can disagree.
+    """The rule behind a verdict or a figure, with its threshold, so that the reader can disagree."""
 
-    Attributes:
-        name: A short name in the field's terms, for example ``"launch-bound"``.
-        text: The definition in one or two sentences, threshold included.
-    """
-
-    name: str
-    text: str
+    name: str  # a short name in the field's terms, for example ``"launch-bound"``
+    text: str  # the definition in one or two sentences, threshold included
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One figure.
+    """One figure."""
 
-    Attributes:
-        key: Stable name for JSON and for ``tuiprof check``, with its unit (``device_empty_ns_per_step``).
-        label: What a person reads.
-        value: The figure in the unit of ``kind``; None = unknown.
-        kind: How to show it.
-        help: Its definition in one sentence.
-        signed: It is a difference: what is more than nothing has a plus.
-    """
-
-    key: str
-    label: str
-    value: float | int | str | None
-    kind: Kind = "number"
-    help: str = ""
-    signed: bool = False
+    key: str  # stable name for JSON and for ``tuiprof check``, with its unit (``device_empty_ns_per_step``)
+    label: str  # what a person reads
+    value: float | int | str | None  # the figure in the unit of ``kind``; None = unknown
+    kind: Kind = "number"  # how to show it
+    help: str = ""  # its definition in one sentence
+    signed: bool = False  # it is a difference: what is more than nothing has a plus
 
     @property
     def text(self) -> str:
@@ -105,34 +87,25 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a :class:`Table`.
+    """One column of a :class:`Table`."""
 
-    Attributes:
-        key: Column name in ``Table.rows``, with its unit (``dur_ns``).
-        label: Its heading.
-        kind: How to show its values.
-        help: Its definition in one sentence.
-        hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
-        secondary: Not a column on a screen, which shows the row under the cursor in full, unless chosen there.
-        whole: A text that says nothing when it is cut: where there is no room, other columns give way.
-        elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
-            source lines, whose end (``file:line``) is the important part.
-        figure: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
-        code: Its texts are lines of a program, whose spaces count.
-        signed: Its values are differences: what is more than nothing has a plus.
-    """
-
-    key: str
-    label: str
-    kind: Kind = "text"
-    help: str = ""
+    key: str  # column name in ``Table.rows``, with its unit (``dur_ns``)
+    label: str  # its heading
+    kind: Kind = "text"  # how to show its values
+    help: str = ""  # its definition in one sentence
+    #: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
     hidden: bool = False
+    #: Not a column on a screen, which shows the row under the cursor in full, unless chosen there.
     secondary: bool = False
+    #: A text that says nothing when it is cut: where there is no room, other columns give way.
     whole: bool = False
+    #: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for source
+    #: lines, whose end (``file:line``) is the important part.
     elide: Elide | None = None
+    #: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
     figure: bool = False
-    code: bool = False
-    signed: bool = False
+    code: bool = False  # its texts are lines of a program, whose spaces count
+    signed: bool = False  # its values are differences: what is more than nothing has a plus
 
     @property
     def right_aligned(self) -> bool:
@@ -146,38 +119,26 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series that a table holds.
+    """A series that a table holds."""
 
-    Attributes:
-        value: Key of the column drawn.
-        low: Key of the column of the lowest value behind a row; empty = as ``value``.
-        high: Key of the column of the highest; empty = as ``value``.
-    """
-
-    value: str
-    low: str = ""
-    high: str = ""
+    value: str  # key of the column drawn
+    low: str = ""  # key of the column of the lowest value behind a row; empty = as ``value``
+    high: str = ""  # key of the column of the highest; empty = as ``value``
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """How a table is drawn over its rows.
+    """How a table is drawn over its rows."""
 
-    Attributes:
-        title: Heading of the chart.
-        series: One series, or two on one scale; of a ``heat``, one a cell.
-        at: Key of the column that says where a row is on the axis; empty = rows are only in order. Of bars, their name.
-        in_text: Worth a chart of characters in a text report.
-        form: A ``line`` over the rows; ``bars``, one a row, with an interval from ``low`` to ``high``; or ``heat``: a
-            line of cells a row, one a series, as dark as its value.
-        marked: Key of a column of numbers: rows where it is above 0 are marked, and its label says as what.
-    """
-
-    title: str
-    series: tuple[Series, ...]
+    title: str  # heading of the chart
+    series: tuple[Series, ...]  # one series, or two on one scale; of a ``heat``, one a cell
+    #: Key of the column that says where a row is on the axis; empty = rows are only in order. Of bars, their name.
     at: str = ""
-    in_text: bool = True
+    in_text: bool = True  # worth a chart of characters in a text report
+    #: A ``line`` over the rows; ``bars``, one a row, with an interval from ``low`` to ``high``; or ``heat``: a line of
+    #: cells a row, one a series, as dark as its value.
     form: Literal["line", "bars", "heat"] = "line"
+    #: Key of a column of numbers: rows where it is above 0 are marked, and its label says as what.
     marked: str = ""
 
     @property
@@ -192,32 +153,23 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Rows of evidence, the most expensive first.
+    """Rows of evidence, the most expensive first."""
 
-    Attributes:
-        key: Stable name.
-        title: Heading.
-        columns: The columns to show, in order; each ``key`` is a column of ``rows``.
-        rows: One row an item. An ``event`` column, where there is one, holds a row index into
-            ``Trace.events`` of the typical (most expensive) event behind the row.
-        note: One line below the table, for example what was excluded and why.
-        empty: What to say when there are no rows: why, and what it means.
-        prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
-        chart: How it is drawn; None = it is not.
-        whole: Its order is that of time or of calls, so a part of it says little: people are shown all of its rows,
-            also where they are shown the first tables of a report alone.
-        faint: Key of a column of Booleans in ``rows``: rows that matter little are grey; empty = none is.
-    """
-
-    key: str
-    title: str
-    columns: tuple[Column, ...]
+    key: str  # stable name
+    title: str  # heading
+    columns: tuple[Column, ...]  # the columns to show, in order; each ``key`` is a column of ``rows``
+    #: One row an item. An ``event`` column, where there is one, holds a row index into ``Trace.events`` of the typical
+    #: (most expensive) event behind the row.
     rows: pl.DataFrame
-    note: str = ""
-    empty: str = "nothing found"
+    note: str = ""  # one line below the table, for example what was excluded and why
+    empty: str = "nothing found"  # what to say when there are no rows: why, and what it means
+    #: Its texts are sentences: where they do not fit side by side, they are printed below one another.
     prose: bool = False
-    chart: Chart | None = None
+    chart: Chart | None = None  # how it is drawn; None = it is not
+    #: Its order is that of time or of calls, so a part of it says little: people are shown all of its rows, also where
+    #: they are shown the first tables of a report alone.
     whole: bool = False
+    #: Key of a column of Booleans in ``rows``: rows that matter little are grey; empty = none is.
     faint: str = ""
 
     def __post_init__(self) -> None:
@@ -246,16 +198,12 @@ class RowsOf(Generic[RowT]):
 
     The room that makes the table defines one next to it, so that a renamed column is an error of the type checker there
     and in every reader.
-
-    Attributes:
-        analysis: Name of the analysis.
-        key: Key of the table.
-        row: A dataclass whose fields are columns of the table, in any order; a trailing underscore keeps a column's
-            name from being a keyword (``in_``).
     """
 
-    analysis: str
-    key: str
+    analysis: str  # name of the analysis
+    key: str  # key of the table
+    #: A dataclass whose fields are columns of the table, in any order; a trailing underscore keeps a column's name from
+    #: being a keyword (``in_``).
     row: type[RowT]
 
     def read(self, table: Table) -> Iterator[RowT]:
@@ -277,27 +225,16 @@ class RowsOf(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """The answer of one analysis on one trace.
+    """The answer of one analysis on one trace."""
 
-    Attributes:
-        analysis: Name of the analysis.
-        title: Its title.
-        verdict: The answer in one sentence.
-        facts: Headline figures.
-        tables: Evidence, the table of the verdict first.
-        rules: Definitions and thresholds used.
-        notes: Caveats that change how to read the figures.
-        window: The part of the trace looked at.
-    """
-
-    analysis: str
-    title: str
-    verdict: Verdict
-    facts: tuple[Fact, ...] = ()
-    tables: tuple[Table, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    notes: tuple[str, ...] = ()
-    window: Window = field(default_factory=Window)
+    analysis: str  # name of the analysis
+    title: str  # its title
+    verdict: Verdict  # the answer in one sentence
+    facts: tuple[Fact, ...] = ()  # headline figures
+    tables: tuple[Table, ...] = ()  # evidence, the table of the verdict first
+    rules: tuple[Rule, ...] = ()  # definitions and thresholds used
+    notes: tuple[str, ...] = ()  # caveats that change how to read the figures
+    window: Window = field(default_factory=Window)  # the part of the trace looked at
 
     def fact(self, key: str) -> float | int | str | None:
         """Return the value of a fact.
@@ -318,19 +255,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """An analysis that cannot answer, and what would let it: never an empty table or a zero.
+    """An analysis that cannot answer, and what would let it: never an empty table or a zero."""
 
-    Attributes:
-        analysis: Name of the analysis.
-        reason: Why, for example ``"no Python frames in this trace"``.
-        remedy: What to do, for example ``"record with --stack"``; empty when nothing helps.
-        failed: It raised, or could not be loaded: a defect, not a property of the trace.
-    """
-
-    analysis: str
-    reason: str
-    remedy: str = ""
-    failed: bool = False
+    analysis: str  # name of the analysis
+    reason: str  # why, for example ``"no Python frames in this trace"``
+    remedy: str = ""  # what to do, for example ``"record with --stack"``; empty when nothing helps
+    failed: bool = False  # it raised, or could not be loaded: a defect, not a property of the trace
 
 
 @dataclass(frozen=True, slots=True)

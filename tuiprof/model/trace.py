@@ -181,9 +181,8 @@ def link(trace: Trace) -> Links:
     keys, wanted = trace.ints("correlation", calls), trace.ints("correlation", work)
     # Stable by correlation, so that of equal ones the earliest call comes first and is the one found.
     order = np.argsort(keys, kind="stable")
-    order = order[
-        np.searchsorted(keys, 0, side="right", sorter=order) :
-    ]  # CUPTI writes 0 for "no correlation"
+    # CUPTI writes 0 for "no correlation".
+    order = order[np.searchsorted(keys, 0, side="right", sorter=order) :]
     calls, keys = calls[order], keys[order]
     if not len(calls):
         return Links(launch_of, calls, calls, len(work))
@@ -201,66 +200,41 @@ _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One lane of events: a host thread, or a stream or engine of a device.
+    """One lane of events: a host thread, or a stream or engine of a device."""
 
-    Attributes:
-        index: Its index in ``Trace.tracks`` and in the ``track`` column.
-        kind: ``thread`` on the host, ``stream`` on a device, ``other`` for the profiler's own lanes.
-        pid: Process as the trace gives it (may be text, for example ``"Spans"``).
-        tid: Thread or stream as the trace gives it.
-        name: A name for the screen, for example ``"thread 851 (python)"`` or ``"stream 7"``.
-        device: Device index of a stream; None on the host.
-    """
-
-    index: int
+    index: int  # its index in ``Trace.tracks`` and in the ``track`` column
+    #: ``thread`` on the host, ``stream`` on a device, ``other`` for the profiler's own lanes.
     kind: Literal["thread", "stream", "other"]
-    pid: int | str
-    tid: int | str
-    name: str
-    device: int | None = None
+    pid: int | str  # process as the trace gives it (may be text, for example ``"Spans"``)
+    tid: int | str  # thread or stream as the trace gives it
+    name: str  # a name for the screen, for example ``"thread 851 (python)"`` or ``"stream 7"``
+    device: int | None = None  # device index of a stream; None on the host
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device as the trace describes it.
+    """One device as the trace describes it."""
 
-    Attributes:
-        index: Device index as used in the ``device`` column.
-        name: Product name, for example ``"NVIDIA H200"``.
-        memory_bytes: Total memory; None = not said.
-        properties: Whatever else the format says (``numSms``, ``computeMajor``, …).
-    """
-
-    index: int
-    name: str
-    memory_bytes: int | None = None
+    index: int  # device index as used in the ``device`` column
+    name: str  # product name, for example ``"NVIDIA H200"``
+    memory_bytes: int | None = None  # total memory; None = not said
+    #: Whatever else the format says (``numSms``, ``computeMajor``, …).
     properties: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Where a trace comes from.
+    """Where a trace comes from."""
 
-    Attributes:
-        path: The file; None for a trace made in memory.
-        format: Name of the format that read it, for example ``"kineto"``.
-        origin_unix_ns: Unix time of the trace origin in ns; None = the format does not say.
-        devices: Devices in index order.
-        rank: Rank in a distributed job; None = not said.
-        world_size: Number of ranks; None = not said.
-        framework: For example ``"PyTorch 2.11"``; empty = not said.
-        host: Host name; empty = not said.
-        properties: Other top-level properties of the file, untouched.
-    """
-
-    path: Path | None
-    format: str
-    origin_unix_ns: int | None = None
-    devices: tuple[DeviceInfo, ...] = ()
-    rank: int | None = None
-    world_size: int | None = None
-    framework: str = ""
-    host: str = ""
+    path: Path | None  # the file; None for a trace made in memory
+    format: str  # name of the format that read it, for example ``"kineto"``
+    origin_unix_ns: int | None = None  # Unix time of the trace origin in ns; None = the format does not say
+    devices: tuple[DeviceInfo, ...] = ()  # devices in index order
+    rank: int | None = None  # rank in a distributed job; None = not said
+    world_size: int | None = None  # number of ranks; None = not said
+    framework: str = ""  # for example ``"PyTorch 2.11"``; empty = not said
+    host: str = ""  # host name; empty = not said
+    #: Other top-level properties of the file, untouched.
     properties: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -12,6 +12,8 @@ from tuiprof.errors import UsageProblem
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
+#: Names that a sentence lists at most.
+_NAMED = 8
 #: What the rank of a file was taken from: its name, what the profiler wrote into it, its position in the list.
 RankSource = Literal["name", "content", "order"]
 
@@ -91,8 +93,8 @@ def _are(ranks: tuple[int, ...]) -> str:
     return f"is rank {ranks[0]}" if len(ranks) == 1 else f"are ranks {_some([str(rank) for rank in ranks])}"
 
 
-def _some(names: list[str], limit: int = 8) -> str:
+def _some(names: list[str]) -> str:
     """Return names for a sentence, those in the middle left out where there are many."""
-    if len(names) > limit:
-        return f"{', '.join(names[: limit - 2])} … {names[-1]}"
+    if len(names) > _NAMED:
+        return f"{', '.join(names[: _NAMED - 2])} … {names[-1]}"
     return ", ".join(names)

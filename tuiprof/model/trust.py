@@ -16,56 +16,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing to know before believing a figure of this trace.
+    """One thing to know before believing a figure of this trace."""
 
-    Attributes:
-        code: Stable name, for example ``"truncated"`` or ``"no-python-frames"``.
-        text: What is missing or odd, with its count.
-        remedy: How to get it next time; may be empty.
-        level: ``info`` for what is merely absent, ``warn`` where figures are incomplete, ``bad`` where they
-            may be wrong.
-    """
-
-    code: str
-    text: str
-    remedy: str = ""
+    code: str  # stable name, for example ``"truncated"`` or ``"no-python-frames"``
+    text: str  # what is missing or odd, with its count
+    remedy: str = ""  # how to get it next time; may be empty
+    #: ``info`` for what is merely absent, ``warn`` where figures are incomplete, ``bad`` where they may be wrong.
     level: Level = "info"
 
 
 @dataclass(slots=True)
 class ReadStats:
-    """What the decoder met while reading.
+    """What the decoder met while reading."""
 
-    Attributes:
-        events: Events read, of every phase.
-        phases: Count by Chrome trace phase (``X``, ``i``, ``s``, …) or the format's own kinds.
-        malformed: Events that could not be understood and are not in the table.
-        repaired: Events kept after a repair (invalid UTF-8, NaN, missing duration, …).
-        truncated: The file ends in the middle of an event.
-        source_bytes: Size of the uncompressed source.
-        remarks: What else the decoder wants said.
-    """
-
-    events: int = 0
+    events: int = 0  # events read, of every phase
+    #: Count by Chrome trace phase (``X``, ``i``, ``s``, …) or the format's own kinds.
     phases: dict[str, int] = field(default_factory=dict)
-    malformed: int = 0
-    repaired: int = 0
-    truncated: bool = False
-    source_bytes: int = 0
-    remarks: list[Remark] = field(default_factory=list)
+    malformed: int = 0  # events that could not be understood and are not in the table
+    repaired: int = 0  # events kept after a repair (invalid UTF-8, NaN, missing duration, …)
+    truncated: bool = False  # the file ends in the middle of an event
+    source_bytes: int = 0  # size of the uncompressed source
+    remarks: list[Remark] = field(default_factory=list)  # what else the decoder wants said
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The trust line of a trace.
+    """The trust line of a trace."""
 
-    Attributes:
-        events: Events read.
-        remarks: Worst first; empty = complete.
-    """
-
-    events: int
-    remarks: tuple[Remark, ...] = ()
+    events: int  # events read
+    remarks: tuple[Remark, ...] = ()  # worst first; empty = complete
 
     @property
     def level(self) -> Level:

@@ -39,26 +39,16 @@ MAX_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How to print for people.
+    """How to print for people."""
 
-    Attributes:
-        width: Cells a line may take; None = as wide as it gets.
-        colour: Whether escape codes for colour may be used.
-        rows: Rows of a table to print at most; None = all.
-        details: Whether to print tables after the first two, and those without rows.
-        rules: Whether to print definitions and thresholds.
-        plain: Whether text is to be ASCII alone.
-        charts: Whether text and Markdown have charts.
-        title: What the document is about, for formats that have a title; empty = that of the first report.
-    """
-
-    width: int | None = 100
-    colour: bool = False
-    rows: int | None = 12
-    details: bool = False
-    rules: bool = True
-    plain: bool = False
-    charts: bool = True
+    width: int | None = 100  # cells a line may take; None = as wide as it gets
+    colour: bool = False  # whether escape codes for colour may be used
+    rows: int | None = 12  # rows of a table to print at most; None = all
+    details: bool = False  # whether to print tables after the first two, and those without rows
+    rules: bool = True  # whether to print definitions and thresholds
+    plain: bool = False  # whether text is to be ASCII alone
+    charts: bool = True  # whether text and Markdown have charts
+    #: What the document is about, for formats that have a title; empty = that of the first report.
     title: str = ""
 
 

@@ -27,8 +27,8 @@ from tuiprof.model.report import Answer, Change, Line
 from tuiprof.model.units import format_count, format_ns, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.md import code, escape
-from tuiprof.report.sanitize import for_log, sanitize, to_ascii
-from tuiprof.report.text import COLOURS, SIGNS, paint, wrap
+from tuiprof.report.sanitize import sanitize
+from tuiprof.report.text import COLOURS, SIGNS, document, paint, wrap
 
 SHAPE: Final = 1
 _BAR_CELLS: Final = 28
@@ -40,6 +40,8 @@ _MAX_CHANGES: Final = 4
 _MOSTLY_IDLE: Final = 0.5
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
 _MAX_TRUST: Final = 4
+#: Characters of a text that are kept where the page may not be longer.
+_CLIPPED: Final = 200
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
 
 
@@ -53,7 +55,7 @@ def opening_text(answer: Answer, style: Style) -> str:
         if len(trust) > _MAX_TRUST:
             trust[_MAX_TRUST:] = ["  … see all with tuiprof report -v"]
         lines += trust
-    return _printed(lines, style)
+    return document([lines], style)
 
 
 def to_text(answer: Answer, style: Style) -> str:
@@ -80,12 +82,7 @@ def to_text(answer: Answer, style: Style) -> str:
     cells = max((len(line.title) for line in answer.lines), default=0)
     for line in answer.lines:
         lines += _line(line, style, f"{line.title:<{cells}}  ")
-    return opening_text(answer, style) + _printed(lines, style)
-
-
-def _printed(lines: list[str], style: Style) -> str:
-    text = "\n".join(line.rstrip() for line in lines) + "\n"
-    return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
+    return opening_text(answer, style) + document([lines], style)
 
 
 def _head(answer: Answer) -> str:
@@ -273,21 +270,19 @@ def _finding(change: Change) -> dict[str, Any]:
     }
 
 
-def _clipped(answer: Answer, max_chars: int = 200) -> Answer:
-    changes = tuple(
-        replace(
-            change, what=change.what[:max_chars], where=change.where[:max_chars], fix=change.fix[:max_chars]
-        )
+def _clipped(answer: Answer) -> Answer:
+    cut = slice(_CLIPPED)
+    changes = (
+        replace(change, what=change.what[cut], where=change.where[cut], fix=change.fix[cut])
         for change in answer.changes
     )
-    run = replace(answer.run, sentence=answer.run.sentence[:max_chars]) if answer.run is not None else None
     return replace(
         answer,
-        title=answer.title[:max_chars],
-        device=answer.device[:max_chars],
-        trust=answer.trust[:max_chars],
-        changes=changes,
-        run=run,
+        title=answer.title[cut],
+        device=answer.device[cut],
+        trust=answer.trust[cut],
+        changes=tuple(changes),
+        run=replace(answer.run, sentence=answer.run.sentence[cut]) if answer.run is not None else None,
     )
 
 

@@ -456,8 +456,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
         if len(values)
     )
     title = escape(sanitize(table.title))
-    at = table.column(chart.at) if chart.at else None
-    ends = [_pair_label(table, at, row) for row in (0, count - 1)]
+    ends = [escape(_label(table, chart, row)) for row in (0, count - 1)]
     return [
         f'<figure class="series pair"><figcaption>{title}{cut}</figcaption><ul>{legend}</ul>'
         f'<div class="ticks" aria-hidden="true">{ticks}</div>'
@@ -465,13 +464,6 @@ def pair(table: Table, chart: Chart) -> list[str]:
         f'<path class="grid" d="M0 0H{count}M0 {_HEIGHT / 2:g}H{count}M0 {_HEIGHT}H{count}"/>{shapes}{hits}</svg>'
         f'<div class="ends" aria-hidden="true"><span>{ends[0]}</span><span>{ends[1]}</span></div></figure>'
     ]
-
-
-def _pair_label(table: Table, at: Column | None, row: int) -> str:
-    """Return the position of a row on the axis, for example ``step 12``."""
-    return (
-        escape(f"{sanitize(at.label)} {sanitize(at.text(table.rows[at.key][row]))}") if at is not None else ""
-    )
 
 
 def _pair_tip(table: Table, chart: Chart, row: int) -> str:
@@ -486,9 +478,8 @@ def _pair_tip(table: Table, chart: Chart, row: int) -> str:
         if one.low and one.high and table.rows[one.low][row] < table.rows[one.high][row]:
             text += f" ({column.text(table.rows[one.low][row])} to {column.text(table.rows[one.high][row])})"
         said.append(text)
-    at = chart.at
-    where = f"{sanitize(table.column(at).label)} {table.rows[at][row]}: " if at else ""
-    return where + ", ".join(said)
+    where = _label(table, chart, row)
+    return (f"{where}: " if where else "") + ", ".join(said)
 
 
 def _runs(table: Table, key: str) -> Iterator[list[int]]:

@@ -133,52 +133,32 @@ def rows_of(trace: Trace) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class GroupWaiting:
-    """Waiting in one process group.
+    """Waiting in one process group."""
 
-    Attributes:
-        group: The group.
-        members: Indices of its ranks, ascending, shape ``(m,)``.
-        steps: Numbers of the steps that could be matched, shape ``(s,)``.
-        waits: Waiting of each member in each of them, ns, shape ``(m, s)``.
-        gaps: Time of each member since its last collective in any group before them, ns, shape ``(m, s)``.
-        which: Index of each matched collective among those of its rank, shape ``(m, c)``.
-        ends: Ends of the matched collectives, ns since each trace's origin, shape ``(m, c)``.
-        unmatched: Collectives in steps in which the members' collectives differ.
-    """
-
-    group: Group
-    members: Ints
-    steps: Ints
-    waits: Ints
-    gaps: Ints
-    which: Ints
-    ends: Ints
-    unmatched: int
+    group: Group  # the group
+    members: Ints  # indices of its ranks, ascending, shape ``(m,)``
+    steps: Ints  # numbers of the steps that could be matched, shape ``(s,)``
+    waits: Ints  # waiting of each member in each of them, ns, shape ``(m, s)``
+    gaps: Ints  # time of each member since its last collective in any group before them, ns, shape ``(m, s)``
+    which: Ints  # index of each matched collective among those of its rank, shape ``(m, c)``
+    ends: Ints  # ends of the matched collectives, ns since each trace's origin, shape ``(m, c)``
+    unmatched: int  # collectives in steps in which the members' collectives differ
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Waiting of all ranks.
+    """Waiting of all ranks."""
 
-    Attributes:
-        groups: The process groups in which ranks were matched.
-        steps: Steps that could be matched in any: their numbers, shape ``(m,)``.
-        waits: Waiting of each rank in each of them, all its groups together, ns, shape ``(ranks, m)``.
-        matched: Collectives that were matched.
-        unmatched: Collectives in steps in which the ranks' collectives differ.
-        skew: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape
-            ``(ranks,)``; NaN = they share no group, not even through others; None = the traces do not say when they
-            were recorded, or the host ran the collectives: its threads end them when they get to it.
-        skew_spread: Median absolute deviation of that difference, ns, same shape.
-    """
-
-    groups: tuple[GroupWaiting, ...]
-    steps: Ints
-    waits: Ints
-    matched: int
-    unmatched: int
+    groups: tuple[GroupWaiting, ...]  # the process groups in which ranks were matched
+    steps: Ints  # steps that could be matched in any: their numbers, shape ``(m,)``
+    waits: Ints  # waiting of each rank in each of them, all its groups together, ns, shape ``(ranks, m)``
+    matched: int  # collectives that were matched
+    unmatched: int  # collectives in steps in which the ranks' collectives differ
+    #: Median difference of each rank's clock from the first one's at the ends of collectives, ns, shape ``(ranks,)``;
+    #: NaN = they share no group, not even through others; None = the traces do not say when they were recorded, or the
+    #: host ran the collectives: its threads end them when they get to it.
     skew: Floats | None
-    skew_spread: Floats | None
+    skew_spread: Floats | None  # median absolute deviation of that difference, ns, same shape
 
     def straggler(self) -> tuple[GroupWaiting, int, float] | None:
         """Return the latest rank, in the group in which its delay originates.
@@ -510,19 +490,13 @@ _LISTED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group.
+    """A process group."""
 
-    Attributes:
-        name: Its name, unique among the groups of a rank; empty = not in the trace, which counts as one group.
-        description: The framework's description; empty = none.
-        ranks: Its ranks, ascending; empty = not known.
-        said: Its ranks as written, if the list was truncated.
-    """
-
+    #: Its name, unique among the groups of a rank; empty = not in the trace, which counts as one group.
     name: str
-    description: str = ""
-    ranks: tuple[int, ...] = ()
-    said: str = ""
+    description: str = ""  # the framework's description; empty = none
+    ranks: tuple[int, ...] = ()  # its ranks, ascending; empty = not known
+    said: str = ""  # its ranks as written, if the list was truncated
 
     @property
     def key(self) -> int:

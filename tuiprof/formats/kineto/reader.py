@@ -296,7 +296,7 @@ class EventReader:
             self.properties.update(head.properties)
             again = self._reread(stream)
             cut = plan(stream.fileno(), head.first, self.source.size) if plain else iter(inflow)
-            for number, chunk in self._decoded(cut, stream):
+            for number, chunk in self._decoded(cut, again):
                 self._waiting[number] = chunk
                 self._gather(again)
                 self._report(stream.consumed)
@@ -307,9 +307,15 @@ class EventReader:
             self.damage = inflow.damage
             return self.source.size if plain else stream.at
 
-    def _decoded(self, cut: Iterator[Stretch], stream: Stream) -> Iterator[tuple[int, Chunk]]:
+    def _decoded(
+        self, cut: Iterator[Stretch], again: Callable[[Stretch], bytes]
+    ) -> Iterator[tuple[int, Chunk]]:
         """Yield decoded stretches, in the order in which they get ready."""
         pool = self._pool
+
+        def decoded(stretch: Stretch) -> Chunk:
+            return self._decoder.decode(again(stretch) if stretch.data is None else stretch.data)
+
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
@@ -319,7 +325,7 @@ class EventReader:
                     continue
                 if number:  # Needed at the end, and slow to load: now that the others have enough to do.
                     importlib.import_module("polars")
-                yield number, self._decoder.decode(self._text(stretch, stream))
+                yield number, decoded(stretch)
                 if pool is not None:
                     yield from pool.answers(0)
             while pool is not None and pool.busy:
@@ -328,13 +334,7 @@ class EventReader:
             # A worker was killed: what it held is decoded here once the rest is through.
             for number, stretch in enumerate(cut, len(self._stretches)):
                 self._stretches.append(stretch._replace(data=None))
-                yield number, self._decoder.decode(self._text(stretch, stream))
-
-    @staticmethod
-    def _text(stretch: Stretch, stream: Stream) -> bytes:
-        if stretch.data is not None:
-            return stretch.data
-        return read_at(stream.fileno(), stretch.offset, stretch.length)
+                yield number, decoded(stretch)
 
     def _reread(self, stream: Stream) -> Callable[[Stretch], bytes]:
         """Return how to get at the text of a stretch once more."""
@@ -364,7 +364,7 @@ class EventReader:
             self.overlong_at = whole.offset
         elif (
             whole.length >= 2 * self._tried
-        ):  # retry only after doubling, so an event of n bytes costs n, not n²
+        ):  # retried only after doubling: an event of n bytes costs n, not n²
             self._settle(self._decoder.decode(self._carry), whole, again)
 
     def _settle(self, chunk: Chunk, stretch: Stretch, again: Callable[[Stretch], bytes]) -> None:

@@ -26,6 +26,8 @@ from tuiprof.model.units import format_count, format_ns
 
 Ints = npt.NDArray[np.int64]
 
+#: A line of calls belongs to a thread whose runtime events this share of them begin in.
+_JOINED: Final = 0.9
 _GENERIC: Final = 0  # type of flow that marks a wait's two ends
 
 
@@ -193,6 +195,9 @@ class Builder:
         self.name = np.zeros(len(space), dtype=np.int32)
         self.category = np.zeros(len(space), dtype=np.uint8)
         self.correlation = self.stats.ints("correlation_id")
+        self.track: npt.NDArray[np.uint32] = (
+            space.line
+        )  # the thread of each event, once lines of calls are part of theirs
         self.shifts: list[Shift] = []
         self.waits = 0
 
@@ -209,6 +214,7 @@ class Builder:
         space, stats = self.space, self.stats
         self._name()
         self._categorise()
+        self._join_calls()
         self._link_programs()
         self._set_own_work_apart()
         self._pair_waits()
@@ -311,6 +317,34 @@ class Builder:
         with_ops = np.unique(self.device[np.isin(self.row, (Row.OPS, Row.ASYNC))])
         alone = (self.row == Row.MODULES) & ~np.isin(self.device, with_ops)
         self.category[alone] = _CODE["kernel"]
+
+    def _join_calls(self) -> None:
+        """Move the device's API calls to the thread that makes them.
+
+        On ROCm they are on a line of their own, with another id. Their thread is the only one whose runtime events
+        are open when they begin.
+        """
+        calls = self.host & (self.correlation > 0)
+        apart = [index for index, line in enumerate(self.space.lines) if line.name.startswith(words.CALLS)]
+        around = self.host & ~calls & (self.category == _CODE["runtime"])
+        threads = np.unique(self.space.line[around]).tolist()
+        for index in apart:
+            mine = np.flatnonzero(self.space.line == index)
+            if not len(mine) or not calls[mine].all():
+                continue
+            shares = {
+                thread: self._begun_in(mine, np.flatnonzero(around & (self.space.line == thread)))
+                for thread in threads
+            }
+            likely = [thread for thread, share in shares.items() if share > 0.5]
+            if len(likely) == 1 and shares[likely[0]] >= _JOINED:
+                self.track = np.where(self.space.line == index, np.uint32(likely[0]), self.track)
+
+    def _begun_in(self, rows: Ints, around: Ints) -> float:
+        """Return the share of events that begin inside one of others."""
+        starts, ends = union(self.start[around], self.end[around])
+        at = np.searchsorted(starts, self.start[rows], side="right") - 1
+        return float(((at >= 0) & (self.start[rows] < ends[np.maximum(at, 0)])).mean())
 
     def _set_own_work_apart(self) -> None:
         """Programs that the probe runs on the devices, to detect when they are done, do not belong to any operator."""
@@ -444,7 +478,7 @@ class Builder:
                 "dur": dur[ordinal],
                 "name": in_words(self.name[ordinal], pl.Enum(self.names)),
                 "category": in_words(self.category[ordinal], CATEGORY_TYPE),
-                "track": space.line[ordinal],
+                "track": self.track[ordinal],
                 "device": optional(self.device[ordinal], pl.Int16),
                 "stream": optional(np.where(self.device < 0, -1, stream)[ordinal]),
                 "correlation": optional(np.where(self.correlation > 0, self.correlation, -1)[ordinal]),

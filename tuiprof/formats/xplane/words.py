@@ -74,6 +74,8 @@ def stream_of(line: str) -> int | None:
 
 #: A host wait that the runtime writes as two short marks of one name; see :mod:`tuiprof.formats.xplane.build`.
 AWAIT: Final = re.compile(r"Buffer::(?:Await|AwaitReady|BlockHostUntilReady|ToLiteral(?:Sync)?)$|AwaitReady$")
+#: Lines of the calls of a device's API that have no other events, on ROCm; their number is no thread id of the host's.
+CALLS: Final = "Host Threads/"
 #: The host call that hands a program to a TPU core.
 ENQUEUE: Final = "DoEnqueueProgram"
 #: The host event that reports the end of a program on a TPU core.

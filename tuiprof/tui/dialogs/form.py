@@ -91,6 +91,7 @@ class Text:
             id=self.name,
             suggester=self.suggester,
             validators=[_Parses(self.parse)],
+            valid_empty=True,  # it does not look wrong before anything was typed
             select_on_focus=self.replace,
             compact=True,
         )
@@ -217,22 +218,26 @@ class Form(ModalScreen[Answer], inherit_bindings=False):
             lambda width, _height: [[(line, role)] for line in wrap(sanitize(text), width)] if text else []
         )
 
-    def _problem(self) -> str:
-        for field in self.query(Input):
-            found = field.validate(field.value)
-            if found is not None and found.failure_descriptions:
-                return found.failure_descriptions[0]
-        return ""
+    def _problem(self) -> tuple[str, str]:
+        """Return what is wrong with the first field that cannot be read, empty = nothing, and the role of that text."""
+        for field in self._fields:
+            try:
+                field.read(self)
+            except (ValueError, TuiprofError) as error:
+                typed = self.query_one(f"#{field.name}", Input).value.strip()
+                return str(error), "warn" if typed else "dim"  # an empty field was not filled in yet
+        return "", ""
 
     @on(Input.Changed)
     def _changed(self) -> None:
         if self._hint is None:
-            self._paint("problem", self._problem(), "warn")
+            self._paint("problem", *self._problem())
         else:
             self._paint("problem", self._hint, "dim")
 
     def action_submit(self) -> None:
-        if problem := self._problem():
+        problem, _ = self._problem()
+        if problem:
             self._paint("problem", problem, "warn")
         else:
             self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
