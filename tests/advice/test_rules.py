@@ -1786,10 +1786,10 @@ def recorded(*steps: Sequence[tuple[str, int | None]], track: int = BACKWARD) ->
         at = number * 1000
         made.step(number, at, at + 1000)
         for index, (name, sequence) in enumerate(calls_of_step):
-            begin, correlation = at + 5 + index * 30, correlation + 1
+            begin, correlation = at + 5 + index * 15, correlation + 1
             node = name == "visit"
             name = f"{AUTOGRAD}: MmBackward0" if node else f"aten::{name}"
-            made.op(name, begin, begin + 28, sequence=sequence, track=track if node else MAIN)
+            made.op(name, begin, begin + 14, sequence=sequence, track=track if node else MAIN)
             made.launch(GEMM, (begin + 2, begin + 5), (begin + 6, begin + 8), correlation)
     return made.trace()
 
@@ -1826,10 +1826,10 @@ def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() 
         # The backward pass of each step runs in the next one, that of the last step after the capture.
         [
             [
-                *(("mm", 12 * i + n) for n in range(12)),
-                *(("visit", 12 * (i - 1) + n) for n in range(12 if i else 0)),
+                *(("mm", 30 * i + n) for n in range(30)),
+                *(("visit", 30 * (i - 1) + n) for n in range(30 if i else 0)),
             ]
-            for i in range(4)
+            for i in range(3)
         ],
     ],
 )
