@@ -192,7 +192,18 @@ def test_the_answer_of_a_run_without_a_trace_is_about_its_steps(tmp_path: Path) 
     assert first == "run · 1 200 steps · 1.00 ms a step"
     assert "" not in rest[:1]
     assert rest.count("") == 1
-    assert "no trace was captured" in rest[-1]
+    assert "no trace was captured; capture one: tuiprof record" in rest[-1]
+    failed = line(
+        "capture", at=4_000, id="start", state="failed", why="the script ended at step 9, before step 30"
+    )
+    append(session, "rank0", failed)
+    text = to_text(session_answer(session, Selection()), Style(width=None))
+    assert "no advice: no trace was captured: the script ended at step 9, before step 30\n" in text
+    without = new_session(tmp_path / "other")
+    append(without, "rank0", head(without), failed)
+    assert "no trace was captured, as no step was detected" in to_text(
+        session_answer(without, Selection()), Style()
+    )
 
 
 def ahead(session: Session) -> list[bytes]:

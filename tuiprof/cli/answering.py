@@ -114,11 +114,17 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
     summary = summarise(session, fold)
     line = Line(summary.analysis, summary.title, summary.verdict.level, summary.verdict.sentence)
     if not session.all_traces():
-        nothing = "no trace was captured; capture one: tuiprof record --capture 5 …"
+        steps = fold.lead.steps.whole_run().count if fold.lead is not None else 0
+        why = next((capture.why for capture in fold.captures.values() if capture.why), "")
+        nothing = "no trace was captured"
+        if not steps:
+            nothing += ", as no step was detected"
+        else:
+            nothing += f": {why}" if why else "; capture one: tuiprof record --capture 5 …"
         return Answer(
             session.title,
             "",
-            fold.lead.steps.whole_run().count if fold.lead is not None else 0,
+            steps,
             _step_ns(summary),
             None,
             None,
