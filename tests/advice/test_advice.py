@@ -487,10 +487,17 @@ def test_without_a_question_what_if_repeats_the_savings_of_the_page_by_names_tha
         assert asked.text == f"without {text}"
 
 
+@pytest.mark.parametrize("with_host", [True, False])
 @pytest.mark.parametrize(("works_us", "level"), [(50, "warn"), (9_900, "good")])
-def test_without_a_finding_a_device_that_hardly_works_is_not_well_used(works_us: float, level: str) -> None:
-    trace = Made().step(1, 0, 10_000).launch("gemm", (20, 25), (30, 30 + works_us), 1).trace()
-    verdict = advice(trace).verdict
+def test_without_a_finding_a_device_that_hardly_works_is_not_well_used(
+    works_us: float, level: str, with_host: bool
+) -> None:
+    made = Made()
+    if with_host:
+        made.step(1, 0, 10_000).launch("gemm", (20, 25), (30, 30 + works_us), 1)
+    else:
+        made.kernel("gemm", 0, works_us - 1).kernel("gemm", 9_999, 10_000)
+    verdict = advice(made.trace()).verdict
     assert verdict.level == level
     assert ("works for only 50.0 µs of 10.0 ms" in verdict.sentence) == (level == "warn")
 

@@ -66,6 +66,25 @@ def test_a_jitted_function_that_is_called_again_and_again(tmp_path: Path) -> Non
     assert "update" in trace.steps.read_from
 
 
+@pytest.mark.parametrize(("inside", "function"), [(True, "update"), (False, "ones")])
+def test_of_jitted_functions_the_one_that_launches_the_work_is_the_step(
+    tmp_path: Path, inside: bool, function: str
+) -> None:
+    """An operator outside of it takes longer in all, as it is compiled in its first call."""
+    events = []
+    for n in range(8):
+        events += [
+            host("PjitFunction(ones)", 3000 * n, 2000 if n == 0 else 300),
+            *launch("fill", 3000 * n + 10, 2 * n + 1),
+        ]
+        events += [host("PjitFunction(update)", 3000 * n + 2100, 200)]
+        step = launch("step", 3000 * n + (2110 if inside else 2400), 2 * n + 2)
+        step[1]["dur"] = 500
+        events += step
+    trace = trace_of(tmp_path, events)
+    assert f"calls of {function}," in trace.steps.read_from
+
+
 def test_a_sequence_of_launches(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, kernels(9))
     assert len(trace.steps) == 8

@@ -23,6 +23,7 @@ from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_ns, format_ns_span, format_share
 from tuiprof.plugins import discover
@@ -395,18 +396,26 @@ def _verdict(found: Priorities, trace: Trace) -> Verdict:
     if not found.findings and trace.trust.level == "bad":
         return Verdict("no rule applies to what could be read of this trace", "warn")
     if not found.findings:
-        step = replayed(trace)
-        works = 0.0 if isinstance(step, str) else step.graph.own_busy_ns
-        if not isinstance(step, str) and 0 < works < _MOSTLY_IDLE * step.step_ns:
+        works, whole = _works(trace)
+        if 0 < works < _MOSTLY_IDLE * whole:
             return Verdict(
                 f"no rule applies to this trace, though the device works for only {format_ns(works)} of "
-                f"{format_ns(step.step_ns)}",
+                f"{format_ns(whole)}",
                 "warn",
             )
         return Verdict("nothing to change: no rule applies to this trace", "good")
     first = found.findings[0]
     win = f"{_wins(first, replayed(trace))}: " if first.win is not None else ""
     return Verdict(f"{win}{first.finding.what}; {first.finding.instead}", "warn")
+
+
+def _works(trace: Trace) -> tuple[float, float]:
+    """Return how long the busiest device works, and the time of the step, or of a trace that cannot be replayed."""
+    step = replayed(trace)
+    if isinstance(step, Calibrated):
+        return step.graph.own_busy_ns, step.step_ns
+    low, high = trace.span
+    return max((float(total(*trace.busy(index))) for index in trace.device_indices), default=0.0), high - low
 
 
 def _wins(item: Priced, step: Calibrated | str) -> str:

@@ -165,13 +165,26 @@ def _by_jitted(trace: Trace) -> _Found:
     took = np.bincount(codes, weights=trace.ends[rows] - trace.starts[rows])
     often = np.bincount(codes)
     took[often <= FEWEST] = 0
-    kind = int(took.argmax())
-    if took[kind] < _MIN_SHARE * took.sum() or not took[kind]:
+    launching = [kind for kind in np.flatnonzero(took).tolist() if _launches_most(trace, rows[codes == kind])]
+    kind = max(launching, key=lambda kind: float(took[kind])) if launching else int(took.argmax())
+    if not launching and (took[kind] < _MIN_SHARE * took.sum() or not took[kind]):
         return _NOTHING
     mine = _outermost(trace, rows[codes == kind])
     match = _JITTED.match(trace.names[kind])
     name = match["name"] if match else trace.names[kind]
     return _between(np.sort(trace.starts[mine]), f"calls of {name}, jitted")
+
+
+def _launches_most(trace: Trace, rows: Ints) -> bool:
+    """Return whether most of the device work is launched inside some host events: of operators of jax.numpy beside the
+    step, the first compile and so take long.
+    """
+    launch = trace.links.launch_of[trace.device_work]
+    lengths = trace.lengths(trace.device_work)
+    around = _outermost(trace, rows)
+    at = np.searchsorted(trace.starts[around], trace.starts[launch], side="right") - 1
+    inside = (launch >= 0) & (at >= 0) & (trace.starts[launch] < trace.ends[around[np.maximum(at, 0)]])
+    return bool(2 * lengths[inside].sum() > lengths.sum())
 
 
 def _outermost(trace: Trace, rows: Ints) -> Ints:
