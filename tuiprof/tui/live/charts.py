@@ -250,8 +250,8 @@ class Plot:
 
     def column_of(self, mark: Mark) -> int | None:
         """Return the column of the middle of a marked step; None = outside."""
-        column = self.column(mark.at_s - mark.dur_ms / 2e3)
-        return int(column) if 0 <= column < self.width else None
+        column = int(self.column(mark.at_s - mark.dur_ms / 2e3))
+        return column if 0 <= column < self.width else None
 
     def line(self, dur_ms: float) -> int:
         """Return the line of a step time, 0 at the top; what is out of range is at the edge."""
