@@ -14,7 +14,7 @@ import pytest
 from waiting import running, until
 
 from tests import real_traces
-from tuiprof.cli import cli
+from tuiprof.cli import cli, main
 from tuiprof.session.run.launch import wait
 from tuiprof.session.store.folders import find_session
 
@@ -60,6 +60,27 @@ def test_help_names_every_verb() -> None:
     for verb in cli.commands:
         assert len(re.findall(rf"^  {verb} +[A-Z]", out, re.MULTILINE)) == 1, verb
     assert out.index("Run a script:") < out.index("  run ") < out.index("  record ") < out.index("  why ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("train.py --lr 1", "To run a script: tuiprof run -- python train.py --lr 1"),
+        ("record python train.py", "a command comes after --: tuiprof record -- python train.py"),
+        ("run train.py 12 --lr 3", "tuiprof run -- python train.py 12 --lr 3"),
+        (
+            "record --capture 3@5 torchrun --nproc-per-node 2 train.py",
+            "tuiprof record --capture 3@5 -- torchrun --nproc-per-node 2 train.py",
+        ),
+        ("record train.py --no-captur", "--no-capture"),
+        ("record metrics:naive 3", "Got unexpected extra argument (3)"),
+    ],
+)
+def test_a_command_without_the_dashes_before_it_is_recognised(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed.split()) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ SCENES: tuple[tuple[str, tuple[Step, ...]], ...] = (
 STILLS = {"3 of 4": "trace.png"}
 #: The other pictures: the file, the command, and the steps to what it shows.
 PICTURES: tuple[tuple[str, str, tuple[Step, ...]], ...] = (
-    ("live.png", "tuiprof open traces/session-metrics-naive", (("enter opens it", 0, ""),)),
+    ("live.png", "tuiprof open traces/session-metrics-naive", (("saves about", 0, ""),)),
     (
         "compare.png",
         f"tuiprof open {TRACE.replace('naive', 'no-nan-check')} --against {TRACE}",
@@ -58,7 +58,7 @@ PICTURES: tuple[tuple[str, str, tuple[Step, ...]], ...] = (
     (
         "library.png",
         "tuiprof",
-        (("1 of 5", 0, "\x1b"), ("/ filter" + " " * 16, 0, "\x1b[B" * 10), ("no-nan-check", 0, "")),
+        (("1 of 5", 0, "\x1b"), ("/ filter" + " " * 16, 0, "\x1b[B" * 10), ("explicit-weight", 0, "")),
     ),
 )
 _PATIENCE_S = 90.0

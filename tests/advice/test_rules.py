@@ -1787,3 +1787,61 @@ def test_what_is_the_same_in_each_layer_is_computed_once() -> None:
 )
 def test_what_may_differ_from_layer_to_layer(trace: Trace) -> None:
     assert finding(trace, "repeated-in-layers") is None
+
+
+def recorded(*steps: Sequence[tuple[str, int | None]], track: int = BACKWARD) -> Trace:
+    """Steps of operators with sequence numbers; those named ``visit`` are nodes of a backward pass."""
+    made, correlation = Made(), 0
+    for number, calls_of_step in enumerate(steps):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        for index, (name, sequence) in enumerate(calls_of_step):
+            begin, correlation = at + 5 + index * 15, correlation + 1
+            node = name == "visit"
+            name = f"{AUTOGRAD}: MmBackward0" if node else f"aten::{name}"
+            made.op(name, begin, begin + 14, sequence=sequence, track=track if node else MAIN)
+            made.launch(GEMM, (begin + 2, begin + 5), (begin + 6, begin + 8), correlation)
+    return made.trace()
+
+
+INFERENCE = [("mm", number) for number in range(12)]
+
+
+def test_a_loop_without_a_backward_pass_should_not_record_one() -> None:
+    row = found(recorded(*([(name, 12 * i + n) for name, n in INFERENCE] for i in range(4))), "unused-graph")
+    assert row["what"].startswith("12 operators a step")
+    assert "inference_mode" in row["instead"]
+    assert row["wins_low_ns"] < row["wins_ns"] < row["wins_high_ns"]
+
+
+def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() -> None:
+    """Of 24 operators in each step, the twelve of a teacher have nodes that are not visited."""
+    steps = [
+        [("mm", 24 * i + n) for n in range(24)] + [("visit", 24 * i + n) for n in reversed(range(12, 24))]
+        for i in range(4)
+    ]
+    row = found(recorded(*steps), "unused-graph")
+    assert row["what"].startswith("12 operators a step")
+    assert "no_grad" in row["instead"]
+    assert "inference_mode" not in row["instead"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[("mm", None)] * 12] * 4,  # no_grad
+        [[("mm", 5)] * 12] * 4,  # nothing that needs a gradient
+        [[*INFERENCE, *(("visit", n) for n in range(11, -1, -1))]] * 4,  # each is visited
+        [INFERENCE],  # one step, whose backward pass may follow the capture
+        # The backward pass of each step runs in the next one, that of the last step after the capture.
+        [
+            [
+                *(("mm", 30 * i + n) for n in range(30)),
+                *(("visit", 30 * (i - 1) + n) for n in range(30 if i else 0)),
+            ]
+            for i in range(3)
+        ],
+    ],
+)
+def test_nodes_that_are_visited_or_may_be(steps: Sequence[Sequence[tuple[str, int | None]]]) -> None:
+    assert finding(recorded(*steps), "unused-graph") is None

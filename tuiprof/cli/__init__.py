@@ -16,6 +16,7 @@ import difflib
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,10 +71,10 @@ class _Verbs(click.Group):
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            if os.path.exists(args[0]):
-                from tuiprof.model.characters import shell_word
-
-                hint = f" To open a file: tuiprof open {shell_word(args[0])}"
+            if args[0].endswith(".py"):
+                hint = f" To run a script: tuiprof run -- {_command_line(args)}"
+            elif os.path.exists(args[0]):
+                hint = f" To open a file: tuiprof open {_command_line(args[:1])}"
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
 
@@ -208,12 +209,40 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
     return args, None
 
 
+def _command_line(words: Sequence[str]) -> str:
+    """Return what to type for a command; for a script the interpreter comes first."""
+    from tuiprof.model.characters import shell_word
+
+    return " ".join(map(shell_word, ["python", *words] if words[0].endswith(".py") else words))
+
+
 def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickException:
-    """Return what to show of an error; an option of the program given after the verb is pointed out."""
+    """Return what to show of an error.
+
+    An option of the program given after the verb is pointed out, and so is a command without ``--`` before it.
+    """
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
         return click.UsageError(f"{error.option_name} goes before the command: {where}", error.ctx)
+    at = _first_verb(args)
+    meant_ours = isinstance(error, click.NoSuchOption) and difflib.get_close_matches(
+        error.option_name, error.possibilities or (), cutoff=0.8
+    )
+    if args and args[at] in _TAKES_COMMAND and isinstance(error, click.UsageError) and not meant_ours:
+        words = next((args[i:] for i in range(at + 1, len(args)) if _is_program(args[i])), [])
+        if len(words) > 1:
+            before = [*args[: len(args) - len(words)], "--"]
+            return click.UsageError(
+                f"a command comes after --: tuiprof {_command_line(before)} {_command_line(words)}", error.ctx
+            )
     return error
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word begins a command, judging by its looks."""
+    return word.endswith(".py") or bool(
+        re.fullmatch(r"(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv)", word)
+    )
 
 
 def _first_verb(args: list[str]) -> int:

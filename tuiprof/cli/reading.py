@@ -254,7 +254,7 @@ def list_(invocation: Invocation, as_json: bool) -> int:
 
     ladders = list_ladders(root)
     if not summaries and not ladders:
-        say(f"no sessions in {root}; record one: tuiprof record metrics:naive")
+        say(f"no sessions in {root}; record one: tuiprof record -- python train.py")
         return 0
 
     from tuiprof.report import render_all, stdout_style
