@@ -512,6 +512,16 @@ def test_a_wait_of_the_thread_that_hands_over_is_no_python(waits_us: float, advi
     assert (finding(made.trace(framework="JAX 0.10.2"), "python-time") is not None) == advised
 
 
+@pytest.mark.parametrize(("name", "advised"), [(f"{AUTOGRAD}: MmBackward0", False), ("aten::other", True)])
+def test_a_backward_pass_with_pauses_is_no_python_of_the_main_thread(name: str, advised: bool) -> None:
+    made = host_bound(python_us=1_500)
+    for number in range(4):
+        for at in (450, 1_100, 1_750):
+            begin = number * 3_000 + at
+            made.op(name, begin, begin + 30, track=BACKWARD)
+    assert (finding(made.trace(), "python-time") is not None) == advised
+
+
 def test_launching_is_not_what_a_thread_does_in_silence() -> None:
     """Of two steps as long the one spends its time in operators, the other in Python alone."""
     busy, silent = (run("kernel_launches", host_bound(python_us=us).trace()) for us in (0, 2_500))
@@ -1786,10 +1796,10 @@ def recorded(*steps: Sequence[tuple[str, int | None]], track: int = BACKWARD) ->
         at = number * 1000
         made.step(number, at, at + 1000)
         for index, (name, sequence) in enumerate(calls_of_step):
-            begin, correlation = at + 5 + index * 30, correlation + 1
+            begin, correlation = at + 5 + index * 15, correlation + 1
             node = name == "visit"
             name = f"{AUTOGRAD}: MmBackward0" if node else f"aten::{name}"
-            made.op(name, begin, begin + 28, sequence=sequence, track=track if node else MAIN)
+            made.op(name, begin, begin + 14, sequence=sequence, track=track if node else MAIN)
             made.launch(GEMM, (begin + 2, begin + 5), (begin + 6, begin + 8), correlation)
     return made.trace()
 
@@ -1826,10 +1836,10 @@ def test_what_is_not_differentiated_in_a_training_step_should_not_be_recorded() 
         # The backward pass of each step runs in the next one, that of the last step after the capture.
         [
             [
-                *(("mm", 12 * i + n) for n in range(12)),
-                *(("visit", 12 * (i - 1) + n) for n in range(12 if i else 0)),
+                *(("mm", 30 * i + n) for n in range(30)),
+                *(("visit", 30 * (i - 1) + n) for n in range(30 if i else 0)),
             ]
-            for i in range(4)
+            for i in range(3)
         ],
     ],
 )

@@ -141,6 +141,15 @@ def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
     assert (found.step_ns, found.host_ns) == (2e6, None)
 
 
+def test_of_few_long_steps_before_an_early_capture_the_last_five_count(tmp_path: Path) -> None:
+    found = read_uncaptured(steps(tmp_path, [900.0, *[30.0] * 5, 31.0, 31.0]))
+    assert found is not None
+    assert (found.steps, found.step_ns, found.high_ns, found.after_capture) == (5, 30e6, 30e6, False)
+    few = tmp_path / "few"
+    few.mkdir()
+    assert read_uncaptured(steps(few, [900.0, *[30.0] * 4, 31.0, 31.0])) is None
+
+
 def test_the_log_of_a_jax_trace_is_the_one_that_wrote_it(tmp_path: Path) -> None:
     steps(tmp_path, [900.0, *[30.0] * 30])
     inside = "traces/plugins/profile/2026_11_23/vm.xplane.pb"

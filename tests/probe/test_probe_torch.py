@@ -348,6 +348,28 @@ for _ in range(2): train(DataLoader(data, batch_size=64), plan)
     assert not any("same inputs" in e.get("name", "") for e in load(done, done.captures("a")[-1].path))
 
 
+def test_what_the_profiler_warns_of_is_not_said_to_the_script(run_forked: Callable[..., Run]) -> None:
+    """PyTorch 2.10 to 2.12 warn at each start that events are cleared."""
+    script = (
+        MODEL
+        + """
+import torch.profiler.profiler as module
+warnings.simplefilter("error")
+warn_once, prepare = module._warn_once, module._KinetoProfile.prepare_trace
+def prepare_trace(self):
+    module._warn_once("Profiler clears events at the end of each cycle.")
+    return prepare(self)
+module._KinetoProfile.prepare_trace = prepare_trace
+for _ in range(2): train(DataLoader(data, batch_size=64))
+assert module.warn is warnings.warn and module._warn_once is warn_once
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert done.code == 0, done.err
+    assert "clears events" not in done.err
+    assert done.captures("a")[-1].state == "written"
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -185,6 +185,8 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     # The first steps of a run compile, tune and fill caches.
     steady = steps.before[len(steps.before) // 2 :]
     chosen, is_after = (steady, False) if len(steady) >= MIN_STEPS else (steps.after, True)
+    if len(chosen) < MIN_STEPS:  # of long steps the capture comes early, and the run may be short
+        chosen, is_after = steps.before[1:][-MIN_STEPS:], False
     if not steps.captured or len(chosen) < MIN_STEPS:
         return None
     numbers = {step.n for step in chosen}

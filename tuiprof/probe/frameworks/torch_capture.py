@@ -356,11 +356,17 @@ class TorchProfiler:
             self._call("stop_trace")
 
     def _call(self, method: str, *args: Any) -> None:
-        """Call the profiler, marked as ours."""
+        """Call the profiler, marked as ours and without its warnings, which are for those who call it."""
+        module = self._torch.profiler.profiler
+        warned = {name: vars(module)[name] for name in ("warn", "_warn_once") if name in vars(module)}
         self._profilers.own = True
+        for name in warned:
+            setattr(module, name, lambda *_, **__: None)
         try:
             getattr(self._profiler, method)(*args)
         finally:
+            for name, function in warned.items():
+                setattr(module, name, function)
             self._profilers.own = False
 
     def _break_device_chain(self) -> None:
