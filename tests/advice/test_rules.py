@@ -512,6 +512,16 @@ def test_a_wait_of_the_thread_that_hands_over_is_no_python(waits_us: float, advi
     assert (finding(made.trace(framework="JAX 0.10.2"), "python-time") is not None) == advised
 
 
+@pytest.mark.parametrize(("name", "advised"), [(f"{AUTOGRAD}: MmBackward0", False), ("aten::other", True)])
+def test_a_backward_pass_with_pauses_is_no_python_of_the_main_thread(name: str, advised: bool) -> None:
+    made = host_bound(python_us=1_500)
+    for number in range(4):
+        for at in (450, 1_100, 1_750):
+            begin = number * 3_000 + at
+            made.op(name, begin, begin + 30, track=BACKWARD)
+    assert (finding(made.trace(), "python-time") is not None) == advised
+
+
 def test_launching_is_not_what_a_thread_does_in_silence() -> None:
     """Of two steps as long the one spends its time in operators, the other in Python alone."""
     busy, silent = (run("kernel_launches", host_bound(python_us=us).trace()) for us in (0, 2_500))

@@ -14,6 +14,7 @@ from tuiprof.tui.live.charts import (
     BRAILLE_BASE,
     ChartData,
     Mark,
+    Plot,
     StripChart,
     cells,
     column_ranges,
@@ -143,7 +144,7 @@ def test_words_below_the_chart_never_run_into_one_another(
     chart = StripChart()
     spans = tuple((start, min(start + took, now_s)) for start, took in captures if start < now_s)
     chart._data = ChartData(now_s=now_s, captured_s=spans, live=live)
-    row = "".join(text for text, _ in chart._time_axis(0.0, 60.0, width))
+    row = "".join(text for text, _ in chart._time_axis(Plot(width, 4, 0.0, 60.0, 0.0, 1.0)))
     assert len(row) == width
     words = row.replace(glyphs.CAPTURED, " ").split()
     assert all(word in ("captured", "now") or re.fullmatch(r"\d\d:\d\d:\d\d", word) for word in words), row

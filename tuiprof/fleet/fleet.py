@@ -293,9 +293,8 @@ class Fleet:
 
         Kernels are compared by the median of their calls.
         """
-        kernels = self.summary.kernels.join(
-            self.read.select("file", "device"), on="file"
-        )  # another device model has other kernels and times
+        # Another device model has other kernels and times.
+        kernels = self.summary.kernels.join(self.read.select("file", "device"), on="file")
         typical = kernels.group_by("name", "device").agg(
             pl.col("median_ns").median().alias("typical_ns"),
             pl.len().alias("on"),

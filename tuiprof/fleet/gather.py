@@ -270,14 +270,12 @@ def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
 
 def tidy_cache() -> None:
     """Delete the least recently used summaries until the rest fits the limit."""
+    from tuiprof.formats.cache import size_limit
+
     folder = cache_folder()
     if folder is None:
         return
-    try:
-        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
-    except ValueError:
-        limit = _DEFAULT_LIMIT
-    entries = []
+    limit, entries = size_limit(LIMIT_VARIABLE, _DEFAULT_LIMIT), []
     for entry in folder.glob("??/*"):
         with contextlib.suppress(OSError):  # another process may delete it too
             status = entry.stat()

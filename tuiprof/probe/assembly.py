@@ -167,9 +167,8 @@ class Assembly:
         n, at, dur, began, parts, metrics, captured = self.steps[-1]
         name, entered, ended, thread = part
         longer = dur + ended - self._began
-        ours = (
-            self._began - at
-        )  # opening the log, or a capture: in the phase, but neither its time nor the step's
+        # Opening the log, or a capture: in the phase, but neither its time nor the step's.
+        ours = self._began - at
         parts = [*parts, *self._parts, (name, entered, ended - ours, thread)]
         self.steps[-1] = n, ended, longer, began, parts, metrics, captured
         self._began = ended

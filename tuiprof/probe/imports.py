@@ -105,9 +105,8 @@ def _call_when_run(spec: ModuleSpec, name: str) -> None:
         return
 
     def exec_module(module: Any) -> None:
-        vars(loader).pop(
-            "exec_module", None
-        )  # the loader is as it was before the module's code can look at it
+        # The loader is as it was before the module's code can look at it.
+        vars(loader).pop("exec_module", None)
         run(module)
         _imported(name, module)
 

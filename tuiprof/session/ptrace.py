@@ -42,7 +42,7 @@ def forbidden(pid: int) -> tuple[str, str] | None:
     """
     try:
         owner = (_PROC / str(pid)).stat().st_uid
-        real = _uids(pid)
+        real = {int(word) for word in _status(str(pid), "Uid")}
     except OSError:
         return f"there is no process {pid}", "see the processes: ps aux, or tuiprof attach --pid"
     if pid == os.getpid():
@@ -76,11 +76,10 @@ def refused() -> tuple[str, str]:
     )
 
 
-def _uids(pid: int) -> set[int]:
-    for line in (_PROC / str(pid) / "status").read_text().splitlines():
-        if line.startswith("Uid:"):
-            return {int(word) for word in line.split()[1:]}
-    return set()
+def _status(process: str, field: str) -> list[str]:
+    """Return the words of a field of a process's status."""
+    lines = (_PROC / process / "status").read_text().splitlines()
+    return next((line.split()[1:] for line in lines if line.startswith(f"{field}:")), [])
 
 
 def _scope() -> int | None:
@@ -93,10 +92,9 @@ def _scope() -> int | None:
 def _has_capability() -> bool:
     """Whether this process has CAP_SYS_PTRACE, as root outside of containers has."""
     try:
-        lines = (_PROC / "self/status").read_text().splitlines()
+        return any(int(word, 16) & _CAP_SYS_PTRACE for word in _status("self", "CapEff"))
     except OSError:
         return False
-    return any(line.startswith("CapEff:") and int(line.split()[1], 16) & _CAP_SYS_PTRACE for line in lines)
 
 
 INSTALL_HYPNO: Final = "pip install 'tuiprof[attach]'"
@@ -166,7 +164,7 @@ def _readable(pid: int) -> bool:
     except PermissionError:
         return False
     except OSError:  # the process has just ended
-        return True
+        pass
     return True
 
 
@@ -358,15 +356,10 @@ def _waits(state: str, *, limited: bool) -> bool:
 
 def _command(pid: int) -> str:
     try:
-        return (
-            (_PROC / str(pid) / "cmdline")
-            .read_bytes()
-            .replace(b"\0", b" ")
-            .decode(errors="replace")[:80]
-            .strip()
-        )
+        words = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ")
     except OSError:
         return "it has ended"
+    return words.decode(errors="replace")[:80].strip()
 
 
 INSTALL_PY_SPY: Final = "pip install 'tuiprof[stacks]'"

@@ -42,9 +42,8 @@ class Neuron:
     """
 
     def __init__(self, monitor: str) -> None:
-        from tuiprof.formats.neuron.monitor import (
-            Reports,  # with it come the readers of profiles: only where needed
-        )
+        # With it come the readers of profiles: only where needed.
+        from tuiprof.formats.neuron.monitor import Reports
 
         self.reports = Reports()
         handle, name = tempfile.mkstemp(prefix="tuiprof-neuron-", suffix=".json")

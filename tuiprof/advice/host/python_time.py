@@ -13,6 +13,7 @@ from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.scope import plural
@@ -80,6 +81,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             np.concatenate((trace.ends[threads], waits.ends[others])),
         )
     ).between(starts, ends)
+    elsewhere = np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))
     alone = elsewhere < 0.2 * (ends - starts)
     starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}
@@ -118,6 +120,17 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             Edit(host=replace(host, keep=np.full(count, _MIN_KEPT))),
             event=_next(trace, mine, int(ends[at[0]])),
         )
+
+
+def _backward_ns(trace: Trace, main: int, starts: Ints, ends: Ints) -> Ints:
+    """Return for how long a backward pass goes on in each stretch on another thread, with the pauses between nodes."""
+    nodes = np.flatnonzero(trace.named(f"^{BACKWARD}"))
+    nodes = nodes[trace.track_codes[nodes] != main]
+    first, after = (np.searchsorted(trace.starts[nodes], instants) for instants in (starts, ends))
+    result = np.zeros(len(starts), dtype=np.int64)
+    some = after > first
+    result[some] = trace.ends[nodes[after[some] - 1]] - trace.starts[nodes[first[some]]]
+    return result
 
 
 def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int, high: int) -> Ints:

@@ -36,9 +36,8 @@ def _kind(head: bytes, path: Path) -> str:
         return ""
     if _SUMMARY_KEY.match(match[1]):
         return "summary"
-    from tuiprof.formats.neuron.tables import (
-        JSON_KEYS,
-    )  # loads Polars, which other formats need only at the end
+    # It loads Polars, which other formats need only at the end.
+    from tuiprof.formats.neuron.tables import JSON_KEYS
 
     if match[2] == b"[" and match[1].decode("utf-8", "replace") in JSON_KEYS:
         return "json"

@@ -88,7 +88,7 @@ def _conversion(path: Path) -> Conversion | None:
     folder = path if path.is_dir() else path.parent
     out = folder / "explorer"
     if path.suffix == ".ntff":
-        what, source = "a raw Neuron device trace (NTFF)", _of_device(_partner(path, ".neff"), path)
+        what, source = "a raw Neuron device trace (NTFF)", _of_device(_program_of(path), path)
     elif _is_program(path):
         capture = next(iter(sorted(folder.glob("*.ntff"))), None)
         if capture is None:
@@ -109,11 +109,11 @@ def _of_device(neff: Path, ntff: Path) -> tuple[str, ...]:
     return "-n", str(neff), "-s", str(ntff)
 
 
-def _partner(path: Path, suffix: str) -> Path:
+def _program_of(path: Path) -> Path:
     """Return the program a capture belongs to: of the same name, of the same model id, or the only one there."""
-    same = path.with_suffix(suffix)
-    model = path.parent / f"neff_{path.name.partition('_')[0]}{suffix}"
-    others = sorted(path.parent.glob(f"*{suffix}"))
+    same = path.with_suffix(".neff")
+    model = path.parent / f"neff_{path.name.partition('_')[0]}.neff"
+    others = sorted(path.parent.glob("*.neff"))
     for candidate in (same, model):
         if candidate.exists():
             return candidate

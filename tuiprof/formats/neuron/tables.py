@@ -80,13 +80,9 @@ _JSON: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "neff_header": ("NeffHeader", {}),
     "warnings": ("Warning", {}),
     "cc_op": ("CcOp", {"timestamp": "start_ts", "duration": "duration_ns"}),
-    "trace_event": (
-        "SystemProfileEvents",
-        {"timestamp": "start_ts", "duration": "duration_ns", "lnc_idx": "nc_idx"},
-    ),
-    "trace_events": (
-        "SystemProfileEvents",
-        {"timestamp": "start_ts", "duration": "duration_ns", "lnc_idx": "nc_idx"},
+    **dict.fromkeys(
+        ("trace_event", "trace_events"),
+        ("SystemProfileEvents", {"timestamp": "start_ts", "duration": "duration_ns", "lnc_idx": "nc_idx"}),
     ),
     "cpu_util": ("CpuUsage", {"util": "util_percent"}),
     "mem_usage": ("HostMemUsage", {"usage": "used_bytes", "percent_usage": "used_percent"}),

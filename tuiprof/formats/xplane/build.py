@@ -117,10 +117,8 @@ def handed_over(
     rows = np.flatnonzero(host & either[name])
     rows = rows[order_of(start[rows], end[rows] - start[rows])]
     is_execute = executes[name[rows]]
-    parent = nest(start[rows], end[rows], line[rows].astype(np.int64)).parent
-    at = parent[is_execute]
-    while len(at) and (climb := (at >= 0) & is_execute[np.maximum(at, 0)]).any():
-        at = np.where(climb, parent[np.maximum(at, 0)], at)
+    nesting = nest(start[rows], end[rows], line[rows].astype(np.int64))
+    at = nesting.nearest(np.flatnonzero(is_execute), ~is_execute)
     calls = rows[np.unique(at[at >= 0])]
     found: dict[str, list[int]] = {}
     for call, code in zip(calls.tolist(), name[calls].tolist(), strict=True):
@@ -195,9 +193,8 @@ class Builder:
         self.name = np.zeros(len(space), dtype=np.int32)
         self.category = np.zeros(len(space), dtype=np.uint8)
         self.correlation = self.stats.ints("correlation_id")
-        self.track: npt.NDArray[np.uint32] = (
-            space.line
-        )  # the thread of each event, once lines of calls are part of theirs
+        #: The thread of each event, once lines of calls are part of theirs
+        self.track: npt.NDArray[np.uint32] = space.line
         self.shifts: list[Shift] = []
         self.waits = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -103,7 +103,16 @@ def alerts(
     """
     found = [_alert("storage", storage, "bad")] if storage else []
     found += [_alert("lost host", text, "bad") for text in lost_hosts(hosts)]
-    found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
+    found += [*_out_of_memory(fold), *_not_a_number(fold)]
+    if rank is not None:
+        found += _stalled(fold, rank, now_ns)
+    found += [*_collapsed(fold, now_ns, others), *_throttled(fold, others)]
+    if rank is not None:
+        found += [*_slowed_by_capture(rank, now_ns), *_starved_by_loader(rank, now_ns)]
+    found += _creeping(fold, rank, now_ns)
+    if rank is not None:
+        found += [*_idle(fold, rank, now_ns, others), *_varying(rank, now_ns)]
+    found += _noted(fold)
     return sorted(found, key=lambda alert: alert.level != "bad")
 
 
@@ -111,7 +120,7 @@ def _alert(name: str, text: str, level: Level = "warn") -> Alert:
     return Alert(name, level, text, RULES[name])
 
 
-def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _out_of_memory(fold: Fold) -> list[Alert]:
     """An allocation failed."""
     failed = [it for it in fold.troubles if isinstance(it.record, OutOfMemory)]
     if not failed:
@@ -124,9 +133,9 @@ def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Se
     return [_alert("out of memory", text, "bad")]
 
 
-def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _stalled(fold: Fold, rank: WriterState, now_ns: int) -> list[Alert]:
     """No step has ended for a long time."""
-    if rank is None or rank.end is not None or fold.end is not None:
+    if rank.end is not None or fold.end is not None:
         return []
     last = _rows_until(rank, now_ns)
     if last < 5:
@@ -139,7 +148,7 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     return [_alert("stalled", f"{text}; the stacks show where the process waits", "bad")]
 
 
-def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _not_a_number(fold: Fold) -> list[Alert]:
     """A metric, a loss or a gradient became NaN or infinite."""
     first: dict[str, Alert] = {}
     for it in fold.troubles:
@@ -157,7 +166,7 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set
     return list(first.values())
 
 
-def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _throttled(fold: Fold, others: Set[str]) -> list[Alert]:
     """A device reduces its clocks."""
     return [
         _alert("throttling", f"{_device_name(key)} reduces its clocks: {word}")
@@ -166,18 +175,17 @@ def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
     ]
 
 
-def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _slowed_by_capture(rank: WriterState, now_ns: int) -> list[Alert]:
     """Steps take longer since a capture."""
-    slowdown = rank.steps.slowdown if rank is not None else None
-    last = _rows_until(rank, now_ns) if rank is not None else 0
-    if rank is None or slowdown is None or not last or slowdown.last >= rank.steps.rows["n"][last - 1]:
+    slowdown, last = rank.steps.slowdown, _rows_until(rank, now_ns)
+    if slowdown is None or not last or slowdown.last >= rank.steps.rows["n"][last - 1]:
         return []
     return [
         _alert("slower since a capture", f"{slowdown}; figures of the whole run are from the steps before it")
     ]
 
 
-def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _collapsed(fold: Fold, now_ns: int, others: Set[str]) -> list[Alert]:
     """The utilisation of a device fell."""
     found = []
     for key, name in _utilisation_figures(fold, others):
@@ -192,7 +200,7 @@ def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
     return found
 
 
-def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _creeping(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     """Memory keeps growing."""
     series: list[tuple[str, Ints, Floats]] = []
     if rank is not None:
@@ -224,9 +232,9 @@ def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str
     return found
 
 
-def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _starved_by_loader(rank: WriterState, now_ns: int) -> list[Alert]:
     """Steps wait for data."""
-    if rank is None or not len(rank.steps):
+    if not len(rank.steps):
         return []
     last = _rows_until(rank, now_ns)
     means = rank.steps.phase_means(slice(max(0, last - DATA_STEPS), last))
@@ -241,9 +249,9 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others
     return []
 
 
-def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _idle(fold: Fold, rank: WriterState, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device is idle too much while the script runs steps."""
-    if rank is None or not _stepping(rank, now_ns):
+    if not _stepping(rank, now_ns):
         return []
     found = []
     # Before the first step, the device is idle because of imports.
@@ -259,9 +267,9 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
     return found
 
 
-def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _varying(rank: WriterState, now_ns: int) -> list[Alert]:
     """Step times vary."""
-    if rank is None or not _stepping(rank, now_ns):
+    if not _stepping(rank, now_ns):
         return []
     last = _rows_until(rank, now_ns)
     stats = rank.steps.stats(slice(max(0, last - 200), last))
@@ -270,30 +278,13 @@ def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     return [_alert("jitter", f"step times vary: jitter {format_share(stats.jitter)} of the median")]
 
 
-def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+def _noted(fold: Fold) -> list[Alert]:
     """The latest warning of the probe or the recorder."""
     for note in reversed(fold.notes):
         if note.level in ("warn", "bad") and not _NOT_FINITE.match(note.text):
             level: Level = "bad" if note.level == "bad" else "warn"
             return [Alert("note", level, note.text, f"noted by {note.writer}")]
     return []
-
-
-_Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
-#: In the order in which alerts of the same level are shown.
-_RULES: Final[tuple[_Rule, ...]] = (
-    _out_of_memory,
-    _not_a_number,
-    _stalled,
-    _collapsed,
-    _throttled,
-    _slowed_by_capture,
-    _starved_by_loader,
-    _creeping,
-    _idle,
-    _varying,
-    _noted,
-)
 
 
 def _utilisation_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
@@ -314,9 +305,9 @@ def _rows_until(rank: WriterState, now_ns: int) -> int:
     return int(np.searchsorted(rank.steps.rows["t_ns"], now_ns, side="right"))
 
 
-def _stepping(rank: WriterState | None, now_ns: int) -> bool:
+def _stepping(rank: WriterState, now_ns: int) -> bool:
     """Return whether the script has been running steps for a while, and still is."""
-    if rank is None or not len(rank.steps.rows):
+    if not len(rank.steps.rows):
         return False
     t_ns = rank.steps.rows["t_ns"]
     return bool(

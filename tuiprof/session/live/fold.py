@@ -174,9 +174,8 @@ class StacksState:
 
     id: str  # of the request
     by_writer: dict[str, Stacks] = field(default_factory=dict)
-    flights: dict[str, str] = field(
-        default_factory=dict
-    )  # Flight Recorder dumps by writer, relative to the session
+    #: Flight Recorder dumps by writer, relative to the session
+    flights: dict[str, str] = field(default_factory=dict)
     t_ns: int = 0  # session time of the last answer
 
     @property

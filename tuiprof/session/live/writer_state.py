@@ -416,9 +416,8 @@ class MemorySeries:
 
     def __init__(self) -> None:
         kinds = dict.fromkeys(("t_ns", "alloc", "reserved", "peak"), (np.int64, 0))
-        self.rows = Series(
-            KEEP_MEMORY, kinds
-        )  # ``t_ns`` (session time); ``alloc``, ``reserved`` and ``peak`` in bytes
+        #: ``t_ns`` (session time); ``alloc``, ``reserved`` and ``peak`` in bytes
+        self.rows = Series(KEEP_MEMORY, kinds)
         self.overview = Overview(1024)  # of ``alloc`` over the whole run
         self.last: Memory | None = None  # newest reading
 

@@ -169,10 +169,8 @@ class Counts(msgspec.Struct, frozen=True):
     """``control/output.json``: output that is not in the files."""
 
     lost: tuple[int, int] = (0, 0)  # bytes of standard output and standard error that could not be stored
-    waiting: tuple[int, int] = (
-        0,
-        0,
-    )  # bytes of each held in memory because they cannot be stored at the moment
+    #: Bytes of each held in memory because they cannot be stored at the moment
+    waiting: tuple[int, int] = (0, 0)
     why: str = ""  # why they cannot be stored; empty = nothing is held in memory
     why_lost: str = ""  # why the last lost bytes could not be stored
 

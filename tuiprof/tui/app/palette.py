@@ -152,9 +152,8 @@ class TuiprofCommands(Provider):
                 continue
             seen.add(binding.id)
             text = f"{binding.description} — {tooltip}"
-            if (
-                moves_cursor(binding) or text in texts
-            ):  # for example, quitting in the screen and in the application
+            # The same text: for example, quitting in the screen and in the application.
+            if moves_cursor(binding) or text in texts:
                 continue
             texts.add(text)
             keys = self.app.get_key_display(binding)

@@ -158,12 +158,12 @@ def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
 
 
 def form_keys(
-    name: str, group: str, label: str, submits: str, cancels: str, *, one_field: bool = False
+    name: str, group: str, label: str, submits: str, *, one_field: bool = False
 ) -> list[BindingType]:
-    """Return the bindings of a form; ``submits`` and ``cancels`` are tooltips."""
+    """Return the bindings of a form; ``submits`` is a tooltip."""
     keys: list[BindingType] = [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
-        key("escape", "dismiss", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
+        key("escape", "dismiss", "cancel", "Cancel", id=f"{name}.cancel", group=group, display="esc"),
     ]
     if one_field:
         return keys
@@ -250,9 +250,7 @@ class TextForm(Form[str], inherit_bindings=False):
         check: Raises an error if it is called with a text that is not valid.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "text", "Text", "save", "Save the text", "Cancel", one_field=True
-    )
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("text", "Text", "save", "Save the text", one_field=True)
 
     def __init__(
         self,
@@ -275,7 +273,7 @@ class PathForm(Form[Path], inherit_bindings=False):
     """Asks for the path of a trace or session, with completion."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *form_keys("path", "Open", "open", "Open the path", "Cancel", one_field=True),
+        *form_keys("path", "Open", "open", "Open the path", one_field=True),
         key("tab", "complete", "complete", "Accept the suggestion", id="path.complete", group="Open",
             priority=True),
     ]  # fmt: skip

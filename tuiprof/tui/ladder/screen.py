@@ -64,9 +64,7 @@ class LadderOptions:
 class LadderForm(Form[LadderOptions], inherit_bindings=False):
     """Asks for the options of a measurement."""
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "measure", "Measure", "measure", "Start measuring", "Cancel"
-    )
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("measure", "Measure", "measure", "Start measuring")
 
     def __init__(self, name: str, presets: Sequence[str]) -> None:
         rounds = whole("rounds must be a whole number from 1 to 1000", 1, 1000)

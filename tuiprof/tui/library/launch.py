@@ -46,7 +46,7 @@ class LaunchOptions:
 class LaunchForm(Form[LaunchOptions], inherit_bindings=False):
     """Asks how to run a variant of a ladder."""
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run", "Cancel")
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run")
 
     def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
         steps = optional(whole("steps must be a whole number above 0", 1))
@@ -76,7 +76,7 @@ class RunForm(Form[RunOptions], inherit_bindings=False):
         python: The interpreter that runs the script; empty = not known yet.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run", "Cancel")
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run")
 
     def __init__(self, command: PastCommand | None, python: str) -> None:
         where = f" — python is {python}" if python else ""

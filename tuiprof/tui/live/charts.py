@@ -38,6 +38,11 @@ class Mark:
     dur_ms: float
     label: str  # text beside the mark
 
+    @classmethod
+    def of(cls, number: int, t_ns: int, dur_ns: int) -> Mark:
+        """Return the mark of a step."""
+        return cls(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartData:
@@ -85,19 +90,14 @@ def chart_data(
             low_ms=overview.minimum[known] / 1e6,
             high_ms=overview.maximum[known] / 1e6,
             limit_ms=stats.outlier_above_ns / 1e6,
-            marks=_longest(steps),
+            marks=() if steps.longest is None else (Mark.of(*steps.longest),),
         )
     rows = view.rows(steps)
     ends = steps.rows["t_ns"][rows] / 1e9
     dur_ms = steps.rows["dur_ns"][rows] / 1e6
     captured = steps.rows["captured"][rows]
-    numbers = steps.rows["n"][rows]
-    slow = steps.outliers(rows) - (rows.start or 0)
-    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MAX_MARKS]]
-    marks = tuple(
-        Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
-        for i in slowest
-    )
+    slow = steps.outliers(rows)
+    slowest = slow[np.argsort(steps.rows["dur_ns"][slow])[::-1][:_MAX_MARKS]].tolist()
     edges = np.flatnonzero(np.diff(np.concatenate(([0], captured.astype(np.int8), [0]))))
     spans = tuple(
         (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
@@ -109,26 +109,20 @@ def chart_data(
         low_ms=dur_ms,
         high_ms=dur_ms,
         limit_ms=steps.outliers_above_ns(rows) / 1e6,
-        marks=marks,
+        marks=tuple(_mark(steps, row) for row in slowest),
         captured_s=spans,
     )
 
 
 def _selected(steps: StepSeries, number: int | None) -> Mark | None:
     """Return the mark of the selected step; None = no step is selected, or it is no longer in memory."""
-    rows = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
-    if not len(rows):
-        return None
-    t_ns, dur_ns = (int(steps.rows[name][int(rows[-1])]) for name in ("t_ns", "dur_ns"))
-    return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
+    rows = [] if number is None else np.flatnonzero(steps.rows["n"] == number).tolist()
+    return _mark(steps, rows[-1]) if rows else None
 
 
-def _longest(steps: StepSeries) -> tuple[Mark, ...]:
-    """Return the mark of the longest step of the run."""
-    if steps.longest is None:
-        return ()
-    number, t_ns, dur_ns = steps.longest
-    return (Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}"),)
+def _mark(steps: StepSeries, row: int) -> Mark:
+    rows = steps.rows
+    return Mark.of(int(rows["n"][row]), int(rows["t_ns"][row]), int(rows["dur_ns"][row]))
 
 
 # -- a canvas of braille dots --------------------------------------------------------------------------
@@ -234,6 +228,37 @@ _TICK_CELLS = 16
 _GAP = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """The area of the chart without its axes."""
+
+    width: int  # cells
+    height: int
+    left_s: float  # range of the time axis
+    right_s: float
+    low_ms: float  # range of the y axis
+    high_ms: float
+
+    @property
+    def label_step_ms(self) -> float:
+        """The step between labels of the y axis."""
+        return nice_step(self.high_ms - self.low_ms, max(2, self.height // 2))
+
+    def column(self, at_s: float) -> float:
+        """Return the column of a time, with fractions."""
+        return (at_s - self.left_s) / (self.right_s - self.left_s) * self.width
+
+    def column_of(self, mark: Mark) -> int | None:
+        """Return the column of the middle of a marked step; None = outside."""
+        column = int(self.column(mark.at_s - mark.dur_ms / 2e3))
+        return column if 0 <= column < self.width else None
+
+    def line(self, dur_ms: float) -> int:
+        """Return the line of a step time, 0 at the top; what is out of range is at the edge."""
+        at = (self.high_ms - dur_ms) / (self.high_ms - self.low_ms) * self.height
+        return int(min(max(at, 0), self.height - 1))
+
+
 class StripChart(Lines):
     """Step times as a line of braille dots, with axes; outliers and captured steps are marked.
 
@@ -283,37 +308,25 @@ class StripChart(Lines):
         if plot_width < 10 or plot_height < 2:
             return []
         data = self._data
-        cell_s = data.window_s / plot_width
         right = data.now_s if data.edge_s is None else data.edge_s
         left = right - data.window_s
-        least, mean, greatest = column_ranges(
-            data.starts_s,
-            data.ends_s,
-            data.low_ms,
-            data.high_ms,
-            np.linspace(left, right, 2 * plot_width + 1),
-        )
         low, high = self._axis(left, right)
-        dots = 4 * plot_height
-        line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
-        tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
+        plot = Plot(plot_width, plot_height, left, right, low, high)
+        columns = np.linspace(left, right, 2 * plot_width + 1)
+        ranges = column_ranges(data.starts_s, data.ends_s, data.low_ms, data.high_ms, columns)
+        bottoms, middle, tops = (dot_rows(values, low, high, 4 * plot_height) for values in ranges)
+        line = cells(*joined(middle), plot_height)
         spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
         rows = [_layers(a, b) for a, b in zip(line, spread, strict=True)]
-        self._draw_median(rows, low, high, math.ceil((data.now_s - left) / cell_s))
-        for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
-            rows[row_index] = _overlay(rows[row_index], column, spans)
-        self._draw_selected(rows, left, cell_s, low, high)
-        out = [
-            [*label, *row]
-            for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
-        ]
-        begin = (
-            f"from {_milliseconds(low, nice_step(high - low, max(2, plot_height // 2))).strip()}"
-            if low
-            else ""
-        )
+        self._draw_median(rows, plot)
+        for index, column, spans in self._place_marks(plot):
+            rows[index] = _overlay(rows[index], column, spans)
+        self._draw_selected(rows, plot)
+        labels = self._labels(plot, margin)
+        out = [[*label, *row] for label, row in zip(labels, rows, strict=True)]
+        begin = f"from {_milliseconds(low, plot.label_step_ms).strip()}" if low else ""
         text = begin if len(begin) <= margin else begin.removeprefix("from ")
-        out.append([(text.rjust(margin)[:margin] + " ", "dim"), *self._time_axis(left, right, plot_width)])
+        out.append([(text.rjust(margin)[:margin] + " ", "dim"), *self._time_axis(plot)])
         return out
 
     def _axis(self, left: float, right: float) -> tuple[float, float]:
@@ -342,12 +355,12 @@ class StripChart(Lines):
         self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
         return self._range
 
-    def _draw_median(self, rows: list[Row], low: float, high: float, known: int) -> None:
-        """Draw the median as a dotted line in the gaps of the chart's line, within the first ``known`` columns."""
+    def _draw_median(self, rows: list[Row], plot: Plot) -> None:
+        """Draw the median as a dotted line in the gaps of the chart's line, up to the moment shown."""
         median = self._data.median_ms
-        if median is None or not low <= median <= high:
+        if median is None or not plot.low_ms <= median <= plot.high_ms:
             return
-        index = min(len(rows) - 1, int((high - median) / (high - low) * len(rows)))
+        index, known = plot.line(median), math.ceil(plot.column(self._data.now_s))
         out: Row = []
         at = 0
         for text, role in rows[index]:
@@ -360,21 +373,19 @@ class StripChart(Lines):
                     out.append((run, role))
         rows[index] = [span for span in out if span[0]]
 
-    def _place_marks(
-        self, left: float, cell_s: float, low: float, high: float, width: int, height: int
-    ) -> list[tuple[int, int, Row]]:
+    def _place_marks(self, plot: Plot) -> list[tuple[int, int, Row]]:
         """Return line, column and spans of each mark; labels never overlap."""
         placed: list[tuple[int, int, Row]] = []
         taken: dict[int, list[tuple[int, int]]] = {}
         for mark in self._data.marks:
-            column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
-            if not 0 <= column < width:
+            column = plot.column_of(mark)
+            if column is None:
                 continue
-            line = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+            line = plot.line(mark.dur_ms)
             label = f" {mark.label}"
             begin = column
             row: Row = [(glyphs.OUTLIER, "mark"), (label, "dim")]
-            if column + 1 + len(label) > width:
+            if column + 1 + len(label) > plot.width:
                 begin = column - len(label)
                 row = [(f"{mark.label} ", "dim"), (glyphs.OUTLIER, "mark")]
             end = begin + 1 + len(label)
@@ -387,50 +398,47 @@ class StripChart(Lines):
             placed.append((line, begin, row))
         return placed
 
-    def _draw_selected(self, rows: list[Row], left: float, cell_s: float, low: float, high: float) -> None:
+    def _draw_selected(self, rows: list[Row], plot: Plot) -> None:
         """Draw a vertical line through the selected step, with a label and a mark at its step time."""
         mark = self._data.selected
-        if mark is None:
+        column = plot.column_of(mark) if mark is not None else None
+        if mark is None or column is None:
             return
-        width, height = sum(len(text) for text, _ in rows[0]), len(rows)
-        column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
-        if not 0 <= column < width:
-            return
-        level = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
-        for line in range(height):
+        level = plot.line(mark.dur_ms)
+        for line in range(plot.height):
             sign = glyphs.OUTLIER if line == level else glyphs.AXIS
             rows[line] = _overlay(rows[line], column, [(sign, "accent")])
         label = f" {mark.label} "
-        line = 0 if level else height - 1
-        begin = column + 1 if column + 1 + len(label) <= width else column - len(label)
+        line = 0 if level else plot.height - 1
+        begin = column + 1 if column + 1 + len(label) <= plot.width else column - len(label)
         if begin >= 0:
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
-    def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
+    def _labels(self, plot: Plot, margin: int) -> list[Row]:
         """Return the y axis with round numbers; :meth:`draw` writes a lower end other than 0 below it."""
-        step = nice_step(high - low, max(2, height // 2))
+        low, high, height, step = plot.low_ms, plot.high_ms, plot.height, plot.label_step_ms
         texts = [""] * height
         value = np.floor(high / step + 1e-6) * step
         while value >= low - step * 1e-6:
             line = int((high - value) / (high - low) * height)
             if line < height:
                 texts[line] = _milliseconds(float(value), step)
-            elif (
-                not low and not texts[height - 2]
-            ):  # 0 lies on the lower edge; skip it if the label above is too close
+            elif not low and not texts[height - 2]:
+                # 0 lies on the lower edge; it is left out if the label above is too close.
                 texts[height - 1] = _milliseconds(float(value), step)
             value -= step
         return [
             [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts
         ]
 
-    def _time_axis(self, left: float, right: float, width: int) -> Row:
+    def _time_axis(self, plot: Plot) -> Row:
         """Return the line below the plot: times, and the intervals that ran under the profiler."""
-        cells, cell_s = [" "] * width, (right - left) / width
-        here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
+        width = plot.width
+        cells = [" "] * width
+        here = min(width, max(0, round(plot.column(self._data.now_s))))
         last = "now" if self._data.live else clock(self._data.now_s)
         marks = [
-            (max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1))
+            (max(0, int(plot.column(start))), min(width, int(plot.column(end)) + 1))
             for start, end in self._data.captured_s
         ]
         marks = sorted((first, stop) for first, stop in marks if stop > first)
@@ -449,10 +457,11 @@ class StripChart(Lines):
                 text, first = f"{word} {text}", first - len(word) - 1
             captured.append((first, text))
         taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
-        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
-        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
+        apart_s = _TICK_CELLS * (plot.right_s - plot.left_s) / width
+        step_s = next((step for step in _TICKS_S if step >= apart_s), _TICKS_S[-1])
+        for number in range(math.ceil(max(plot.left_s, 0.0) / step_s), math.floor(plot.right_s / step_s) + 1):
             text = clock(number * step_s)
-            at = round((number * step_s - left) / cell_s) - len(text) // 2
+            at = round(plot.column(number * step_s)) - len(text) // 2
             at = max(at, 0) if number == 0 else at
             apart = all(at + len(text) < start or at > stop for start, stop in taken)
             # A tick within the same second as the last label would repeat it.

@@ -31,9 +31,7 @@ class CaptureOptions:
 class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
     """Asks what to profile; ``steps`` is the suggested number of steps."""
 
-    BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "capture", "Capture", "capture", "Start the capture", "Cancel"
-    )
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("capture", "Capture", "capture", "Start the capture")
 
     def __init__(self, steps: int) -> None:
         many = whole(f"steps must be a whole number from 1 to {_MAX_STEPS}", 1, _MAX_STEPS)
@@ -56,7 +54,7 @@ class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "arm", "Capture", "apply", "Capture in these cases and no others", "Cancel"
+        "arm", "Capture", "apply", "Capture in these cases and no others"
     )
 
     def __init__(self, slow: str, every: str, budget_bytes: int) -> None:
@@ -100,7 +98,7 @@ class StepsForm(Form[dict[str, str]], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
-        "steps", "Count", "count", "Count steps this way from now on", "Cancel", one_field=True
+        "steps", "Count", "count", "Count steps this way from now on", one_field=True
     )
 
     def __init__(self, now: str, parse: Callable[[str, str], dict[str, str]], python: str = "") -> None:

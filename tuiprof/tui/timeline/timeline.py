@@ -132,9 +132,8 @@ class Timeline(Widget, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.state = TimelineState(
-            self._state_changed
-        )  # changes to it redraw the widget and post :class:`Moved`
+        #: Changes to it redraw the widget and post :class:`Moved`
+        self.state = TimelineState(self._state_changed)
         self.canvas = Canvas(self.state, self.get_component_rich_style)
         self.navigation = Navigation(self)
         self._posted = self.state.view, self.state.cursor

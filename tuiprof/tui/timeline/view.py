@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from rich.cells import cell_len
 
-from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import CATEGORIES, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
@@ -29,6 +29,8 @@ from tuiprof.tui.widgets.rows import fit_text
 _MIN_LABELLED, _MIN_CUT_LABEL, _MIN_COST_LABELLED = 3, 6, 12
 #: Minimum shares of a column: of waits to be marked in the map, of lost time to be drawn.
 _MIN_WAIT, _MIN_LOST = 0.05, 0.004
+#: Characters of idle time, and the idle shares of a column from which the next one is used.
+_SHADES, _IDLE_SHADES = " ·░▒▓", (0.02, 0.25, 0.6, 0.95)
 _NOT_REPLAYED = "later steps are not simulated"
 
 
@@ -61,7 +63,6 @@ _KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
 for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collective", Kind.COLLECTIVE)):
     _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
 _FRAME = re.compile(r"[^()]+\(\d+\): ")
-_LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
 _SIGNS: Final = (
     ("L", Kind.LAUNCH, "launch"),
     ("S", Kind.SYNC, "host waits"),
@@ -118,7 +119,7 @@ def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
         return Cells(chars, np.zeros(len(chars), dtype=np.uint8))
     kinds = _KIND_OF_CATEGORY[trace.category_codes[bars.rows[np.maximum(picked, 0)]]]
     kinds = np.where(picked < 0, np.uint8(Kind.BLANK), kinds).astype(np.uint8)
-    for kind, letter in _LETTER.items():
+    for letter, kind, _ in _LETTERS:
         for column in np.flatnonzero(kinds == kind).tolist():
             chars[column] = letter
     _label_runs(trace, bars, picked, chars, shortest=6)
@@ -143,12 +144,15 @@ def _calls(trace: Trace, lane: Lane, edges: Ints) -> Cells:
 
 def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
     """Draw the idle share of each column, over all streams of a device."""
+    shade = np.digitize(_idle_shares(trace, bars, edges), _IDLE_SHADES)
+    chars = [_SHADES[level] for level in shade.tolist()]
+    return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
+
+
+def _idle_shares(trace: Trace, bars: Bars, edges: Ints) -> Floats:
     low, high = trace.span
     inside = (edges[1:] > low) & (edges[:-1] < high)
-    idle = np.where(inside, 1 - bars.shares(edges), 0.0)
-    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
-    chars = [" ·░▒▓"[level] for level in shade.tolist()]
-    return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
+    return np.where(inside, 1 - bars.shares(edges), 0.0)
 
 
 def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
@@ -270,20 +274,12 @@ def legend(
 def overview(lanes: Lanes, whole: Viewport) -> Cells:
     """Draw a whole trace in one line: ``S`` where host waits outweigh idle time, else shades for idle time."""
     edges, columns = whole.edges, whole.columns
-    low, high = lanes.trace.span
-    inside = (edges[1:] > low) & (edges[:-1] < high)
-    idle_lanes = [lane for lane in lanes.lanes if lane.style == "idle"]
-    idle = (
-        inside * np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)
-        if idle_lanes
-        else np.zeros(columns)
-    )
+    shares = [_idle_shares(lanes.trace, lane.bars, edges) for lane in lanes.lanes if lane.style == "idle"]
+    idle = np.mean(shares, axis=0) if shares else np.zeros(columns)
     waits = lanes.syncs.shares(edges) if len(lanes.syncs) else np.zeros(columns)
     waiting = (waits >= _MIN_WAIT) & (waits > idle)
-    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
-    chars = [
-        "S" if wait else " ·░▒▓"[level] for wait, level in zip(waiting.tolist(), shade.tolist(), strict=True)
-    ]
+    shade = np.digitize(idle, _IDLE_SHADES)
+    chars = ["S" if wait else _SHADES[level] for wait, level in zip(waiting, shade, strict=True)]
     kinds = np.where(waiting, Kind.SYNC, np.where(shade > 0, Kind.IDLE, Kind.BLANK))
     return Cells(chars, kinds.astype(np.uint8))
 
@@ -297,16 +293,15 @@ def link_cells(
     cells: dict[tuple[int, int], tuple[str, bool]] = {}
     for y in range(y1 + down, y2, down):
         cells[y, x1] = ("│", True)
-    if x1 == x2:
-        return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
-    on = 1 if x2 > x1 else -1
-    for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
-        cells[y2, x] = ("─", False)
-    corner = {(1, 1): "╰", (1, -1): "╯", (-1, 1): "╭", (-1, -1): "╮"}[down, on]
-    cells[y2, x1] = (corner, True)
-    head = min(max(x2 - on, 0), columns - 1)
-    if head != x1:
-        cells[y2, head] = ("▸" if on > 0 else "◂", True)
+    if x1 != x2:
+        on = 1 if x2 > x1 else -1
+        for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
+            cells[y2, x] = ("─", False)
+        corner = {(1, 1): "╰", (1, -1): "╯", (-1, 1): "╭", (-1, -1): "╮"}[down, on]
+        cells[y2, x1] = (corner, True)
+        head = min(max(x2 - on, 0), columns - 1)
+        if head != x1:
+            cells[y2, head] = ("▸" if on > 0 else "◂", True)
     return {cell: sign for cell, sign in cells.items() if 0 <= cell[1] < columns}
 
 
