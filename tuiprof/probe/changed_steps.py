@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .assembly import BACKWARD, DATA
 from .given_steps import counted
-from .imports import WATCHED
 from .loop_steps import free_tool
 from .steps import BACKWARDS, BATCH, GIVEN, JITTED, NOTE, OPTIMIZER
 
@@ -57,9 +56,8 @@ class ChangedSteps:
         self._runtime = runtime
         self._hook = runtime.hook("changed steps")
         self._undo: list[Callable[[], None]] = []
-        self._undo_before: list[
-            Callable[[], None]
-        ] = []  # of what counts until what was asked for last is reached
+        #: Of what counts until what was asked for last is reached
+        self._undo_before: list[Callable[[], None]] = []
         self._generation = 0
         self._waiting: tuple[int, Callable[[], None]] | None = None
 
@@ -133,10 +131,7 @@ class ChangedSteps:
         """Return the keys of :data:`BY` that this script can be counted by."""
         steps = self._runtime.steps
         kinds = {mark[0] for mark in list(steps.marks)} | steps.assembly.kinds
-        jitted = any(
-            name in sys.modules for name, hooks in WATCHED.items() if hooks.endswith(":install_jitted")
-        )
-        found = (steps.has_optimizer, BACKWARD in kinds, DATA in kinds, jitted)
+        found = (steps.has_optimizer, BACKWARD in kinds, DATA in kinds, steps.has_jitted)
         return [name for name, there in zip(("optimizer", "backward", "loader", "jit"), found) if there]
 
     def _count_line(self, at: str) -> None:

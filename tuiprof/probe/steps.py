@@ -126,6 +126,7 @@ class Steps:
         loop_at: The loop whose iterations may be the steps, ``file:line``.
         loop_missed_ns: Time of the script in it before its iterations were counted.
         loop_on_trial: Its iterations may turn out to be parts of a step.
+        has_jitted: The script uses a framework whose jitted functions are counted.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was requested.
         floor: Lower sources do not end steps, because the user named a source.
@@ -159,6 +160,7 @@ class Steps:
         "device",
         "due",
         "floor",
+        "has_jitted",
         "has_modules",
         "knows_several",
         "loop_at",
@@ -204,7 +206,7 @@ class Steps:
         given = os.environ.get("TUIPROF_STEP_AT") or os.environ.get("TUIPROF_STEP_FUNCTION")
         self.floor = GIVEN if given else NONE
         self.ceiling = GIVEN
-        self.has_modules = self.called = self.optimizer_made = False
+        self.has_jitted = self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
         self.loop_missed_ns = 0
         self.loop_on_trial = False

@@ -284,6 +284,7 @@ def _alone(jax: Any, device: Any) -> Any:
 
 def install_jitted(runtime: Runtime, module: Any) -> None:
     """Wrap the calls of jitted functions."""
+    runtime.steps.has_jitted = True
     calls = _Calls(runtime)
     for name in _CLASSES:
         kind = getattr(module, name, None)

@@ -264,13 +264,11 @@ class Facts(msgspec.Struct, frozen=True):
     version: str  # for example ``"3.12.3"``
     implementation: str  # for example ``"cpython"``
     prefix: str  # directory of its environment
-    distributions: dict[
-        str, str
-    ]  # versions of installed distributions by normalised name (lower case, ``-``)
+    #: Versions of installed distributions by normalised name (lower case, ``-``)
+    distributions: dict[str, str]
     torch_cuda: bool  # whether the installed torch has its CUDA library
-    gpus: tuple[
-        tuple[str, str], ...
-    ]  # name and compute capability of each NVIDIA GPU visible to CUDA, in its order
+    #: Name and compute capability of each NVIDIA GPU visible to CUDA, in its order
+    gpus: tuple[tuple[str, str], ...]
     nvcc: str  # path of the CUDA compiler; empty = none
     cxx: str  # path of the C++ compiler; empty = none
     cpu: str  # name of the CPU; empty = unknown
