@@ -145,6 +145,7 @@ def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session)
     refused = steps("--by", "jit")
     assert "not changed: the script uses neither Flax NNX nor Equinox" in refused
     assert "available: optimizer, backward, a " in refused
+    assert steps("--by", "jit") == refused, "each request is answered"
     assert "no DataLoader has returned a batch" in steps("--by", "loader")
     said = steps("--at", "train.py:3000")
     assert "--at: train.py has" in said

@@ -113,8 +113,10 @@ class Capturer:
         if request.problem:
             self._tell(request, "failed", why=request.problem)
             return
-        last = None if request.at is None else request.at + request.steps - 1
-        self._tell(request, "armed", first=request.at, last=last)
+        # A process alone may begin before its step.
+        first = None if request.or_after_s is not None and self.alone() else request.at
+        last = None if first is None else first + request.steps - 1
+        self._tell(request, "armed", first=first, last=last)
         self._queue.append(request)
         self._steps.attend(self)
 

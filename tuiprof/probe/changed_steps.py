@@ -20,7 +20,7 @@ from .assembly import BACKWARD, DATA
 from .given_steps import counted
 from .imports import WATCHED
 from .loop_steps import free_tool
-from .steps import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
+from .steps import BACKWARDS, BATCH, GIVEN, JITTED, NOTE, OPTIMIZER
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -78,7 +78,8 @@ class ChangedSteps:
             else:
                 self._count_line(wanted.at)
         except ValueError as error:
-            runtime.note("warn", f"{REFUSED}{error}")
+            # Not noted once only: each request is answered.
+            runtime.steps.out.append((NOTE, monotonic_ns(), "warn", f"{REFUSED}{error}"))
 
     def look(self) -> None:
         """Apply a change without waiting for the end of a step."""

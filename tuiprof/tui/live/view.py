@@ -448,7 +448,10 @@ def capture_row(capture: CaptureState) -> Row:
         ]
     if capture.state == "started":
         return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]
-    return [(f" {glyphs.FLAG} ", "capture"), (f"to be captured: {steps}", "text")]
+    return [
+        (f" {glyphs.FLAG} ", "capture"),
+        ("a capture is planned" if first is None else f"to be captured: {steps}", "text"),
+    ]
 
 
 def headline_row(headline: Headline) -> Row:
