@@ -93,6 +93,14 @@ def test_attention_written_out_leaves_most_of_its_products_and_nothing_else() ->
     assert "is_causal" not in row["instead"]
 
 
+def test_fused_attention_needs_no_scaled_queries_and_no_copy_of_the_heads() -> None:
+    before, *inner, after = attention()
+    scaled: Op = ("aten::mul", ELEMENTWISE, 30)
+    ops = (before, scaled, *inner, ("aten::reshape", UNARY, 40), after)
+    row = found(gpu_bound(*ops), "unfused-attention")
+    assert row["wins_ns"] == pytest.approx(440_000 + 70_000, rel=0.01)
+
+
 def test_a_causal_mask_leaves_half_of_the_products() -> None:
     mask: Op = ("aten::masked_fill", ELEMENTWISE, 200)
     row = found(gpu_bound(*attention(("aten::tril", UNARY, 1), mask)), "unfused-attention")

@@ -120,7 +120,7 @@ def test_published_figures_take_the_room_until_something_was_measured() -> None:
     unmeasured = view.variants(replace(LADDER, variants=(naive,)))
     assert lines(unmeasured, 70)[0].split() == ["variant", "published", "can", "run"]
     assert "step-time-on-device-tensor  ≈10 % lower throughput  " in lines(unmeasured, 70)[1]
-    assert lines(unmeasured, 44)[1].split("  ")[:2] == ["step-time-on-dev…", "≈10 % lower thr…"]
+    assert lines(unmeasured, 44)[1].split("  ")[:2] == ["step-tim…e-tensor", "≈10 % lower thr…"]
     measured = view.variants(replace(LADDER, variants=(naive, LADDER.variants[0])))
     assert "here" in lines(measured, 70)[0]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spread, when, wrap
 
@@ -370,7 +370,9 @@ def _variant_head(ladder: LadderItem, width: int) -> Row:
 
 def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
     name, published, here, change, syncs = _columns(ladder, width)
-    row: Row = [(_cell(variant.name, name), "text" if variant.runnable is not False else "dim")]
+    # The ends of their names tell variants apart.
+    shown = clip(sanitize(variant.name), name).ljust(name)
+    row: Row = [(shown, "text" if variant.runnable is not False else "dim")]
     if published:
         row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
     if here:
