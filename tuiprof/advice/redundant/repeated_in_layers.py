@@ -47,13 +47,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         operators = in_a_row(" → ".join(calls.names[index].removeprefix("aten::") for index in first))
         event = int(calls.rows[first[0]])
         yield Finding(
-            f"{len(first)} operators run again in each of {len(passes[0])} layers, on tensors that need no "
-            "gradient: probably positions, masks or weights that are the same in all of them",
+            f"{len(passes[0])} layers each run the same {len(first)} operators on tensors that need no gradient",
             evidence.function_of(event) or operators,
             "compute it once before the layers and pass it to them, or keep it in a buffer (register_buffer, or "
             "functools.cache by size and device)",
             "medium",
-            f"none of them has a backward node, the layers between them do: {operators}",
+            f"probably positions, masks or weights that are the same in all layers, as none of these has a backward "
+            f"node: {operators}",
             calls.edit(again),
             Edit(),
             event=event,
