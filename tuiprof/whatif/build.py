@@ -154,7 +154,7 @@ class GraphBuilder:
 
     ``peers_ns`` has the part of a collective, by row, that waits for other ranks. A thread is not silent in ``busy``
     host events, even if it records neither operators nor calls in them. ``kernels`` compute, and neither copy nor
-    communicate.
+    communicate. ``recording`` is host time that only a capture takes.
     """
 
     def __init__(
@@ -168,9 +168,10 @@ class GraphBuilder:
         peers_ns: Mapping[int, int],
         busy: Ints,
         kernels: Ints,
+        recording: Coverage,
     ) -> None:
         self.trace, self.waits, self.peers_ns = trace, waits, peers_ns
-        self.busy, self.kernels = busy, kernels
+        self.busy, self.kernels, self.recording = busy, kernels, recording
         self.low, self.high, self.main, self.step_count = low, high, main, step_count
         inside = (waits.starts >= low) & (waits.starts < high)
         held = inside & waits.by_profiler
@@ -578,7 +579,8 @@ class GraphBuilder:
             computing=work[computing],
             computing_ns=computing_ns / max(self.step_count, 1),
             clocks=tuple(
-                HostClock.of(self.trace, t, self.low, self.high, self.profiler) for t in self.tracks
+                HostClock.of(self.trace, t, self.low, self.high, self.profiler, self.recording)
+                for t in self.tracks
             ),
             tracks=tuple(self.tracks),
             last=position[last],

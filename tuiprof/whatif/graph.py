@@ -47,6 +47,8 @@ OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
 #: A stretch of host time is a hiccup (a preempted thread, a buffer flush of the profiler) if it takes at least this
 #: long, ns, and this many times as long as elsewhere, in at most half of the steps.
 HICCUP_NS, HICCUP_TIMES = 200_000, 6.0
+#: Host time that only a capture takes is a cost so many times as long, so that next to nothing of it is left.
+_ALL_OF_IT = 50.0
 _NUMBER = re.compile(r"#\d+$")
 #: Minimum number of steps to know an ordinary one.
 MIN_STEPS = 3
@@ -138,8 +140,10 @@ class HostClock:
     hiccup_ns: Floats  # the part of ``captured_ns`` that is a hiccup, same shape
 
     @classmethod
-    def of(cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage) -> HostClock:
-        """Read the events of a thread."""
+    def of(
+        cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage, recording: Coverage
+    ) -> HostClock:
+        """Read the events of a thread; in ``profiler`` it is blocked, and in ``recording`` nothing else runs."""
         rows = trace.between(low, high)
         rows = rows[trace.track_codes[rows] == track]
         cost = np.zeros(len(rows))
@@ -160,7 +164,9 @@ class HostClock:
         events = np.concatenate(([-2], 2 * names, 2 * names + 1, [-1]))[order]
         # Recording the begin of an event takes time after it, recording its end before it; splitting it around the
         # instant is close enough.
-        return cls(at, captured, (half[:-1] + half[1:]) / 2, _hiccups(trace, at, captured, events))
+        only = recording.between(at[:-1], at[1:]) >= np.maximum(np.diff(at), 1)
+        cost = (half[:-1] + half[1:]) / 2 + np.where(only, _ALL_OF_IT * captured, 0.0)
+        return cls(at, captured, cost, _hiccups(trace, at, captured, events))
 
     def as_captured(self) -> HostClock:
         """Return the clock without hiccups."""

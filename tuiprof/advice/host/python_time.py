@@ -15,7 +15,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.collectives import rows_of
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.replay import main_thread, naming
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
@@ -65,7 +65,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
     others = np.concatenate((fetches(trace), known))
     taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
-    starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
+    named = naming(trace)
+    begins = np.concatenate((trace.starts[taken], named[0]))
+    starts, ends = complement(*union(begins, np.concatenate((trace.ends[taken], named[1]))), low, high)
     long = ends - starts >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
     starts, ends = starts[long], ends[long]
     if not len(starts):

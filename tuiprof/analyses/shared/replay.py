@@ -13,7 +13,7 @@ from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Ints, complement, union
+from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.model.report import Answer
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
@@ -28,6 +28,8 @@ MAX_LAUNCHES = 5_000
 SLOWED = 0.05
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
+#: Ranges of the probe: a phase, and in it the call of a model. In between, the probe names the call.
+_PHASE, _MODEL = r"^(forward|evaluation)$", r"^\w+ #\d+(, no gradients)?(, same inputs)?$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
@@ -50,6 +52,7 @@ def replayed(trace: Trace) -> Calibrated | str:
             _peers(trace),
             fetches(trace),
             _kernels(trace),
+            Coverage(*naming(trace)),
         )
         graph = builder.graph()
     except Unreplayable as error:
@@ -124,6 +127,16 @@ def _forward_launches(trace: Trace) -> Ints:
     backward = np.append(made.backward, False)[inside]  # -1 (no call) reads the last entry
     forward: Ints = launches[~backward]
     return forward
+
+
+@cached_on_trace
+def naming(trace: Trace) -> tuple[Ints, Ints]:
+    """Return when the probe named calls of models, which it does only in captures: begins and ends, ns."""
+    models = np.flatnonzero(trace.named(_MODEL) & trace.is_category("annotation"))
+    phases = trace.nesting.parent[models]
+    inside = phases >= 0
+    inside[inside] = trace.named(_PHASE, phases[inside])
+    return union(trace.starts[phases[inside]], trace.starts[models[inside]])
 
 
 def _kernels(trace: Trace) -> Ints:
