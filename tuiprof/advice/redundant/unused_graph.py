@@ -14,9 +14,9 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_count
 
-#: Share of the host time of an operator that remains without a node for autograd, with inference_mode() between
-#: no_grad() and best (docs/predictions.md). Likely, least and most helpful.
-_KEEP: Final = (0.8, 0.91, 0.65)
+#: Share of the host time of an operator that remains without a node for autograd, which has to be made and freed.
+#: Measured with no_grad() and inference_mode() (docs/predictions.md); likely, least and most helpful.
+_KEEP: Final = (0.72, 0.88, 0.58)
 #: Minimum number of such operators in a step, since a few are those of metrics. The backward pass of a single step may
 #: be missing because it was not captured.
 MIN_OPERATORS, MIN_STEPS = 10, 2
