@@ -85,44 +85,47 @@ def _of_track(trace: Trace, track: int) -> tuple[Ints, ...]:
     """Return the columns of the stretches of a thread, waits included."""
     rows = np.flatnonzero((trace.track_codes == track) & trace.is_category("cpu_op", "runtime", "driver"))
     at = np.concatenate((trace.starts[rows], trace.ends[rows]))
-    order = np.argsort(at, kind="stable")
-    row = np.concatenate((rows, rows))[order]
-    is_end = (order >= len(rows)).astype(np.int64)
-    lengths = np.diff(at[order])
-    long = np.flatnonzero(lengths >= MIN_NS)
+    order = np.argsort(at, kind="stable").astype(np.int32)
+    at = at[order]
+    long = np.flatnonzero(np.diff(at) >= MIN_NS)
+    row = rows.astype(np.int32)[order % max(len(rows), 1)]
     # A launch is known by what it launches.
-    names = trace.name_codes.astype(np.int64)
+    names = trace.name_codes.astype(np.int32)
     links = trace.links.launch_of[trace.device_work]
     names[links[links >= 0]] = trace.name_codes[trace.device_work[links >= 0]]
-    event = 2 * names[row] + is_end
-    kind = event[:-1] * (2 * len(trace.names) + 2) + event[1:]
-    by_kind = np.argsort(kind, kind="stable")
-    kinds, begin, times = np.unique(kind[by_kind], return_index=True, return_counts=True)
-    mine = np.searchsorted(kinds, kind[long])
-    usual = {
-        one: float(np.median(lengths[by_kind[begin[one] : begin[one] + times[one]]]))
-        for one in np.unique(mine).tolist()
-    }
-    inside = _innermost(trace, rows, row[long], is_end[long])
+    event = 2 * names[row] + (order >= len(rows))
+    # Of all stretches, only those between the same events as a long one are compared.
+    same = np.flatnonzero(np.isin(event[:-1], event[long]) & np.isin(event[1:], event[long + 1]))
+    kinds, kind = np.unique(_pairs(event, same), return_inverse=True)
+    mine = np.searchsorted(kinds, _pairs(event, long))
+    lengths, times = at[same + 1] - at[same], np.bincount(kind, minlength=len(kinds))
+    usual = {one: float(np.median(lengths[kind == one])) for one in np.unique(mine).tolist()}
+    first = same[np.unique(kind, return_index=True)[1]]
+    inside = _innermost(trace, rows, row[long], order[long] >= len(rows))
     known = inside >= 0
     long, mine, inside = long[known], mine[known], inside[known]
     return (
         np.full(len(long), track, dtype=np.int64),
-        at[order][long],
-        at[order][long + 1],
+        at[long],
+        at[long + 1],
         inside,
         np.array([usual[one] for one in mine.tolist()], dtype=np.float64),
         times[mine],
-        by_kind[begin[mine]] == long,
+        first[mine] == long,
     )
 
 
-def _innermost(trace: Trace, rows: Ints, after: Ints, ended: Ints) -> Ints:
+def _pairs(event: Ints, at: Ints) -> Ints:
+    """Return a number for each pair of neighboring events."""
+    return event[at].astype(np.int64) << 32 | event[at + 1]
+
+
+def _innermost(trace: Trace, rows: Ints, after: Ints, ended: Mask) -> Ints:
     """Return the row in which a stretch after the begin or the end of an event lies; -1 = in none of ``rows``."""
     known = np.zeros(len(trace) + 1, dtype=bool)
     known[rows] = True
     parent = trace.nesting.parent
-    found = np.where(ended == 1, parent[after], after).astype(np.int64)
+    found = np.where(ended, parent[after], after).astype(np.int64)
     while (todo := np.flatnonzero((found >= 0) & ~known[found])).size:  # annotations and Python frames
         found[todo] = parent[found[todo]]
     return found
