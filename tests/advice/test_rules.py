@@ -1787,6 +1787,7 @@ def test_what_is_the_same_in_each_layer_is_computed_once() -> None:
         ),  # of activations that are detached, for all that is known
         layered("aten::arange", "aten::argmax", "aten::eq"),  # a decision
         layered("aten::arange", "aten::randn", "aten::mul"),
+        layered("aten::zeros", "aten::scatter_", "aten::mul"),  # a router's choice
         layered(*MASK, layers=2),
         layered(*MASK[:2]),
         layered(*MASK, layer=ELEMENTWISE),  # a loop without layers

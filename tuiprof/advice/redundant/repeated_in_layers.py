@@ -19,11 +19,12 @@ from tuiprof.whatif import Edit
 _MAKES: Final = re.compile(
     r"^aten::(arange|linspace|logspace|zeros|ones|full|eye|tril_indices|triu_indices|\w+_window)$"
 )
-#: Operators without a gradient whose result differs from layer to layer: decisions, random numbers, values that are
-#: read, statistics of activations.
+#: Operators without a gradient whose result differs from layer to layer: decisions (as of a router of experts), random
+#: numbers, values that are read, statistics of activations.
 _DIFFERS: Final = re.compile(
     r"^aten::(arg(max|min|sort)|topk|sort|multinomial|bernoulli_?|rand\w*|normal_?|uniform_?|dropout|item|round|"
-    r"aminmax|amax|amin|max|min|norm|one_hot|detach_?|bucketize|searchsorted)$"
+    r"aminmax|amax|amin|max|min|norm|one_hot|detach_?|bucketize|searchsorted|scatter_?|scatter_add_?|cumsum|bincount|"
+    r"histc)$"
 )
 #: Work between two layers.
 _LAYERS: Final = ("gemm", "convolution", "attention")
