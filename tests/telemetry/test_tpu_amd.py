@@ -34,6 +34,8 @@ def test_chips_on_the_bus(tmp_path: Path) -> None:
 
 
 LIBTPU = """
+import os, time
+while not os.path.exists(os.environ["LIBTPU_ANSWERS"]): time.sleep(0.01)
 class tpumonitoring:
     class Metric:
         def __init__(self, values): self.values = values
@@ -46,12 +48,14 @@ class tpumonitoring:
 
 
 @pytest.fixture
-def libtpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def libtpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file that libtpu waits for before it answers."""
     files(tmp_path, {"libtpu/__init__.py": "", "libtpu/sdk.py": LIBTPU})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("LIBTPU_ANSWERS", str(tmp_path / "answers"))
+    return tmp_path / "answers"
 
 
-@pytest.mark.usefixtures("libtpu")
 @pytest.mark.parametrize(
     ("chips", "expected"),
     [
@@ -59,9 +63,12 @@ def libtpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (1, [{"util": 0.72, "mem_used_bytes": 3072}]),  # two cores of one chip
     ],
 )
-def test_libtpu_is_asked_in_another_process(chips: int, expected: list[dict[str, float]]) -> None:
+def test_libtpu_is_asked_in_another_process(
+    chips: int, expected: list[dict[str, float]], libtpu: Path
+) -> None:
     source = Tpu([("TPU v6e", 32 << 30)] * chips, sys.executable)
     assert source.sample()[0].values == {}  # never waits for an answer
+    libtpu.touch()
     until(lambda: source.sample()[0].values, "an answer of libtpu")
     for sample, values in zip(source.sample(), expected, strict=True):
         assert values == {key: pytest.approx(sample.values[key]) for key in values}
