@@ -25,7 +25,8 @@ _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
-_JOINS_HEADS: Final = ("aten::reshape", "aten::contiguous", "aten::flatten", "aten::clone")
+#: Operators that copy the heads of an attention next to each other.
+_JOIN_HEADS: Final = ("aten::reshape", "aten::contiguous", "aten::flatten", "aten::clone")
 #: Kinds of work that the compiler fuses into one pass over memory.
 POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
 #: Additional kinds of work in a fused normalization.
@@ -141,9 +142,10 @@ def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int
         first = _product(names, run, light, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
         last = _product(names, run, light, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
         if first is not None and last is not None:
-            # A scaling of the queries, and the copy that puts the heads beside each other.
-            first -= first > 0 and _SCALE.match(names[first - 1]) is not None
-            last += last + 1 < len(names) and names[last + 1] in _JOINS_HEADS
+            if first > 0 and _SCALE.match(names[first - 1]):  # of the queries
+                first -= 1
+            if last + 1 < len(names) and names[last + 1] in _JOIN_HEADS:
+                last += 1
             yield first, last
 
 

@@ -621,10 +621,12 @@ def _event_waits(trace: Trace, low: int, high: int) -> dict[int, _EventWait]:
     """Return the calls that wait for recorded events in a stretch, by row; none if the profiler did not record them."""
     if trace.event_waits is None:
         return {}
-    rows = trace.host_calls
-    row_of = dict(zip(trace.ints("correlation", rows).tolist(), rows.tolist(), strict=True))
+    rows, known = trace.host_calls, trace.event_waits
+    correlations = trace.ints("correlation", rows)
+    named = np.isin(correlations, np.concatenate([known["correlation"], known["record"]]))
+    row_of = dict(zip(correlations[named].tolist(), rows[named].tolist(), strict=True))
     found = {}
-    for correlation, record, recorded_on, stream in trace.event_waits.iter_rows():
+    for correlation, record, recorded_on, stream in known.iter_rows():
         row, recorded = row_of.get(correlation), row_of.get(record)
         if row is not None and recorded is not None and low <= trace.starts[row] < high:
             instants = int(trace.starts[row]), int(trace.starts[recorded])

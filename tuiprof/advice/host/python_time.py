@@ -15,7 +15,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.collectives import rows_of
-from tuiprof.analyses.shared.replay import main_thread, naming
+from tuiprof.analyses.shared.replay import main_thread, probe_intervals
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
@@ -65,9 +65,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
     others = np.concatenate((fetches(trace), known))
     taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
-    named = naming(trace)
-    begins = np.concatenate((trace.starts[taken], named[0]))
-    starts, ends = complement(*union(begins, np.concatenate((trace.ends[taken], named[1]))), low, high)
+    probe_starts, probe_ends = probe_intervals(trace)
+    starts = np.concatenate((trace.starts[taken], probe_starts))
+    ends = np.concatenate((trace.ends[taken], probe_ends))
+    starts, ends = complement(*union(starts, ends), low, high)
     long = ends - starts >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
     starts, ends = starts[long], ends[long]
     if not len(starts):
@@ -76,11 +77,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     threads = np.concatenate((recorded, rows_of(trace)))
     threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
     waits = _waits.find(trace, Window())
-    others = trace.track_codes[waits.last] != main
+    of_others = trace.track_codes[waits.last] != main
     elsewhere = Coverage(
         *union(
-            np.concatenate((trace.starts[threads], waits.starts[others])),
-            np.concatenate((trace.ends[threads], waits.ends[others])),
+            np.concatenate((trace.starts[threads], waits.starts[of_others])),
+            np.concatenate((trace.ends[threads], waits.ends[of_others])),
         )
     ).between(starts, ends)
     elsewhere = np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))

@@ -70,20 +70,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     of_channels = native & trace.named(_BLOCK_A_CHANNEL, work)
     blocks = blocks_per_multiprocessor(trace, work[of_channels])
     filled[of_channels] = np.fmin(np.nan_to_num(blocks, nan=1.0) / _BLOCKS_MEASURED, 1.0)
-    keep_turns = _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS
     if dimensions == 1:
         keep_turns = _KEEP_TURNS_OF_SEQUENCES
+    else:
+        keep_turns = _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS
     likely, least, most = (
         Edit(
             work=work[touched],
             keep=np.select([turns, depthwise], [turned, deep], part * filled)[touched],
         )
-        for turned, part, deep in zip(
-            keep_turns,
-            _KEEP_NATIVE,
-            _KEEP_DEPTHWISE,
-            strict=True,
-        )
+        for turned, part, deep in zip(keep_turns, _KEEP_NATIVE, _KEEP_DEPTHWISE, strict=True)
     )
     instead = _INSTEAD[dimensions]
     if shares[1] > shares[0]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
+from tuiprof.analyses.shared.replay import MODEL_CALL
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 
@@ -20,9 +21,6 @@ _MIN_LAYERS: Final = 4
 #: Maximum number of operators with device work between two calls of a model with the same weights: more may be changing
 #: them, one by one.
 _MAX_BETWEEN: Final = 24
-#: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
-#: whether the step has called it before with the same weights and inputs.
-_MODEL: Final = re.compile(r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$")
 #: Operators whose results differ from call to call.
 _RANDOM: Final = (
     r"^aten::(native_dropout|_fused_dropout|bernoulli_?|rand\w*|normal_?|uniform_?|exponential_|poisson|multinomial|"
@@ -38,9 +36,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
-    models = np.flatnonzero(trace.named(_MODEL.pattern) & trace.on_host)
+    models = np.flatnonzero(trace.named(MODEL_CALL) & trace.on_host)
     inside = index_of_outer(trace, models, calls.rows)
-    names = [match for row in models.tolist() if (match := _MODEL.match(trace.name(row)))]
+    names = [match for row in models.tolist() if (match := re.match(MODEL_CALL, trace.name(row)))]
     same = _on_same_inputs(calls, models, names, inside, layers)
     chosen = np.isin(inside, same) & ~calls.backward
     if chosen.any():

@@ -53,8 +53,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "compute it once before the layers and pass it to them, or keep it in a buffer (register_buffer, or "
             "functools.cache by size and device)",
             "medium",
-            f"probably positions, masks or weights that are the same in all layers, as none of these has a backward "
-            f"node: {operators}",
+            "these operators have no backward nodes, so they probably compute positions, masks or constants, which are "
+            f"the same in all layers: {operators}",
             calls.edit(again),
             Edit(),
             event=event,

@@ -28,8 +28,11 @@ MAX_LAUNCHES = 5_000
 SLOWED = 0.05
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
-#: Ranges of the probe: a phase, and in it the call of a model. In between, the probe names the call.
-_PHASE, _MODEL = r"^(forward|evaluation)$", r"^\w+ #\d+(, no gradients)?(, same inputs)?$"
+#: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
+#: whether the step has called it before with the same weights and inputs.
+MODEL_CALL = r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$"
+#: The range around that one. Between the begins of both, the probe finds out all this.
+_PHASE = r"^(forward|evaluation)$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
@@ -52,7 +55,7 @@ def replayed(trace: Trace) -> Calibrated | str:
             _peers(trace),
             fetches(trace),
             _kernels(trace),
-            Coverage(*naming(trace)),
+            Coverage(*probe_intervals(trace)),
         )
         graph = builder.graph()
     except Unreplayable as error:
@@ -130,9 +133,9 @@ def _forward_launches(trace: Trace) -> Ints:
 
 
 @cached_on_trace
-def naming(trace: Trace) -> tuple[Ints, Ints]:
-    """Return when the probe named calls of models, which it does only in captures: begins and ends, ns."""
-    models = np.flatnonzero(trace.named(_MODEL) & trace.is_category("annotation"))
+def probe_intervals(trace: Trace) -> tuple[Ints, Ints]:
+    """Return when the probe looked at models that were called, as it does only in captures: begins and ends, ns."""
+    models = np.flatnonzero(trace.named(MODEL_CALL) & trace.is_category("annotation"))
     phases = trace.nesting.parent[models]
     inside = phases >= 0
     inside[inside] = trace.named(_PHASE, phases[inside])
