@@ -176,6 +176,35 @@ print(raised - caught)
     )
 
 
+def test_what_a_handler_raises_is_no_lack_of_threads(run: Callable[..., Run]) -> None:
+    """The signal arrives while the thread begins, and is delivered after that: the work is done once."""
+    script = """
+import _thread, os, signal, tuiprof
+tuiprof.phase("load")  # loads the probe
+from _tuiprof_probe import isolation
+def handler(*_): raise RuntimeError("of the script")
+signal.signal(signal.SIGUSR1, handler)
+class Interrupted:
+    allocate_lock, get_native_id, get_ident = _thread.allocate_lock, _thread.get_native_id, _thread.get_ident
+    @staticmethod
+    def start_new_thread(*arguments):
+        ident = _thread.start_new_thread(*arguments)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return ident
+isolation._thread = Interrupted
+worked = []
+thread = isolation.ProbeThread(lambda: worked.append(1))
+try:
+    thread.start_or_run()
+except RuntimeError as error:
+    print("raised", error)
+thread.join(10)
+print(len(worked))
+"""
+    done = run(script)
+    assert (done.code, done.out, done.err) == (0, "raised of the script\n1\n", "")
+
+
 @pytest.mark.parametrize("place", ["open", "start", "_poll"])
 def test_a_time_out_while_the_probe_starts(run: Callable[..., Run], place: str) -> None:
     """The first step opens the log; the script's handler interrupts that, and the next step is the first."""

@@ -52,6 +52,14 @@ def test_a_task_of_srun_says_which_machine_it_runs_on(run: Callable[..., Run]) -
     assert (head.host, head.boot) == (platform.node(), boot_id())
 
 
+@pytest.mark.parametrize("variables", ["OMPI_COMM_WORLD_{}", "PMI_{}"])
+def test_a_process_of_mpirun_is_a_rank(run: Callable[..., Run], variables: str) -> None:
+    [head] = run(MARKS, **{variables.format("RANK"): "1", variables.format("SIZE"): "2"}).of(
+        records.Head, "rank1"
+    )
+    assert (head.rank, head.world) == (1, 2)
+
+
 def test_another_python_without_tuiprof_gets_step_and_phase(run: Callable[..., Run], tmp_path: Path) -> None:
     pythons = other_pythons()
     if len(pythons) < 2:

@@ -371,6 +371,30 @@ assert module.warn is warnings.warn and module._warn_once is warn_once
     assert done.captures("a")[-1].state == "written"
 
 
+def test_a_time_out_in_the_profiler_leaves_its_warnings_as_they_are(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import signal
+import torch.profiler.profiler as module
+def handler(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, handler)
+prepare = module._KinetoProfile.prepare_trace
+def prepare_trace(self):
+    module._KinetoProfile.prepare_trace = prepare
+    signal.raise_signal(signal.SIGALRM)
+module._KinetoProfile.prepare_trace = prepare_trace
+before = module.warn, module._warn_once
+for _ in range(3):
+    try: train(DataLoader(data, batch_size=64))
+    except TimeoutError: print("raised")
+assert (module.warn, module._warn_once) == before
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert (done.code, done.out) == (0, "raised\n"), done.err
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

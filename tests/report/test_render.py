@@ -20,7 +20,7 @@ from tuiprof.formats import open_trace
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.report import Answer, Level, Line
 from tuiprof.model.trust import Remark, Trust
-from tuiprof.report import Style, formats, render, render_all
+from tuiprof.report import Style, formats, html, render, render_all
 from tuiprof.report.answer import opening_text, step_time, to_markdown, to_text
 from tuiprof.report.sanitize import clip, sanitize, width
 from tuiprof.resources import shipped
@@ -344,6 +344,9 @@ def test_a_page_without_findings_is_not_all_well_where_the_device_hardly_works(
     for text in (to_text(page, Style()), to_markdown(page)):
         assert ("works for only 1.00 µs of 10.0 µs" in text) == (sign == "!")
         assert ("✓ nothing to change:" in text) == (sign == "✓")
+    section = html.page(page)
+    assert ("works for only 1.00 µs of 10.0 µs" in section) == (sign == "!")
+    assert ('class="verdict good"' in section) == ("Nothing to change" in section) == (sign == "✓")
 
 
 def test_a_trace_without_events_is_not_said_to_need_no_change(tmp_path: Path) -> None:

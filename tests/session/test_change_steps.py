@@ -39,13 +39,15 @@ print("steps", count)
 
 
 @contextmanager
-def recorded(folder: Path, script: str, *command: str) -> Iterator[Session]:
+def recorded(
+    folder: Path, script: str, *command: str, begun: str = "sessions/*/log/rank0.jsonl"
+) -> Iterator[Session]:
     """Record ``train.py`` as long as the block lasts: at its end the script is asked to stop, and has to."""
     (folder / "train.py").write_text(script)
     verb = [sys.executable, "-m", "tuiprof", "record", "-q", "--no-capture", *command, "train.py"]
     with running(verb, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as recorder:
         try:
-            until(lambda: any((folder / "sessions").glob("*/log/rank0.jsonl")), "the first step")
+            until(lambda: any(folder.glob(begun)), begun)
             yield find_session(folder / "sessions", "last")
         finally:
             (folder / "stop").touch()
@@ -139,11 +141,22 @@ def test_a_line(python: Path | None, folder: Path) -> None:
         until(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40, "more than 40 steps")
 
 
+def test_what_ran_before_the_first_step_can_be_counted(folder: Path) -> None:
+    script = SCRIPT.replace("count = 0", "def never(): pass\ncount = 0").replace(
+        "count += 1", "count += 1; open('trains', 'w').close()"
+    )
+    options = ("--step-function", "__main__:never", "--", sys.executable)
+    with recorded(folder, script, *options, begun="trains") as session:
+        assert "available: optimizer, backward, a " in steps("--by", "loader")
+        assert "backward passes" in steps("--by", "backward")
+        until_steps(session, 2)
+
+
 def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session) -> None:
     until_steps(session, 2)
     assert "not changed: __main__ has no function nope" in steps("--function", "__main__:nope")
     refused = steps("--by", "jit")
-    assert "not changed: the script uses neither Flax NNX nor Equinox" in refused
+    assert "not changed: no jitted function of Flax NNX or Equinox is in use" in refused
     assert "available: optimizer, backward, a " in refused
     assert steps("--by", "jit") == refused, "each request is answered"
     assert "no DataLoader has returned a batch" in steps("--by", "loader")

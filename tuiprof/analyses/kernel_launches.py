@@ -37,7 +37,7 @@ NAME, TITLE = "kernel_launches", "Launches"
 
 #: Launch-bound from this share of device time idle because the host had not launched yet.
 BOUND_SHARE = 0.20
-#: Minimum share of a step for which the device waits for launches to call it partly launch-bound.
+#: Partly launch-bound from this share on.
 PARTLY_BOUND_SHARE = 0.10
 #: Launch-blocking from this share of launches whose kernel had ended when the call returned.
 BLOCKING_SHARE, MIN_BLOCKING = 0.9, 20

@@ -80,7 +80,7 @@ class Assembly:
             at the metrics that the script gives, the opening of the log at the end of the first step, and captures
             (their cost is in their own record).
         cost_steps: Number of steps that this is the cost of: all but captured ones.
-        kinds: Parts found by hooks on the thread that steps, since the start.
+        kinds: Parts found by hooks since the start, on the thread that steps once that is known.
     """
 
     def __init__(self, born: int) -> None:
@@ -131,7 +131,8 @@ class Assembly:
                     self.ended = self.cost_ns = self.cost_steps = 0
                     self._by_optimizer = False
             elif mark[3] != self.thread:
-                continue
+                if self.thread is None and isinstance(kind, int):
+                    self.kinds.add(kind)
             elif self._by_optimizer and mark[1] < self._began and isinstance(kind, str):
                 self._stretch(mark)
             else:

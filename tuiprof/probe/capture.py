@@ -36,7 +36,7 @@ GARBAGE_RANGE = "Python GC"
 #: Length of an automatic capture by the clock, s, time without a step after which it is made, and its id.
 _SECONDS, _AFTER_S, _OWN = 3.0, 20.0, "timed"
 _SECOND = 1_000_000_000
-_FEWEST_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
+_MIN_STEPS_BEFORE = 5  # steps after the first one, before a capture that does not wait for its step
 _PATIENCE_NS = _SECOND
 _END_S = 30.0
 _SHARE = 0.75  # minimum share of the last samples in the script
@@ -185,7 +185,7 @@ class Capturer:
         if request.or_after_s is None or (request.at or 0) <= n + 1:
             return False
         first, at = self._first_seen
-        long = n - first >= _FEWEST_BEFORE and t - at >= request.or_after_s * _SECOND
+        long = n - first >= _MIN_STEPS_BEFORE and t - at >= request.or_after_s * _SECOND
         return long and self.alone()
 
     @property

@@ -30,7 +30,7 @@ _UNSEEN = {
     "optimizer": "no optimizer has stepped",
     "backward": "no backward pass has run",
     "loader": "no DataLoader has returned a batch",
-    "jit": "the script uses neither Flax NNX nor Equinox, whose jitted functions can be counted",
+    "jit": "no jitted function of Flax NNX or Equinox is in use",
 }
 #: Prefix of a refusal; the command that requested the change matches it.
 REFUSED = "what a step is cannot be changed: "

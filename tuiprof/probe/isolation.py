@@ -65,6 +65,8 @@ class ProbeThread:
         try:
             self.start()
         except RuntimeError:
+            if self._ident != -1:  # it has begun: the error is that of a handler of the script
+                raise
             self._run()
 
     def _bootstrap(self) -> None:

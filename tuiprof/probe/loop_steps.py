@@ -73,7 +73,7 @@ class LoopSteps:
         # During the first few iterations it may be another loop, for example of the setup.
         loops = likely(list(sampler.recent))
         if not loops and steps.source == NONE and (waiting := likely(list(sampler.recent_with_queues))):
-            self._name(waiting[-1])
+            self._hook.call(self._name, waiting[-1])
         if not loops or steps.n >= _SURE or (self._armed is not None and same_loop(loops[-1], self._armed)):
             return
         self._hook.call(self._count, loops)

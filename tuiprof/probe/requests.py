@@ -263,7 +263,7 @@ class Request:
     at: int | None = None  # first step; None = as soon as possible
     seconds: float | None = None  # how long, for a capture by the clock; None = it is one of steps
     after_s: float | None = None  # when that begins, from the import of the framework on
-    #: A process alone need not wait for ``at`` longer than this, s; None = it has to.
+    #: A process alone need not wait for ``at`` if this has passed since its first step, s; None = it has to.
     or_after_s: float | None = None
     stack: bool = False  # record Python stacks
     shapes: bool = False  # record tensor shapes

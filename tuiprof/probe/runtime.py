@@ -24,7 +24,13 @@ from .requests import Requests, Triggers
 from .sampler import Sampler
 from .steps import Phases, Steps
 
-_RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+#: Set by torchrun, Slurm, Open MPI, and launchers with PMI (MPICH, Intel MPI).
+_RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
 #: Variables that launchers set in every process of a distributed run, equal on all hosts.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 _FRAMEWORKS = ("torch", "torch_xla", "jax", "lightning", "transformers", "torchmetrics", "triton")
@@ -34,7 +40,7 @@ def rank_and_world() -> tuple[int | None, int | None]:
     """Return the rank and the number of ranks, as far as known.
 
     An initialized ``torch.distributed`` takes precedence (spawned workers have no RANK in their environment), then
-    RANK and WORLD_SIZE (torchrun), then SLURM_PROCID and SLURM_NTASKS.
+    the variables of launchers.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -329,9 +335,9 @@ class Runtime:
         if self.has_left:
             return
         self.log.forget()
-        device, call = self.steps.device, self.steps.call
+        device, call, jitted = self.steps.device, self.steps.call, self.steps.has_jitted
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
-        self.steps.call = call
+        self.steps.call, self.steps.has_jitted = call, jitted
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.capture.after_fork()
         self._begin()

@@ -157,7 +157,7 @@ class Sampler:
         cost_ns: Time of the sampling thread, ns.
         recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
             in no code of the script, or waited for somebody else.
-        recent_with_queues: The same, except that it has loops that waited for a queue.
+        recent_with_queues: The same, but samples in which it waited for a queue count as well.
         wants_loops: Whether to keep loops.
     """
 
@@ -213,8 +213,10 @@ class Sampler:
             waits = innermost is None or name.startswith(_WAITING)
             loops = tuple(loop for one in reversed(script) for loop in self._around(one))
             self.recent.append(None if waits else loops)
-            queues = innermost is not None and any(one.f_globals.get("__name__") in _QUEUES for one in below)
-            self.recent_with_queues.append(loops if queues or not waits else None)
+            for_queue = innermost is not None and any(
+                one.f_globals.get("__name__") in _QUEUES for one in below
+            )
+            self.recent_with_queues.append(loops if for_queue or not waits else None)
 
     def restart(self, thread: int | None = None) -> None:
         """Discard the lines of the script's setup, and follow the thread that makes the steps; None = as before."""

@@ -23,7 +23,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from tuiprof.model.report import Answer, Change, Line
+from tuiprof.model.report import Answer, Change, Level, Line
 from tuiprof.model.units import format_count, format_ns, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.md import code, escape
@@ -35,7 +35,7 @@ _BAR_CELLS: Final = 28
 #: Findings that are spelled out on a page; the others are a line each.
 _IN_FULL: Final = 1
 #: Findings on a page.
-_MAX_CHANGES: Final = 4
+MAX_CHANGES: Final = 4
 #: A device that works for a smaller share of the step has time to win, whether a rule finds it or not.
 _MOSTLY_IDLE: Final = 0.5
 #: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
@@ -66,15 +66,15 @@ def to_text(answer: Answer, style: Style) -> str:
     if answer.refused:
         lines += wrap(f"no advice: {answer.refused}", style, "! ")
     elif not answer.changes:
-        sign, sentence = _nothing_found(answer)
-        lines += wrap(sentence, style, f"{sign} ")
-    rest = answer.changes[_IN_FULL:_MAX_CHANGES]
+        level, sentence = nothing_found(answer)
+        lines += wrap(sentence, style, f"{SIGNS[level]} ")
+    rest = answer.changes[_IN_FULL:MAX_CHANGES]
     if rest:
         lines += ["", "then"]
     for change in rest:
         lines += _in_short(change, style)
-    if len(answer.changes) > _MAX_CHANGES:
-        lines += wrap(f"… {len(answer.changes) - _MAX_CHANGES} more with -v", style, "  ")
+    if len(answer.changes) > MAX_CHANGES:
+        lines += wrap(f"… {len(answer.changes) - MAX_CHANGES} more with -v", style, "  ")
     if summary := _summary(answer):
         lines += wrap(summary, style, "  ", "  ")
     if answer.lines:
@@ -111,20 +111,20 @@ def _gain(change: Change) -> str:
     return format_ns(change.saves_ns) + (f" ({change.saves_range})" if change.saves_range else "")
 
 
-def _nothing_found(answer: Answer) -> tuple[str, str]:
-    """Return the sign and the sentence of a page without findings: that no rule applies does not make all well."""
+def nothing_found(answer: Answer) -> tuple[Level, str]:
+    """Return the level and the sentence of a page without findings: that no rule applies does not make all well."""
     bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
     if bad:
-        return SIGNS["warn"], f"no rule names a first change: see {bad} below"
+        return "warn", f"no rule names a first change: see {bad} below"
     if answer.in_part:
-        return SIGNS["warn"], "no rule found a cost in what could be read of this trace"
+        return "warn", "no rule found a cost in what could be read of this trace"
     works, whole = answer.device_work_ns, answer.step_ns
     if works is not None and whole is not None and works < _MOSTLY_IDLE * whole:
         return (
-            SIGNS["warn"],
+            "warn",
             f"no rule names a first change, though the device works for only {format_ns(works)} of {format_ns(whole)}",
         )
-    return SIGNS["good"], "nothing to change: no rule found a cost in this trace"
+    return "good", "nothing to change: no rule found a cost in this trace"
 
 
 def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
@@ -187,7 +187,7 @@ def to_markdown(answer: Answer) -> str:
         lines += [escape(answer.trust), ""]
     if answer.changes:
         lines += ["| saves a step | range | what | where | fix | prove |", "|--:|--:|---|---|---|---|"]
-    for change in answer.changes[:_MAX_CHANGES]:
+    for change in answer.changes[:MAX_CHANGES]:
         saves = format_ns(change.saves_ns) if change.saves_ns is not None else "–"
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"
@@ -199,8 +199,8 @@ def to_markdown(answer: Answer) -> str:
     if answer.refused:
         lines.append(f"! no advice: {escape(answer.refused)}")
     elif not answer.changes:
-        sign, sentence = _nothing_found(answer)
-        lines.append(f"{sign} {escape(sentence)}")
+        level, sentence = nothing_found(answer)
+        lines.append(f"{SIGNS[level]} {escape(sentence)}")
     if summary := _summary(answer):
         lines += ["", escape(summary)]
     lines += [

@@ -18,7 +18,7 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.report import Answer, Change, Lane, Picture, Range
 from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Renderer, Style, in_full
-from tuiprof.report.answer import step_time
+from tuiprof.report.answer import MAX_CHANGES, nothing_found, step_time
 from tuiprof.report.charts import svg_charts
 from tuiprof.report.sanitize import sanitize
 
@@ -213,8 +213,6 @@ def _gone(reports: Sequence[Unavailable]) -> str:
 RENDERER = Renderer("html", document)
 
 
-#: Changes that the page lists; all of them are in the section of the advice.
-_MAX_CHANGES: Final = 4
 #: A lane is drawn in so many steps of height: neighbours that look the same are one shape.
 _LEVELS: Final = 8
 #: A range narrower than this has no room for its name.
@@ -239,11 +237,10 @@ def page(answer: Answer) -> str:
         facts.append(step_time(answer))
     head = f'<p class="trust">{text(" · ".join(filter(None, facts)))}</p>'
     if answer.changes:
-        body = f'<ol class="changes">{"".join(map(_change, answer.changes[:_MAX_CHANGES]))}</ol>'
+        body = f'<ol class="changes">{"".join(map(_change, answer.changes[:MAX_CHANGES]))}</ol>'
     else:
-        body = (
-            '<p class="verdict good"><span>Nothing to change: no rule found a cost in this trace.</span></p>'
-        )
+        level, sentence = nothing_found(answer)
+        body = f'<p class="verdict {level}"><span>{text(sentence[0].upper() + sentence[1:])}.</span></p>'
     together = ""
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
         share = format_rough_share(answer.together_ns / answer.step_ns)

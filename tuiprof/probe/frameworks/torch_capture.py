@@ -357,22 +357,27 @@ class TorchProfiler:
 
     def _call(self, method: str, *args: Any) -> None:
         """Call the profiler, marked as ours and without its warnings, which are for those who call it."""
-        module = self._torch.profiler.profiler
-        warned = {name: vars(module)[name] for name in ("warn", "_warn_once") if name in vars(module)}
-        self._profilers.own = True
-        for name in warned:
-            setattr(module, name, lambda *_, **__: None)
+        module = vars(self._torch.profiler.profiler)
+        warning = {name: module[name] for name in ("warn", "_warn_once") if name in module}
+        # Replaced all at once: a handler of the script may raise between two statements.
         try:
+            self._profilers.own = True
+            module.update(dict.fromkeys(warning, _dropped))
             getattr(self._profiler, method)(*args)
         finally:
-            for name, function in warned.items():
-                setattr(module, name, function)
-            self._profilers.own = False
+            try:
+                module.update(warning)
+            finally:
+                self._profilers.own = False
 
     def _break_device_chain(self) -> None:
         """Exclude starting and stopping from the device time of a step."""
         if self._steps.device is not None:
             self._steps.device.break_chain()
+
+
+def _dropped(*_args: Any, **_kwargs: Any) -> None:
+    """Warn of nothing."""
 
 
 def _compress(source: str, target: str) -> None:
