@@ -380,11 +380,13 @@ async def test_a_replay_that_ends_by_itself_shows_the_devices_of_its_last_steps(
     async with app.run_test(size=(120, 36)) as pilot:
         screen = app.screen
         assert isinstance(screen, LiveScreen)
-        await until(pilot, lambda: screen.moment.replay is not None)
+        await until(pilot, lambda: screen.moment.replay is not None and screen._shown)
         replay = screen.moment.replay
         assert replay is not None
         replay.paused = True
+        screen._slow_at, screen._drawn_at = time.monotonic(), 0.0  # figures were drawn just now
         replay.seek(replay.duration_ns - 1)
+        screen.tick()
         # The last readings are of a machine that the script has left.
         await until_shown(pilot, "RSS (run) 0 B")
         screen._slow_at, screen._drawn_at = time.monotonic(), 0.0  # figures were drawn just now

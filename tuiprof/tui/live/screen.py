@@ -141,6 +141,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._trace_figures: dict[Path, TraceSummary | None] = {}  # cache for the dialog of captures
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
+        self._figures_shown: tuple[object, ...] = ()  # the same when figures were drawn last
         self._bound: tuple[object, ...] = ()
         self._labels: dict[str, str] = {}  # labels of keys that depend on the state
         self._hosts_at_s = 0.0  # monotonic s of the next search for hosts
@@ -208,12 +209,14 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             int(100 * moment.read_share) // 5,
             moment.replay is not None and moment.replay.over,
         )
-        if state == self._shown and not (slow and moment.advances):
+        # Figures are drawn less often, so those of the last change may be missing.
+        if state == self._shown and not (slow and (moment.advances or state != self._figures_shown)):
             return  # nothing has changed except possibly the clock
         slow = slow or self._shown[1:] != state[1:]
         self._shown = state
         self._drawn_at = at
         if slow:
+            self._figures_shown = state
             self._overhead.update()
         self.query_one(RunPanes).draw(moment.now_ns(), slow=slow)
         if slow:
