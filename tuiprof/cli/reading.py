@@ -183,11 +183,11 @@ def session_reports(
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
-    from tuiprof.session.live.step_source import refusals
+    from tuiprof.session.live.step_source import by_path, refusal
     from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
-    refused = refusals(fold)
+    refused = by_path(fold, refusal)
     reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
     if not session.all_traces():
         reports += [

@@ -142,7 +142,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
     session = start(spec)
     if inline and (outcome := _watch_inline(session)) is not None:
         return outcome
-    return open_screen(Start.live(session.path, launched=True))
+    return open_screen(Start("live", session.path, launched=True))
 
 
 def _watch_inline(session: Session) -> int | None:

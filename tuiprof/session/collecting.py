@@ -96,7 +96,7 @@ class Unreached(SessionError):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A host accessed by ssh."""
+    """A host accessed by ssh. Methods that access it raise :class:`Unreached` if it does not answer."""
 
     host: str  # its name for ssh: ``[user@]host``
     root: str = ""  # folder of its sessions; empty = tuiprof's default there
@@ -169,27 +169,15 @@ class Remote:
         return [f"{root.rstrip('/')}/{it}" for it in _of_newest(found)]
 
     def copy(self, which: Sequence[str], folder: str, into: Path) -> None:
-        """Copy files of a session: the growing ones, the small ones or the rest (options of rsync).
-
-        Raises:
-            Unreached: It does not answer.
-        """
+        """Copy files of a session: the growing ones, the small ones or the rest (options of rsync)."""
         self._rsync(which, f"{self.host}:{folder}/", f"{into}/")
 
     def send(self, files: Sequence[Path], folder: str) -> None:
-        """Send request files.
-
-        Raises:
-            Unreached: It does not answer.
-        """
+        """Send request files."""
         self._rsync((), *map(str, files), f"{self.host}:{folder}/control/")
 
     def remove(self, names: Sequence[str], folder: str) -> None:
-        """Delete request files on the host.
-
-        Raises:
-            Unreached: It does not answer.
-        """
+        """Delete request files on the host."""
         paths = " ".join(shlex.quote(f"{folder}/control/{name}") for name in names)
         self._run([*self._shell(), "--", self._address, f"rm -f -- {paths}"])
 

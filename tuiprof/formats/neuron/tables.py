@@ -19,10 +19,9 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.event_table import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS, Ints
 from tuiprof.system.own_process import available_bytes
 
-Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
 
 #: What a column is read as, whatever type it has in the file.

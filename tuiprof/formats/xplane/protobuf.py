@@ -168,14 +168,8 @@ def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np
         if broken.any():
             bad[rows[broken]] = True
             fine = ~broken
-            rows, tag, value, content, after, end = (
-                rows[fine],
-                tag[fine],
-                value[fine],
-                content[fine],
-                after[fine],
-                end[fine],
-            )
+            rows, tag, value = rows[fine], tag[fine], value[fine]
+            content, after, end = content[fine], after[fine], end[fine]
         yield Step(rows, tag, value, content)
         going = after < end
         rows, at, end = rows[going], after[going], end[going]

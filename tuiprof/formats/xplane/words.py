@@ -194,15 +194,8 @@ def of_tpu_op(name: str, hlo_category: str) -> str:
 def of_stream(name: str, line: str, details: str) -> str:
     """Return the category of an event on a GPU stream."""
     kinds = (_STREAM.match(line) or [None, None, None])[2] or ""
-    for word in (details, name, kinds):
-        lowered = word.lower()
-        if lowered.startswith("memcpy"):
-            return "memcpy"
-        if lowered.startswith("memset"):
-            return "memset"
-        if lowered.startswith("kernel"):
-            return "kernel"
-    return "kernel"
+    words, categories = (details, name, kinds), ("memcpy", "memset", "kernel")
+    return next((found for word in words for found in categories if word.lower().startswith(found)), "kernel")
 
 
 def of_wait(name: str) -> str:

@@ -116,7 +116,7 @@ class StepSeries:
         self._histogram = Histogram()  # of uncaptured steps, like the sums
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # number of steps with each of these
-        self._watch = SlowdownWatch()
+        self.watch = SlowdownWatch()  # for captures that slow later steps down
         self._on_device = False
         self._before = NO_STATS  # statistics and phases (mean, ordinary) before the last capture
         self._phases_before: tuple[dict[str, float], dict[str, float]] = {}, {}
@@ -148,7 +148,7 @@ class StepSeries:
     @property
     def slowdown(self) -> Slowdown | None:
         """The capture since which steps take longer; None = there is none, or it is not known yet."""
-        return self._watch.found if self._on_device else None
+        return self.watch.found if self._on_device else None
 
     def comparable(self, rows: slice = _ALL) -> npt.NDArray[np.bool_]:
         """Return which kept steps statistics may use.
@@ -290,10 +290,6 @@ class StepSeries:
         mean = float((self.rows["dur_ns"][rows] + self.rows["apart_ns"][rows])[counted].mean())
         return {**means, "other": max(0.0, mean - sum(means.values()))}
 
-    def trace_written(self) -> None:
-        """Note that the last capture's trace is written, so that it no longer disturbs steps."""
-        self._watch.written()
-
     def metric(self, name: str) -> Floats:
         """Return a metric of the kept steps; NaN = no value."""
         return self.rows[f"v:{name}"]
@@ -364,12 +360,12 @@ class StepSeries:
         edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
         for low, high in pairwise(edges):
             if captured[low]:
-                if self._watch.captured(columns["n"][low:high].tolist()):
+                if self.watch.captured(columns["n"][low:high].tolist()):
                     self._before = self.whole_run()
                     self._phases_before = self.phase_means(), self.ordinary_phases()
             else:
                 dur_ns = columns["dur_ns"][low:high]
-                self._watch.plain(dur_ns.tolist())
+                self.watch.plain(dur_ns.tolist())
                 self._histogram.add(dur_ns)
                 self._plain_ns += int(dur_ns.sum())
                 self._plain_wall_ns += int(columns["wall_ns"][low:high].sum())

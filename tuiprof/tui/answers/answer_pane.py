@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -209,7 +207,6 @@ class AnswerPane(Vertical):
 
     @property
     def table(self) -> VirtualTable:
-        """The table widget."""
         return self.tables.table
 
     @property
@@ -335,7 +332,6 @@ class AnswerPane(Vertical):
         self.table.resume(state, self.needle)
 
     def next_table(self) -> None:
-        """Show the next table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
             self._table = (self._table + 1) % len(self.answer.tables)
             self.needle = ""
@@ -413,7 +409,6 @@ class AnswerPane(Vertical):
     # -- filter --------------------------------------------------------------------------------------------
 
     def open_filter(self) -> None:
-        """Open the filter line."""
         table = self.current_table
         if table is not None:
             self._bar.open(self.needle, [column for column in table.columns if not column.hidden])
@@ -503,11 +498,6 @@ def _save_choice(name: str, keys: list[str] | None) -> None:
         choices[name] = keys
     path = _choices_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".columns", delete=False) as file:
-        json.dump(choices, file, indent=1)
-    try:
-        os.replace(file.name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise
+    scratch = path.with_suffix(f".{os.getpid()}")
+    scratch.write_text(json.dumps(choices, indent=1))
+    scratch.replace(path)

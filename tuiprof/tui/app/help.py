@@ -299,11 +299,9 @@ class TourCard(Static, can_focus=True):
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 
     def action_go(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) step."""
         self._tour.go(self._tour.index + by)
 
     def action_end(self) -> None:
-        """End the tour; the screen stays."""
         self._tour.end()
 
 

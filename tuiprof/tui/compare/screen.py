@@ -65,13 +65,12 @@ class CompareScreen(Screen[None]):
         yield self._panel
         yield KeyBar()
 
-    def on_mount(self) -> None:
-        self._start()
-
     def _start(self) -> None:
         self._opening = True
         problem, cancelled = "these runs cannot be compared", self._stop.is_set
         open_in_thread(self, self._open, self._show, self._fail, problem=problem, cancelled=cancelled)
+
+    on_mount = _start
 
     def on_unmount(self) -> None:
         self._stop.set()

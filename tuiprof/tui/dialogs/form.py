@@ -41,7 +41,6 @@ class _Parses(Validator):
         self._parse = parse
 
     def validate(self, value: str) -> ValidationResult:
-        """Fail with the parser's message."""
         try:
             self._parse(value.strip())
         except (ValueError, TuiprofError) as error:
@@ -84,7 +83,6 @@ class Text:
     replace: bool = True  # whether typing replaces the initial text instead of appending to it
 
     def widget(self) -> Input:
-        """Return a new widget."""
         return Input(
             sanitize(self.value),
             placeholder=self.placeholder,
@@ -110,11 +108,9 @@ class Tick:
     label: ClassVar[str] = ""
 
     def widget(self) -> _Check:
-        """Return a new widget."""
         return _Check(self.text, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> bool:
-        """Return the value."""
         return form.query_one(f"#{self.name}", _Check).value
 
 
@@ -127,12 +123,10 @@ class OneOf:
     options: Sequence[str]
 
     def widget(self) -> RadioSet:
-        """Return a new widget."""
         buttons = (_Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
         return RadioSet(*buttons, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> str:
-        """Return the value."""
         return self.options[max(0, form.query_one(f"#{self.name}", RadioSet).pressed_index)]
 
 

@@ -49,7 +49,7 @@ class Library:
         self._extra = extra
         self._python = python
         self._known: dict[str, Summary] = {}
-        self._measurements = Measurements()
+        self.measurements = Measurements()
         self._sizes: dict[str, int] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
@@ -86,14 +86,12 @@ class Library:
 
     @property
     def root(self) -> Path:
-        """Folder of the sessions."""
         from tuiprof.session.store.folders import sessions_root
 
         return sessions_root(self._sessions)
 
     @property
     def trash(self) -> Path:
-        """The folder of deleted sessions."""
         return self.root / TRASH
 
     def scan(self) -> Listing:
@@ -116,7 +114,7 @@ class Library:
                 self._sizes[session.id] = sum(disk_bytes(Path(folder)) for folder in session.folders)
         self._known = {session.id: session for session in sessions}
         labels = {session.id: read_labels(Path(session.path)) for session in sessions}
-        self._measurements.scan(self.root)
+        self.measurements.scan(self.root)
         scan, facts = scenarios.scan(self._extra), self._facts
         return Listing(
             ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
@@ -127,8 +125,7 @@ class Library:
             root=self.root,
             labels={id_: label for id_, label in labels.items() if label != Labels()},
             sizes={session.id: self._sizes[session.id] for session in sessions},
-            total_bytes=sum(self._sizes[session.id] for session in sessions)
-            + self._measurements.ladder_bytes,
+            total_bytes=sum(self._sizes[session.id] for session in sessions) + self.measurements.ladder_bytes,
             commands=tuple(self._last_commands(sessions)),
             captured=captured(sessions[:_WITH_TRACES]),
             python=facts.python if facts is not None else "",
@@ -237,10 +234,6 @@ class Library:
         except OSError as error:
             raise SessionError(f"{trashed} cannot be moved back: {error.strerror}") from error
 
-    def read_trace(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read the next unread trace of a ladder's variants, which takes seconds; return whether there was one."""
-        return self._measurements.read_one(ladder, cancelled)
-
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
         """Return the last lines of a failed session's standard error, sanitized; empty for other sessions."""
         from tuiprof.session.store.output import last_lines
@@ -248,7 +241,7 @@ class Library:
         return last_lines(Path(session.path) / "stderr.log", count) if session.state == "failed" else []
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
-        found = self._measurements.of(ladder.name, sessions)
+        found = self.measurements.of(ladder.name, sessions)
         base = found.get(ladder.baseline)
         variants = []
         for variant in ladder.variants:
@@ -273,7 +266,7 @@ class Library:
                     change=change,
                     runnable=runnable,
                     why=why,
-                    syncs_per_step=self._measurements.syncs(here),
+                    syncs_per_step=self.measurements.syncs(here),
                     trace=here.trace if here else None,
                     measured=here.what if here else "",
                 )

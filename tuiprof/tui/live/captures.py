@@ -101,7 +101,6 @@ class RunCaptures:
         }
 
     def find_traces(self) -> None:
-        """Update the list of the session's traces."""
         self.traces = self._session.all_traces()
 
     def mark_seen(self) -> None:
@@ -124,12 +123,10 @@ class RunCaptures:
 
     @property
     def armed_slow(self) -> TriggerRequest | None:
-        """The trigger for slow steps."""
         return next((trigger for trigger in self.armed if trigger.every is None), None)
 
     @property
     def armed_every(self) -> TriggerRequest | None:
-        """The trigger for every n steps."""
         return next((trigger for trigger in self.armed if trigger.every is not None), None)
 
     def arm_slow(self, limit_ns: float) -> None:
@@ -141,7 +138,6 @@ class RunCaptures:
         control.arm(self._session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
 
     def disarm_slow(self) -> None:
-        """Stop capturing after slow steps."""
         if self.armed_slow is not None:
             control.disarm(self._session, self.armed_slow.id)
 
@@ -284,5 +280,4 @@ class Verdict:
         return found if found is not None and found.line else None
 
     def set_headline(self, path: Path, headline: Headline) -> None:
-        """Store the headline of a trace."""
         self._headlines[path] = headline

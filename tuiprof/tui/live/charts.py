@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.writer_state import StepSeries
@@ -23,8 +24,6 @@ from tuiprof.tui.widgets.spans import wrap
 _MAX_MARKS = 4
 #: With more steps than this, the whole run is drawn from its downsampled overview instead of step by step.
 _MAX_STEPS = 50_000
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
 _WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
 _EMPTY: Floats = np.empty(0)
@@ -40,7 +39,6 @@ class Mark:
 
     @classmethod
     def of(cls, number: int, t_ns: int, dur_ns: int) -> Mark:
-        """Return the mark of a step."""
         return cls(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
 
 
@@ -291,7 +289,6 @@ class StripChart(Lines):
         return 10 if width >= 50 else 8
 
     def show(self, data: ChartData) -> None:
-        """Show new data."""
         self._data, self._empty = data, []
         self.redraw()
 

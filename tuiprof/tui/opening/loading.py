@@ -71,7 +71,7 @@ class Progress:
 
 
 class Opening:
-    """Opens a trace; :meth:`run` is called in a worker thread, :meth:`cancel` in the screen's.
+    """Opens a trace; :meth:`run` is called in a worker thread, and ends soon after :attr:`stop` is set.
 
     Args:
         path: The file.
@@ -89,23 +89,14 @@ class Opening:
         self._report = report
         self._partial = partial
         self._reached = Progress(0, 0)
-        self._stop = threading.Event()
-
-    def cancel(self) -> None:
-        """Make :meth:`run` stop as soon as possible."""
-        self._stop.set()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether opening was cancelled."""
-        return self._stop.is_set()
+        self.stop = threading.Event()
 
     def run(self) -> Trace:
         """Open the trace.
 
         Raises:
             TuiprofError: The trace cannot be opened.
-            tuiprof.formats.Cancelled: :meth:`cancel` was called.
+            tuiprof.formats.Cancelled: :attr:`stop` was set.
         """
         # The decoders import Polars and NumPy: import them after the loading screen is shown.
         from tuiprof import formats
@@ -114,7 +105,7 @@ class Opening:
             return formats.open_trace(
                 self.path,
                 progress=self._advance,
-                cancelled=self._stop.is_set,
+                cancelled=self.stop.is_set,
                 partial=self._show_part,
             )
         except OSError as error:
@@ -165,7 +156,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.set_interval(0.5, self.redraw)
 
     def advance(self, progress: Progress) -> None:
-        """Show progress."""
         self._progress = progress
         self.redraw()
 
@@ -173,7 +163,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.advance(message.progress)
 
     def fail(self, error: TuiprofError) -> None:
-        """Show an error and its remedy."""
         self.error = error
         self.redraw()
 

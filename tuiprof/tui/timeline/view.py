@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import CATEGORIES, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
 from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
@@ -439,5 +439,4 @@ def _count(starts: Ints, low: int, high: int) -> str:
 
 
 def _short(trace: Trace, row: int, max_cells: int = 40) -> str:
-    name = short_name(trace.name(row))
-    return name if len(name) <= max_cells else name[: max_cells - 1] + "…"
+    return clip(short_name(trace.name(row)), max_cells, "end")

@@ -93,9 +93,6 @@ class TraceScreen(Screen[None]):
     def _panel(self) -> LoadingPanel:
         return LoadingPanel(sanitize(self.path.name))
 
-    def on_mount(self) -> None:
-        self._start()
-
     def _start(self) -> None:
         path = self.path
         opening = self._opening = Opening(
@@ -111,12 +108,14 @@ class TraceScreen(Screen[None]):
             partial(self._show, path),
             partial(self._fail, path),
             problem=f"{path} could not be read",
-            cancelled=lambda: opening.cancelled,
+            cancelled=opening.stop.is_set,
         )
+
+    on_mount = _start
 
     def on_unmount(self) -> None:
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
 
     def _open(self, opening: Opening) -> tuple[Trace, Survey | None]:
         """In a thread: find the other ranks and captures, and read the file."""
@@ -193,7 +192,7 @@ class TraceScreen(Screen[None]):
 
     def action_give_up(self) -> None:
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
         self.action_leave()
 
     def on_trace_view_compare_wanted(self) -> None:
@@ -244,7 +243,7 @@ class TraceScreen(Screen[None]):
         if path is None or path == self.path:
             return
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
         view = self._view
         self._tab = view.current if view is not None else self._tab
         self.path, self._shown, self._step = path, False, None

@@ -124,12 +124,10 @@ class TraceView(Vertical):
 
     @property
     def trace(self) -> Trace:
-        """The trace."""
         return self.work.results.trace
 
     @property
     def current(self) -> str:
-        """Name of the open tab."""
         return self.work.current
 
     def on_key(self) -> None:
@@ -406,7 +404,6 @@ class TraceView(Vertical):
     # -- window --------------------------------------------------------------------------------------------
 
     def set_window(self, window: Window) -> None:
-        """Analyse a range of the trace."""
         self.window = window
         self.timeline.state.set_window(window)
         self.evidence.close_detail()
@@ -578,7 +575,6 @@ class TraceView(Vertical):
         self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
 
     def action_trust(self) -> None:
-        """Show all remarks of the trust line."""
         if self.work.trust is not None:
             paragraphs = trust_paragraphs(self.work.trust)
             self.app.push_screen(ReadingScreen("limitations of this trace", paragraphs))

@@ -46,7 +46,6 @@ class Choices(Lines, can_focus=True):
 
         @property
         def control(self) -> Choices:
-            """The list, for ``@on`` with a selector."""
             return self.choices
 
     class Chosen(Moved):

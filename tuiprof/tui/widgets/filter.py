@@ -362,7 +362,6 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[Column]) -> None:
-        """Show and focus the input."""
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
@@ -372,7 +371,6 @@ class FilterBar(Vertical):
         self.explain(None)
 
     def close(self) -> None:
-        """Hide the input."""
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:

@@ -85,7 +85,6 @@ class FrameRows:
         return sanitize(self.columns[column].text(value))
 
     def faint(self, position: int) -> bool:
-        """Return whether a row is drawn in grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
 
     @cached_property
