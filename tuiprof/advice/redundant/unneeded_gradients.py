@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
+from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
@@ -63,6 +64,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         halved[feeding] = unneeded[handing] = True
     if not unread.any():
         return
+    halved[_of_other_calls(calls, passes, unread, accumulated) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
     of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
@@ -133,10 +135,7 @@ def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple
     The engine passes a gradient on as soon as it is computed, so these nodes directly follow the one that computes
     it.
     """
-    works = np.bincount(
-        calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)],
-        minlength=len(calls.rows),
-    )
+    works = _heavy_works(calls)
     light = calls.trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON)})Backward", calls.rows) | accumulated
     feeding, handing = [], []
     for at in np.flatnonzero(works[nodes] > 1).tolist():
@@ -149,6 +148,45 @@ def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple
             feeding.append(nodes[at])
             handing += after[: handed[-1] + 1].tolist()
     return np.array(feeding, dtype=np.int64), np.array(handing, dtype=np.int64)
+
+
+def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated: Mask) -> Mask:
+    """Return the nodes of layers whose weight gradients another call of the same model shows to be unread.
+
+    Autograd adds up the gradients of all calls before it accumulates them, and autocast casts a weight once for all, so
+    only the nodes of one call are followed by an accumulation.
+    """
+    last_of = {False: set[int](), True: set[int]()}  # forward calls whose gradients are read and unread
+    for nodes in passes:
+        makers = np.where(accumulated[nodes], -1, calls.forward[nodes])
+        known = np.maximum.accumulate(np.where(makers >= 0, np.arange(len(nodes)), -1))
+        for index in np.flatnonzero(accumulated[nodes] & (known >= 0)).tolist():
+            last_of[bool(unread[nodes[index]])].add(int(makers[known[index]]))
+    read, unread_too = (np.array(sorted(last_of[which]), dtype=np.int64) for which in (False, True))
+    heavy = _heavy_works(calls)
+    models = model_calls(calls)
+    alike: dict[tuple[int, str, bytes], list[Ints]] = {}
+    layers = models.split(np.flatnonzero((heavy > 0) & ~calls.backward))
+    for name, mine in zip(models.names, layers, strict=True):
+        if len(mine):
+            codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+            alike.setdefault((int(calls.steps[mine[0]]), name[1], codes.tobytes()), []).append(mine)
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for same in alike.values():
+        by_call = np.stack(same)
+        frozen = np.isin(by_call, unread_too).any(axis=0) & ~np.isin(by_call, read).any(axis=0)
+        chosen[by_call[:, frozen]] = True
+    result = np.zeros(len(calls.rows), dtype=bool)
+    nodes = np.concatenate(passes)
+    nodes = nodes[(heavy[nodes] > 1) & (calls.forward[nodes] >= 0)]
+    result[nodes[chosen[calls.forward[nodes]]]] = True
+    return result
+
+
+def _heavy_works(calls: Calls) -> Ints:
+    """Return how many products and convolutions each call launches."""
+    works = calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)]
+    return np.bincount(works, minlength=len(calls.rows))
 
 
 RULE = AdviceRule("unneeded-gradients", find)
