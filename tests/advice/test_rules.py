@@ -579,6 +579,17 @@ def test_what_the_collector_takes() -> None:
     assert "4 times in 4 steps" in row["what"]
 
 
+def test_what_code_makes_is_not_collected_without_it() -> None:
+    every, once = host_bound(python_us=1_500), host_bound(python_us=1_500)
+    for number in range(4):
+        for made in (every, once)[: 1 if number else 2]:
+            made.add("annotation", "Python GC", number * 3_000 + 600, number * 3_000 + 1_200)
+    assert found(every.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000, rel=0.02)
+    assert finding(every.trace(), "garbage-collector") is None
+    assert found(once.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000 - 600_000 / 4, rel=0.02)
+    assert finding(once.trace(), "garbage-collector") is not None, "other code makes what is collected"
+
+
 def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:
     """A JAX run on a CPU, whose marks have names of its own, beside a thread that waits in small pieces."""
     made, markers = Made(), []
