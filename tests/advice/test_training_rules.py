@@ -475,3 +475,45 @@ def judged(same_model: bool) -> Trace:
 def test_a_frozen_model_that_is_called_twice_has_gradients_of_weights_in_both() -> None:
     once, twice = (found(judged(same), "unneeded-gradients")["wins_ns"] for same in (False, True))
     assert twice - once == pytest.approx(4 * 150_000, rel=0.03)
+
+
+def of_inputs(*nodes: str, weights: int = 1, updates: bool = True) -> Trace:
+    """Steps whose first convolution computes the gradient of its input, followed by these nodes."""
+    steps = Steps()
+    both = (("sm90_xmma_dgrad_bf16", 200), ("sm90_xmma_wgrad_bf16", 150))
+    for _ in range(4):
+        for number in (1, 2):
+            steps.op("aten::conv2d", ((GEMM, 100),), sequence=number)
+        for number in (2, 1):
+            steps.op(f"{AUTOGRAD}: ConvolutionBackward0", both, sequence=number, track=BACKWARD)
+            for _ in range(weights):
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        for node in nodes:
+            steps.op(node, ((ELEMENTWISE, 30),) if "ToCopy" in node else (), track=BACKWARD)
+        if updates:
+            steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+CAST = f"{AUTOGRAD}: ToCopyBackward0"
+
+
+def test_a_gradient_of_the_input_is_not_needed() -> None:
+    row = found(of_inputs(CAST, ACCUMULATE), "unneeded-gradients")
+    assert "gradient of its input" in row["what"]
+    assert row["wins_ns"] == pytest.approx(230_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        of_inputs(),
+        of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE),
+        of_inputs(CAST, ACCUMULATE, weights=0),
+        of_inputs(CAST, ACCUMULATE, updates=False),
+    ],
+    ids=["of nothing", "of a table", "of a frozen model", "of an attack"],
+)
+def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
+    assert finding(trace, "unneeded-gradients") is None

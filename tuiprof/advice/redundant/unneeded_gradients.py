@@ -29,11 +29,20 @@ _CLEARED: Final = (
     "torch.autograd.grad(loss, inputs) or loss.backward(inputs=inputs), which compute these gradients alone",
     "backward passes add to them, and zero_grad() follows before the step",
 )
-#: Nodes that only pass the gradient on to its weight.
+#: Nodes that only pass the gradient on to its weight, and those that scale an input by constants.
 _HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
+_SCALES: Final = ("Clone", "Div", "Sub")
+#: Minimum share of device work that the gradient of the input takes.
+_MIN_OF_INPUT: Final = 0.01
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for gradients of weights and of inputs that no optimizer uses."""
+    yield from _of_weights(trace, evidence)
+    yield from _of_inputs(trace, evidence)
+
+
+def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for gradients that are added to older ones and never used.
 
     The optimizer's gradients are cleared before the backward pass that it needs them from. In a step with a single
@@ -89,6 +98,46 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely,
         least,
         most,
+        event=event,
+    )
+
+
+def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for a first convolution that computes the gradient of its input, to which nothing leads but a leaf.
+
+    Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack.
+    """
+    calls = evidence.calls
+    steps = np.sort(trace.starts[np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)])
+    of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
+    heavy, with_input = _heavy_works(calls), calls.work_ns_of(of_input)
+    accumulated = trace.named(ACCUMULATE, calls.rows)
+    passes_on = trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON + _SCALES)})Backward", calls.rows)
+    light = passes_on | accumulated
+    passes = list(calls.backward_passes())
+    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
+    is_last = np.diff(np.searchsorted(steps, begins)) > 0
+    first, casts = list[int](), list[int]()
+    for nodes in (nodes for nodes, last in zip(passes, is_last, strict=True) if last):
+        at = int(np.flatnonzero(heavy[nodes])[-1]) if heavy[nodes].any() else len(nodes)
+        after = nodes[at + 1 :]
+        if at < len(nodes) and with_input[nodes[at]] and light[after].all() and accumulated[after].sum() > 1:
+            first.append(int(nodes[at]))
+            # The input is larger than the weights.
+            casts.append(int(after[np.argmax(calls.work_ns[after])]))
+    if not first or with_input[first].sum() < _MIN_OF_INPUT * calls.work_ns.sum():
+        return
+    chosen = np.isin(np.arange(len(calls.rows)), first + casts)
+    keep = np.where(of_input | ~np.isin(calls.call_of_work, first), 0.0, 1.0)
+    made_by = calls.forward[first[0]]
+    event = int(calls.rows[made_by if made_by >= 0 else first[0]])
+    yield Finding(
+        "the first convolution computes the gradient of its input",
+        evidence.function_of(event),
+        "inputs that do not require gradients (no requires_grad_() or Variable), unless the script reads input.grad",
+        "medium",
+        "nothing but the accumulation of this gradient follows in the backward pass before the optimizer's step",
+        calls.edit(chosen, 1.0, keep),
         event=event,
     )
 
