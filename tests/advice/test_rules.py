@@ -150,6 +150,15 @@ def test_attention_that_no_fused_kernel_takes() -> None:
     assert row["wins_ns"] == pytest.approx((300 + 0.5 * 400) * 1000, rel=0.01)
 
 
+def test_attention_over_few_channels_of_many_pixels_is_left_alone() -> None:
+    products: list[Op] = [
+        ("aten::matmul", GEMM, 300),
+        ("aten::softmax", SOFTMAX, 10),
+        ("aten::matmul", GEMM, 300),
+    ]
+    assert finding(gpu_bound(*products), "unfused-attention") is None
+
+
 def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
     layer: Op = ("aten::layer_norm", "void vectorized_layer_norm_kernel", 50)
     assert finding(gpu_bound(*attention(layer)), "unfused-attention") is None

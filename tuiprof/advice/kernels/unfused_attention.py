@@ -22,6 +22,9 @@ _OF_CAUSAL_PRODUCTS: Final = (0.4, 0.75, 0.25)
 _OF_BIASED_PRODUCTS: Final = (1.9, 2.6, 1.2)
 #: Of products in float32, as PyTorch makes them where no fused kernel takes the arguments; most without a bias.
 _OF_FALLBACK: Final = (0.5, 0.9, 0.1)
+#: The softmax takes at least this share of the time of the products around it. If it takes less, the scores are few and
+#: the heads long, as in attention over channels, which no fused kernel takes.
+_MIN_SOFTMAX: Final = 0.1
 _CAUSAL: Final = ("aten::tril", "aten::triu")
 _FUSED: Final = (
     "torch.nn.functional.scaled_dot_product_attention({}), which runs FlashAttention or cuDNN's kernel"
@@ -45,7 +48,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for products and a softmax in the script."""
     calls = evidence.calls
-    found = find_regions(trace).attention
+    products, softmax = (
+        calls.work_ns_of(calls.works_of(*kinds)) for kinds in (("gemm", "attention"), ("softmax or loss",))
+    )
+    found = [
+        region
+        for region in find_regions(trace).attention
+        if softmax[region.busy].sum() >= _MIN_SOFTMAX * products[region.busy].sum()
+    ]
     if not found:
         return
     chosen = np.zeros(len(calls.rows), dtype=bool)
@@ -54,12 +64,12 @@ def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     whole = calls.with_backward(chosen)
     biased = _learned_biases(calls, whole) > len(found) / 2
     causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
-    softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
+    middle = next(index for index in found[0].busy if "softmax" in calls.names[index])
     yield _finding(
         evidence,
         whole,
         _OF_BIASED_PRODUCTS if biased else _OF_CAUSAL_PRODUCTS if causal else _OF_PRODUCTS,
-        int(calls.rows[softmax]),
+        int(calls.rows[middle]),
         f"attention is written out as matmul, softmax and matmul, {evidence.how_often(len(found))}",
         _BIASED if biased else _FUSED.format("q, k, v, is_causal=True" if causal else "q, k, v"),
         "a softmax between two matmuls, with only scaling, masks and casts in between",
