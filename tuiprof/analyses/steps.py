@@ -17,21 +17,9 @@ from tuiprof.analyses.shared.scope import (
     plural,
     step_times,
 )
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, union
-from tuiprof.model.report import Level
+from tuiprof.model.report import Chart, Level, Series
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "steps", "Steps"
