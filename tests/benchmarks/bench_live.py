@@ -49,7 +49,7 @@ from pathlib import Path
 from tuiprof.tui.app.app import run_app
 from tuiprof.tui.start import Start
 run_app(getattr(Start, sys.argv[1])(Path(sys.argv[2])) if sys.argv[1] != "library"
-        else Start.library(sessions=Path(sys.argv[2])))
+        else Start(sessions=Path(sys.argv[2])))
 """
 
 

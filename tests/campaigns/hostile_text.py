@@ -340,7 +340,7 @@ async def _idle(pilot: Pilot[int]) -> None:
 async def _screens(made: Made, folder: Path, pages: list[Page], key: str, options: Options) -> list[Found]:
     """Visit every screen, and take pictures of some."""
     found = []
-    library = Start.library(sessions=made.root, scenarios=(made.scenarios,), python=Path(sys.executable))
+    library = Start(sessions=made.root, scenarios=(made.scenarios,), python=Path(sys.executable))
     tabs = "12" if options.short else "123456789"
     for name, visit in (
         ("trace", _trace(made, tabs)), ("live", _live(made, folder)), ("library", _library(made, library)),
@@ -352,7 +352,7 @@ async def _screens(made: Made, folder: Path, pages: list[Page], key: str, option
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what the campaign looks for
                 said = [f"{type(error).__name__}: {error}"[:300]]
         found.append((f"the {name} screen", [*dict.fromkeys(said + drawn.problems)][:5]))
-    for start in (Start.trace(made.trace), Start.live(made.session)):
+    for start in (Start("trace", made.trace), Start("live", made.session)):
         try:
             picture = await asyncio.to_thread(take, Shot(start, 100, 30))
         except TuiprofError:  # a file of it is damaged
@@ -367,7 +367,7 @@ async def _screens(made: Made, folder: Path, pages: list[Page], key: str, option
 
 async def _trace(made: Made, tabs: str) -> list[str]:
     said = []
-    async with _app(Start.trace(made.trace), "Syncs") as pilot:
+    async with _app(Start("trace", made.trace), "Syncs") as pilot:
         await _idle(pilot)
         for tab in tabs:
             await _press(pilot, (tab, "enter", "y", "escape", "y", "Y"))
@@ -391,7 +391,7 @@ def _suggested(pilot: Pilot[int]) -> list[str]:
 
 async def _live(made: Made, folder: Path) -> list[str]:
     run = hostile.run_of(folder / "running", made.name)
-    async with _app(Start.live(run.session.path), "step time") as pilot:
+    async with _app(Start("live", run.session.path), "step time") as pilot:
         await _press(
             pilot, ("l", "l", "a", "escape", "P", "escape", "m", "escape", "question_mark", "escape")
         )
@@ -440,7 +440,7 @@ async def _ladder(made: Made, start: Start) -> list[str]:
 
 
 async def _compare(made: Made) -> list[str]:
-    start = Start.compare(str(made.trace), str(made.session), sessions=made.root)
+    start = Start("compare", compared=(str(made.trace), str(made.session)), sessions=made.root)
     async with _app(start, "after") as pilot:
         await _idle(pilot)
         await _press(pilot, ("1", "2", "3", "4", "enter", "escape", "y", "question_mark", "escape"))

@@ -115,7 +115,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
     ranks.mkdir()
     for path in sorted(folder.iterdir())[:3]:
         shutil.copy(path, ranks)
-    app = TuiprofApp(Start.fleet(ranks))
+    app = TuiprofApp(Start("fleet", ranks))
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: bool(app.screen.query(RankMap)))
         assert isinstance(app.screen, FleetScreen)
@@ -134,7 +134,7 @@ async def test_from_all_ranks_to_the_trace_of_one(
 async def test_a_folder_that_cannot_be_shown_says_why(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.json").write_text('{"traceEvents": []}')
-    app = TuiprofApp(Start.fleet(tmp_path))
+    app = TuiprofApp(Start("fleet", tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.screen.query_one("LoadingPanel").error is not None)
         assert "no collective" in app.screen.query_one("LoadingPanel").error.message

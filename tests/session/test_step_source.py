@@ -15,7 +15,15 @@ from waiting import until
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import read_fold
-from tuiprof.session.live.step_source import activity, counted, described, likely, rare_steps, refusals
+from tuiprof.session.live.step_source import (
+    activity,
+    by_path,
+    counted,
+    described,
+    likely,
+    rare_steps,
+    refusal,
+)
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log import Capture, DeviceStep, Head, Record, Step, StepSource
@@ -107,7 +115,7 @@ def test_withdrawn_steps_are_gone_and_their_capture_is_not_representative() -> N
     assert fold.lead is not None
     assert fold.lead.steps.rows["n"].tolist() == list(range(12))
     assert fold.lead.steps.whole_run().median_ns == 20 * MS
-    assert "not to be training steps" in refusals(fold)["traces/a.json"]
+    assert "not to be training steps" in by_path(fold, refusal)["traces/a.json"]
 
 
 def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:
@@ -119,7 +127,7 @@ def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:
         *steps(3, MS, 30, cap=True),
         Capture(5000, "start", "written", 30, 32, "traces/a.json"),
     )
-    assert refusals(fold) == {}
+    assert by_path(fold, refusal) == {}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +139,7 @@ def test_captured_steps_must_resemble_the_others(captured_ns: int, refused: bool
         *steps(3, captured_ns, 30, cap=True),
         Capture(5000, "start", "written", 30, 32, "traces/a.json"),
     )
-    assert bool(refusals(fold)) == refused
+    assert bool(by_path(fold, refusal)) == refused
 
 
 def test_phases_of_an_ordinary_step_add_up_to_the_median() -> None:

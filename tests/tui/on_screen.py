@@ -84,4 +84,4 @@ def _has(shown: str, texts: tuple[str, ...]) -> bool:
 
 def live(path: Path) -> TuiprofApp:
     """Return the application as ``tuiprof attach`` opens it."""
-    return TuiprofApp(Start.live(path))
+    return TuiprofApp(Start("live", path))

@@ -143,7 +143,7 @@ async def test_a_table_that_needs_the_room_keeps_it() -> None:
 
 
 async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
-    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "saves about")
         await pilot.press("3")
@@ -155,7 +155,7 @@ async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
 
 
 async def test_a_tab_carries_what_its_analysis_saves() -> None:
-    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(200, 50)) as pilot:
         await until_shown(pilot, "saves about")
         await pilot.press("1")

@@ -69,7 +69,7 @@ def test_figures_are_those_of_the_trace() -> None:
 
 async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks: Path) -> None:
     first, second = (two_ranks / f"rank{rank}.json.gz" for rank in (0, 1))
-    app = TuiprofApp(Start.trace(first, directory=two_ranks))
+    app = TuiprofApp(Start("trace", first, directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by location")
         await workers_done(pilot)
@@ -97,7 +97,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
 
 async def test_one_trace_alone_has_no_such_key(tmp_path: Path) -> None:
     path = ranks(tmp_path, "trace.json.gz") / "trace.json.gz"
-    app = TuiprofApp(Start.trace(path))
+    app = TuiprofApp(Start("trace", path))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "Syncs by location")
         assert "others" not in screen_text(app)
@@ -108,7 +108,7 @@ async def test_one_trace_alone_has_no_such_key(tmp_path: Path) -> None:
 
 async def test_another_rank_can_be_chosen_where_one_cannot_be_read(two_ranks: Path) -> None:
     (two_ranks / "rank0.json.gz").write_bytes(b"this is no trace")
-    app = TuiprofApp(Start.trace(two_ranks / "rank0.json.gz", directory=two_ranks))
+    app = TuiprofApp(Start("trace", two_ranks / "rank0.json.gz", directory=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "✗ ", "R others")
         await pilot.press("R")
@@ -123,7 +123,7 @@ async def test_the_list_marks_the_straggler_and_says_what_it_did_not_read(two_ra
         for rank, size in enumerate((1, 1 << 40))
     )
     captures = Captures((TraceSet("", files, lambda path: small_trace()),), files[0].path)
-    app = TuiprofApp(Start.trace(files[0].path))
+    app = TuiprofApp(Start("trace", files[0].path))
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(CapturesScreen(captures, {}, straggler=1))
         shown = await until_shown(pilot, "straggler", "not read for this list: 1 trace, 1.00 TiB")

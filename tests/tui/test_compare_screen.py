@@ -69,7 +69,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def app_of(pair: tuple[Path, Path]) -> TuiprofApp:
-    return TuiprofApp(Start.compare(*map(str, pair)))
+    return TuiprofApp(Start("compare", compared=(str(pair[0]), str(pair[1]))))
 
 
 def view_of(pilot: Pilot[int]) -> CompareView:
@@ -234,7 +234,7 @@ async def test_what_is_in_neither_trace_has_no_tab(tmp_path: Path, pair: tuple[P
 
 
 async def test_what_cannot_be_compared_is_said(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    app = TuiprofApp(Start.compare(str(tmp_path / "nothing"), str(pair[0])))
+    app = TuiprofApp(Start("compare", compared=(str(tmp_path / "nothing"), str(pair[0]))))
     async with app.run_test(size=(100, 24)) as pilot:
         await until_shown(pilot, "✗ ")
         await pilot.press("escape", "q")
@@ -243,7 +243,7 @@ async def test_what_cannot_be_compared_is_said(pair: tuple[Path, Path], tmp_path
 async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Path]) -> None:
     slow, fast = pair
     assert beside(fast) == [slow]
-    app = TuiprofApp(Start.trace(fast))
+    app = TuiprofApp(Start("trace", fast))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "saves about")
         await pilot.press("c")

@@ -138,7 +138,7 @@ async def test_no_word_of_a_dialog_or_a_table_is_too_faint_to_be_read(
     theme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
-    app = TuiprofApp(Start.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", shipped("traces") / "metrics-naive.pt.trace.json.gz"))
 
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "saves about", "table 1 of", "lost to this finding")
@@ -163,9 +163,9 @@ async def test_no_word_of_a_run_a_comparison_the_library_or_a_message_is_too_fai
         str(shipped("traces") / f"metrics-{name}.pt.trace.json.gz") for name in ("naive", "no-nan-check")
     ]
     for start, shown in (
-        (Start.live(made.session.path), "finished after"),
-        (Start.library(), "Learn"),
-        (Start.compare(traces[0], traces[1]), "What changed"),
+        (Start("live", made.session.path), "finished after"),
+        (Start(), "Learn"),
+        (Start("compare", compared=(traces[0], traces[1])), "What changed"),
     ):
         app = TuiprofApp(start)
         async with app.run_test(size=(120, 36), notifications=True) as pilot:

@@ -83,7 +83,7 @@ def no_x(text: str) -> None:
 async def test_a_form_answers_only_what_it_understands(
     form: Any, wrong: list[str], said: str, right: list[str], answer: object, tmp_path: Path
 ) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    app = TuiprofApp(Start(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
     async with app.run_test(size=(100, 40)) as pilot:
         answers: list[object] = []
         asked: Form[Any] = form()
@@ -102,7 +102,7 @@ async def test_a_form_answers_only_what_it_understands(
 async def test_a_path_is_completed_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").touch()
     monkeypatch.chdir(tmp_path)
-    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    app = TuiprofApp(Start(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
     async with app.run_test(size=(100, 40)) as pilot:
         answers: list[object] = []
         await app.push_screen(PathForm(), answers.append)
@@ -174,7 +174,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 async def test_a_field_that_was_not_filled_in_yet_does_not_look_wrong(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
+    app = TuiprofApp(Start(sessions=tmp_path / "sessions", scenarios=(tmp_path,)))
     async with app.run_test(size=(100, 40)) as pilot:
         await app.push_screen(RunForm(None, ""))
         await until(pilot, lambda: "type a command, for example python train.py" in screen_text(app))

@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Synthetic:
 
 
 async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
-    app = TuiprofApp(Start.live(run.session.path))
+    app = TuiprofApp(Start("live", run.session.path))
     async with app.run_test(size=(150, 44)) as pilot:
         await until_shown(pilot, "27.0 ms")
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
@@ -65,7 +65,7 @@ async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
 
 async def test_on_a_replay(run: Synthetic) -> None:
     run.end()
-    app = TuiprofApp(Start.replay(run.session.path, speed=8.0))
+    app = TuiprofApp(Start("replay", run.session.path, speed=8.0))
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "replay 8×")
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS) * 2)
@@ -76,7 +76,7 @@ async def test_on_a_replay(run: Synthetic) -> None:
 async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
     made = Synthetic(tmp_path, gpus=0)
     made.start()
-    app = TuiprofApp(Start.live(made.session.path))
+    app = TuiprofApp(Start("live", made.session.path))
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, "no step yet")
         await press_all(pilot, LiveScreen, keys(LiveScreen.BINDINGS))
@@ -90,7 +90,7 @@ async def test_in_the_library_on_ladders_sessions_and_traces(
     shutil.copy(small, tmp_path / "traces" / library_data.EXAMPLE)
     monkeypatch.setattr(library_data, "shipped", tmp_path.joinpath)
     run.end()
-    app = TuiprofApp(Start.library(sessions=run.root, python=Path(sys.executable)))
+    app = TuiprofApp(Start(sessions=run.root, python=Path(sys.executable)))
     async with app.run_test(size=(140, 50)) as pilot:
         await until_shown(pilot, "Learn", "Recent", "metrics:naive")
         screen = app.screen
@@ -113,7 +113,7 @@ async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder = tmp_path / "scenarios"
     folder.mkdir()
     (folder / "tiny.py").write_text(SCRIPT)
-    start = Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
+    start = Start(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
     measured(start, {"slow": 20e6, "fast": 15e6})
     measured(start, {"slow": 20e6, "fast": 15e6})
     app = TuiprofApp(start)

@@ -77,7 +77,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
 
 
 async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key_without_effect() -> None:
-    app = TuiprofApp(Start.trace(real_traces.path("hta-cpu-only-rank34.pt.trace.json.gz")))
+    app = TuiprofApp(Start("trace", real_traces.path("hta-cpu-only-rank34.pt.trace.json.gz")))
     async with app.run_test(size=(140, 60)) as pilot:
         text = await until_shown(pilot, "gloo:all_reduce", "9 Advice ✓", "+ - 0 zoom")
         assert "next sync" not in text
@@ -91,7 +91,7 @@ async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key
 
 
 async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:
-    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    app = TuiprofApp(Start("trace", shipped("traces") / "planted-syncs.pt.trace.json.gz"))
     async with app.run_test(size=(140, 48)) as pilot:
         await until_shown(pilot, "Syncs by location", "stream 7")
         timeline, table = app.screen.query_one(Timeline), app.screen.query_one(VirtualTable)
@@ -119,7 +119,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
 async def test_palette_help_and_the_way_out_are_at_the_same_place_in_every_footer(
     session: Path, tmp_path: Path, width: int
 ) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
 
     def footer() -> str:
         return screen_text(app).rstrip("\n").split("\n")[-1].ljust(width)
@@ -139,7 +139,7 @@ async def test_palette_help_and_the_way_out_are_at_the_same_place_in_every_foote
 
 
 async def test_the_footer_of_a_text_field_shows_no_key_that_is_typed_into_it(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
 
     def footer() -> str:
         return screen_text(app).rstrip("\n").split("\n")[-1]

@@ -71,7 +71,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     folder = tmp_path / "scenarios"
     folder.mkdir()
     (folder / "tiny.py").write_text(SCRIPT)
-    return Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
+    return Start(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
 
 
 def measured(start: Start, medians: dict[str, float], *, rounds: int = 3, left: int = 0) -> LadderRun:
@@ -147,7 +147,7 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     session = create_session(start.sessions, SessionMeta(1, "run", ["run"], "/", time.time_ns(), 0))
     assert ladder_or_none(invocation, "last") is None
     assert ladder_or_none(invocation, session.id) is None
-    app = TuiprofApp(Start.ladder(ladder.path, sessions=start.sessions, scenarios=start.scenarios))
+    app = TuiprofApp(Start("ladder", ladder.path, sessions=start.sessions, scenarios=start.scenarios))
     async with app.run_test(size=(200, 40)) as pilot:
         await until_shown(pilot, "ladder tiny", "baseline", "4.00× faster", "●")
         await workers_done(pilot)

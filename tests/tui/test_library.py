@@ -199,7 +199,7 @@ def test_first_paint_needs_no_heavy_library() -> None:
 
 
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
-    start = Start.library(sessions=tmp_path / "sessions", python=Path(sys.executable))
+    start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
     assert start.sessions is not None
     (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")
     made = ended(start.sessions, None, 12)

@@ -328,7 +328,7 @@ async def test_stopping_asks_first(tmp_path: Path) -> None:
 async def test_a_launched_run_gives_its_exit_status(tmp_path: Path) -> None:
     made = recorded(tmp_path, 5)
     made.end(3)
-    app = TuiprofApp(Start.live(made.session.path, launched=True))
+    app = TuiprofApp(Start("live", made.session.path, launched=True))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "failed (exit 3)")
         await pilot.press("q")
@@ -364,7 +364,7 @@ async def test_ranks_are_chosen_with_keys(tmp_path: Path) -> None:
 async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> None:
     made = recorded(tmp_path, 160)
     made.end()
-    app = TuiprofApp(Start.replay(made.session.path, speed=4.0))
+    app = TuiprofApp(Start("replay", made.session.path, speed=4.0))
     async with app.run_test(size=(160, 40)) as pilot:
         await until_shown(pilot, "▶ replay 4× 00:00:", "of 00:02:40", "> faster")
         await until_shown(pilot, "27.0 ms median")

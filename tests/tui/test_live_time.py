@@ -256,7 +256,7 @@ async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
     printing(made, {1: "early\n", 20: "late\n"})
     made.run_until(30)
     made.end()
-    app = TuiprofApp(Start.replay(made.session.path, speed=0.02))  # the keys move it, the clock hardly
+    app = TuiprofApp(Start("replay", made.session.path, speed=0.02))  # the keys move it, the clock hardly
     async with app.run_test(size=(140, 40)) as pilot:
         await until_shown(pilot, "▶ replay 0.02×", "nothing printed yet")
         await pilot.press("right")
@@ -376,7 +376,7 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
 
 
 async def test_a_replay_that_ends_by_itself_shows_the_devices_of_its_last_steps() -> None:
-    app = TuiprofApp(Start.replay(shipped("traces") / "session-metrics-naive"))
+    app = TuiprofApp(Start("replay", shipped("traces") / "session-metrics-naive"))
     async with app.run_test(size=(120, 36)) as pilot:
         screen = app.screen
         assert isinstance(screen, LiveScreen)

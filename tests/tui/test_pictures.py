@@ -86,4 +86,4 @@ def test_library(
         await pilot.press("tab", "down")
         await until_shown(pilot, "As documented")
 
-    assert snap_compare(TuiprofApp(Start.library(sessions=tmp_path)), terminal_size=size, run_before=settled)
+    assert snap_compare(TuiprofApp(Start(sessions=tmp_path)), terminal_size=size, run_before=settled)

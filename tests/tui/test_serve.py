@@ -125,7 +125,7 @@ def test_each_page_is_a_process_that_shows_what_was_asked_for() -> None:
     from tuiprof.web.__main__ import _as
     from tuiprof.web.server import command_of
 
-    start = replace(Start.trace(Path("/a b'c/$(x)\udcff.json")), scenarios=(Path("/s"),))
+    start = replace(Start("trace", Path("/a b'c/$(x)\udcff.json")), scenarios=(Path("/s"),))
     program, *_, content = command_of(start)
     assert program == sys.executable
     assert msgspec.convert(json.loads(content), Start, dec_hook=_as) == start
@@ -146,7 +146,7 @@ def test_a_token_that_can_be_guessed_is_refused() -> None:
     from tuiprof.web.server import DashboardServer
 
     with pytest.raises(UsageProblem, match="at least 16"):
-        DashboardServer(Start.library(), token="1234")
+        DashboardServer(Start(), token="1234")
 
 
 def test_other_machines_are_warned_of_and_a_taken_port_is_said() -> None:

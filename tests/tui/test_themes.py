@@ -70,7 +70,7 @@ def session(tmp_path: Path) -> Path:
 
 
 def start_of(screen: str, session: Path) -> Start:
-    return Start.live(session) if screen == "live" else Start.library(sessions=session.parent)
+    return Start("live", session) if screen == "live" else Start(sessions=session.parent)
 
 
 @pytest.mark.parametrize("theme", [theme.name for theme in themes.OURS])
@@ -124,9 +124,9 @@ async def test_ascii_alone(screen: str, session: Path, monkeypatch: pytest.Monke
 
 def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUIPROF_THEME", "light")
-    assert TuiprofApp(Start.library()).theme == "tuiprof-light"
+    assert TuiprofApp(Start()).theme == "tuiprof-light"
     monkeypatch.setenv("TUIPROF_THEME", "none such")
-    app = TuiprofApp(Start.library())
+    app = TuiprofApp(Start())
     assert app.theme == "tuiprof-dark"
     assert "unknown theme 'none such'; choose one of " in app._problems[0]
 
@@ -134,13 +134,13 @@ def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.M
 def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUIPROF_THEME", raising=False)
     monkeypatch.setattr("tuiprof.tui.terminal.terminal_app.this_terminal", lambda: Terminal("16", plain=True))
-    app = TuiprofApp(Start.library())
+    app = TuiprofApp(Start())
     assert app.theme == "tuiprof-16"
     assert app.terminal.plain
 
 
 async def test_what_is_switched_on_says_so_without_its_colour(session: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=session.parent))
+    app = TuiprofApp(Start(sessions=session.parent))
     async with app.run_test(size=(100, 30)) as pilot:
         await app.push_screen(CaptureForm(5))
         await until(pilot, lambda: screen_text(app).count("[ ]") == 3)

@@ -27,7 +27,7 @@ from tuiprof.tui.trace.widget import TraceView
 
 @pytest.mark.parametrize("size", [(50, 16), (80, 24), (160, 48)])
 async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: tuple[int, int]) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
 
     async def on_the_card(*texts: str) -> None:
         await until_shown(pilot, *texts)
@@ -68,7 +68,7 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
 
     monkeypatch.setattr(Opening, "run", late)
     clock = time.monotonic
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("ctrl+t", "enter", "enter")
         await until_shown(pilot, "3 of 5")
@@ -82,7 +82,7 @@ async def test_a_trace_that_is_read_late_does_not_take_the_keys(
 
 
 async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("ctrl+t")
         await until(pilot, lambda: isinstance(app.focused, TourCard))
@@ -92,7 +92,7 @@ async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Pat
 
 
 async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, "Run my script")
         await pilot.press("ctrl+t")

@@ -35,7 +35,7 @@ class Careless(Screen[None]):
 
 
 async def test_a_widget_that_forgets_is_made_harmless(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test(size=(100, 20)) as pilot:
         await app.push_screen(Careless())
         assert "begin a[2J" in text_of(pilot)
@@ -50,7 +50,7 @@ def test_a_line_keeps_its_width() -> None:
 
 
 async def test_a_title_and_a_notice_are_no_markup(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test(size=(140, 40), notifications=True) as pilot:
         await app.push_screen(ConfirmScreen(f"Delete {MARKUP}?", [MARKUP], yes="do", no="do not"))
         app.notify(MARKUP, title=MARKUP)
@@ -59,7 +59,7 @@ async def test_a_title_and_a_notice_are_no_markup(tmp_path: Path) -> None:
 
 
 async def test_what_is_copied_does_nothing_where_it_is_pasted(tmp_path: Path) -> None:
-    app = TuiprofApp(Start.library(sessions=tmp_path))
+    app = TuiprofApp(Start(sessions=tmp_path))
     async with app.run_test():
         app.copy_to_clipboard("a\tb\n\x1b[201~reboot")
         assert app.clipboard == "a\tb␊␛[201~reboot"

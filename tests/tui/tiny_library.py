@@ -52,7 +52,7 @@ def tiny_start(folder: Path) -> Start:
     scenarios = folder / "scenarios"
     scenarios.mkdir()
     (scenarios / "tiny.py").write_text(SCENARIO)
-    return Start.library(sessions=folder / "sessions", scenarios=(scenarios,), python=Path(sys.executable))
+    return Start(sessions=folder / "sessions", scenarios=(scenarios,), python=Path(sys.executable))
 
 
 def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) -> Synthetic:

@@ -31,7 +31,7 @@ class TraceApp(TuiprofApp):
     CSS_PATH = str(Path(tuiprof.tui.app.app.__file__).with_name("app.tcss"))
 
     def __init__(self, make: Callable[[], TraceScreen]) -> None:
-        super().__init__(Start.library())
+        super().__init__(Start())
         self._make = make
 
     def first_screen(self) -> Screen[Any]:

@@ -150,7 +150,7 @@ def cli(
             from tuiprof.session.run.interpreter import choose_python
 
             python_ = choose_python(python_)
-        ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios, python=python_)))
+        ctx.exit(open_screen(Start(sessions=sessions, scenarios=scenarios, python=python_)))
     elif python_ is not None:
         # What a verb says itself comes first; verbs that run nothing have no use for it.
         verbs = (name for name, verb in cli.commands.items() if any(p.name == "python_" for p in verb.params))

@@ -77,12 +77,12 @@ def attach(
         if name or watch_nan:
             raise click.UsageError("--name and --watch-nan require --pid")
         found = session_of(invocation, session or "last")
-        return open_screen(Start.live(found.path))
+        return open_screen(Start("live", found.path))
     if session is not None:
         raise click.UsageError("give a session or --pid, not both")
     path = _enter([pid or _chosen() for pid in pids], invocation.sessions, name, watch_nan)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return open_screen(Start.live(path, launched=True))
+        return open_screen(Start("live", path, launched=True))
     click.echo(path.name)
     return 0
 

@@ -189,7 +189,7 @@ def compare(
     if tui:
         from tuiprof.tui.start import Start
 
-        return open_screen(Start.compare(before, after, sessions=invocation.sessions))
+        return open_screen(Start("compare", compared=(before, after), sessions=invocation.sessions))
 
     from tuiprof.analyses.shared.changes import STEP_PAIR
     from tuiprof.comparison.sides import compare_targets

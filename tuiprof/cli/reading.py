@@ -135,11 +135,7 @@ def report(
 
 
 def _only_of_one_trace(wanted: Selection, brief: bool, analyses: tuple[str, ...]) -> None:
-    """Refuse what a report of many ranks has no use for.
-
-    Raises:
-        UsageProblem: One of them was given.
-    """
+    """Refuse what a report of many ranks has no use for; raises UsageProblem if one of them was given."""
     from tuiprof.fleet.views import NAMES
 
     if analyses:
@@ -183,11 +179,11 @@ def session_reports(
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
-    from tuiprof.session.live.step_source import refusals
+    from tuiprof.session.live.step_source import by_path, refusal
     from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
-    refused = refusals(fold)
+    refused = by_path(fold, refusal)
     reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
     if not session.all_traces():
         reports += [
@@ -353,9 +349,7 @@ def gathered(
 def report_fleet(
     fleet: Fleet, views: Sequence[str], format_: str, title: str, verbose: bool, rules: bool, charts: bool
 ) -> int:
-    """Print what many ranks say of their job: some views in full, or the page. Returns the exit status: 3 = nothing
-    read.
-    """
+    """Print what many ranks say of their job: some views in full, or the page; the status 3 = nothing read."""
     from tuiprof.fleet.views import NAMES, reports
     from tuiprof.model import Unavailable
     from tuiprof.report import render_all, stdout_style

@@ -53,15 +53,17 @@ def open_(
     from tuiprof.tui.start import Start
 
     if against is not None:
-        return open_screen(Start.compare(against, target, sessions=invocation.sessions))
+        return open_screen(Start("compare", compared=(against, target), sessions=invocation.sessions))
     ladder = ladder_or_none(invocation, target)
     if ladder is not None:
-        return open_screen(Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios))
+        return open_screen(
+            Start("ladder", ladder, sessions=invocation.sessions, scenarios=invocation.scenarios)
+        )
     session = session_or_none(invocation, target)
     if ranks:
-        return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
+        return open_screen(Start("fleet", _folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
-        return open_screen(Start.live(session.path))
+        return open_screen(Start("live", session.path))
     from tuiprof.blackbox.dumps import is_pickle
     from tuiprof.formats import sniff
     from tuiprof.formats.neuron.captures import refuse
@@ -79,7 +81,7 @@ def open_(
     # What is no trace is said here, before the screen changes.
     sniff(path)
     refuse(path)
-    return open_screen(Start.trace(path, directory=place if place in path.parents else None))
+    return open_screen(Start("trace", path, directory=place if place in path.parents else None))
 
 
 def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> Path:
@@ -120,7 +122,7 @@ def replay(invocation: Invocation, session: str, speed: float) -> int:
     """Replay a recorded SESSION on the live screen."""
     from tuiprof.tui.start import Start
 
-    return open_screen(Start.replay(session_of(invocation, session).path, speed=speed))
+    return open_screen(Start("replay", session_of(invocation, session).path, speed=speed))
 
 
 @click.command(short_help="Serve the dashboard, a session or a trace to a browser.")
@@ -238,24 +240,24 @@ def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     from tuiprof.tui.start import Start
 
     if screen == "library":
-        return Start.library(sessions=invocation.sessions, scenarios=invocation.scenarios)
+        return Start(sessions=invocation.sessions, scenarios=invocation.scenarios)
     ladder = ladder_or_none(invocation, target) if screen is None else None
     if ladder is not None:
-        return Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios)
+        return Start("ladder", ladder, sessions=invocation.sessions, scenarios=invocation.scenarios)
     session = session_or_none(invocation, target)
     if session is not None and screen != "trace":
-        return Start.live(session.path)
+        return Start("live", session.path)
     if session is not None:
         traces = session.traces()
         if not traces:
             raise UsageProblem(f"{session.id} contains no trace", "record one: tuiprof record --capture 5 …")
-        return Start.trace(traces[-1])
+        return Start("trace", traces[-1])
     if screen == "live":
         raise UsageProblem(f"{target} is not a session", "give a session: tuiprof list")
     from tuiprof.formats import sniff
 
     sniff(Path(target))
-    return Start.trace(Path(target))
+    return Start("trace", Path(target))
 
 
 def _encoded(picture: Picture, suffix: str) -> bytes:

@@ -70,6 +70,14 @@ def optional(values: Ints, kind: type[pl.DataType] | None = None) -> pl.Series:
     return (series.set(pl.Series(absent), None) if absent.any() else series).cast(kind or pl.Int64)
 
 
+def counter_table(rows: list[tuple[int, str, str, float, int | None]]) -> pl.DataFrame:
+    """Return rows of time in ns, counter, series, value and track as the model's counters."""
+    import polars as pl
+
+    kinds = {"ts": pl.Int64, "name": pl.String, "series": pl.String, "value": pl.Float64, "track": pl.UInt32}
+    return pl.DataFrame(rows, schema=kinds, orient="row").sort("ts", maintain_order=True)
+
+
 def step_markers(name: npt.NDArray[Any], step: Ints, start: Ints, end: Ints) -> pl.DataFrame | None:
     """Return ``step``, ``start`` and ``end`` (ns) of the marks of an XLA profile; None without marks.
 

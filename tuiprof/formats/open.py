@@ -62,13 +62,8 @@ def open_trace(
     from tuiprof.formats.remote import fetch
 
     options = Options(progress, cancelled, partial, workers, limit, cache)
-
-    def opener(path: Path) -> Trace:
-        return open_file(path, options)
-
-    def fetcher(url: str) -> Path:
-        return fetch(url, progress=progress, cancelled=cancelled)
-
+    opener = functools.partial(open_file, options=options)
+    fetcher = functools.partial(fetch, progress=progress, cancelled=cancelled)
     found = open_set(target, run=run, opener=opener, fetcher=fetcher)
     trace = found.open(rank)
     if len(found) > 1:

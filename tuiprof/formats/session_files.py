@@ -11,10 +11,12 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -56,9 +58,7 @@ def sidecar_name(trace: str) -> str:
 
 
 def read_sync_sites(trace: Path) -> pl.DataFrame | None:
-    """Return the table of :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without
-    one.
-    """
+    """Return :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without one."""
     try:
         beside = trace.with_name(sidecar_name(trace.name))
         if not beside.is_file() or beside.stat().st_size > _LARGEST:
@@ -75,22 +75,10 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
             sites.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # the last line of a probe that was killed
-    return pl.DataFrame(
-        {
-            "unix_ns": [site.unix_ns for site in sites],
-            "tid": [site.tid for site in sites],
-            "what": [site.what for site in sites],
-            "frames": [site.frames for site in sites],
-            "dur_ns": [site.dur_ns for site in sites],
-        },
-        schema={
-            "unix_ns": pl.Int64,
-            "tid": pl.Int64,
-            "what": pl.String,
-            "frames": pl.List(pl.String),
-            "dur_ns": pl.Int64,
-        },
-    ).sort("unix_ns")
+    kinds = (pl.Int64, pl.Int64, pl.String, pl.List(pl.String), pl.Int64)
+    schema: dict[str, Any] = dict(zip(_Site.__struct_fields__, kinds, strict=True))
+    columns = {name: [getattr(site, name) for site in sites] for name in schema}
+    return pl.DataFrame(columns, schema=schema).sort("unix_ns")
 
 
 #: Minimum number of steps for an estimate.
@@ -183,10 +171,11 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     except OSError:
         return None
     # The first steps of a run compile, tune and fill caches.
-    steady = steps.before[len(steps.before) // 2 :]
-    chosen, is_after = (steady, False) if len(steady) >= MIN_STEPS else (steps.after, True)
+    before = list(steps.before)
+    steady = before[len(before) // 2 :]
+    chosen, is_after = (steady, False) if len(steady) >= MIN_STEPS else (list(steps.after), True)
     if len(chosen) < MIN_STEPS:  # of long steps the capture comes early, and the run may be short
-        chosen, is_after = steps.before[1:][-MIN_STEPS:], False
+        chosen, is_after = before[1:][-MIN_STEPS:], False
     if not steps.captured or len(chosen) < MIN_STEPS:
         return None
     numbers = {step.n for step in chosen}
@@ -230,14 +219,14 @@ def _log_of(trace: Path) -> Path | None:
 
 def _has_capture(log: Path, written: bytes) -> bool:
     """Return whether a log records a capture that was written to a path."""
-    try:
-        with log.open("rb") as lines:
-            while line := lines.readline(_LONGEST_LINE):
-                if line.startswith(b'{"t": "capture"') and written in line:
-                    return True
-    except OSError:
-        pass
+    with suppress(OSError), log.open("rb") as lines:
+        while line := lines.readline(_LONGEST_LINE):
+            if line.startswith(b'{"t": "capture"') and written in line:
+                return True
     return False
+
+
+_NEWEST: Final[Callable[[], deque[_Line]]] = partial(deque, maxlen=_MAX_STEPS)
 
 
 @dataclass(slots=True)
@@ -246,21 +235,18 @@ class _Steps:
 
     captured: bool = False
     first: list[_Line] = field(default_factory=list)  # the first ones of the run
-    before: list[_Line] = field(default_factory=list)  # before the first capture, the newest
-    after: list[_Line] = field(default_factory=list)  # after the last one, the newest
-    device: list[_Line] = field(default_factory=list)  # what the device took
+    before: deque[_Line] = field(default_factory=_NEWEST)  # before the first capture
+    after: deque[_Line] = field(default_factory=_NEWEST)  # after the last one
+    device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
 
 
 def _read_steps(log: Path) -> _Steps:
     found = _Steps()
-    before: deque[_Line] = deque(maxlen=_MAX_STEPS)
-    after: deque[_Line] = deque(maxlen=_MAX_STEPS)
-    device: deque[_Line] = deque(maxlen=_MAX_STEPS)
     captured_at, later = -1, 0
     decode = msgspec.json.Decoder(_Line).decode
     with log.open("rb") as lines:
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
-            later += found.captured and len(before) >= 2 * MIN_STEPS
+            later += found.captured and len(found.before) >= 2 * MIN_STEPS
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
             if not is_step and not line.startswith((b'{"t":"dev"', b'{"t": "dev"')):
                 continue
@@ -269,16 +255,15 @@ def _read_steps(log: Path) -> _Steps:
             except _UNDECODABLE:  # a damaged line, or the one being written
                 continue
             if not is_step:
-                device.append(step)
+                found.device.append(step)
             elif step.cap:
                 found.captured, captured_at = True, step.n
             elif not found.captured:
-                before.append(step)
+                found.before.append(step)
                 if 0 < step.n <= _FIRST_STEPS:
                     found.first.append(step)
             elif step.n > captured_at + _DISTURBED:
-                after.append(step)
-    found.before, found.after, found.device = list(before), list(after), list(device)
+                found.after.append(step)
     return found
 
 

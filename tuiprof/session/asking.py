@@ -24,7 +24,7 @@ from tuiprof.system import process
 from tuiprof.system.files import write_inside
 
 #: A probe looks for requests every 100 ms, but never while C code holds the GIL.
-STACKS_PATIENCE_S: Final = 3.0
+_STACKS_PATIENCE_S: Final = 3.0
 _POLL_S: Final = 0.05
 #: Additional time for the Flight Recorder after every process has answered.
 _FLIGHT_S: Final = 0.3
@@ -73,7 +73,7 @@ def is_here(session: Session, rank: WriterState) -> bool:
     return who is not None and who.pid_namespace == process.pid_namespace()
 
 
-def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tuple[Fold, StacksState]:
+def take_stacks(session: Session) -> tuple[Fold, StacksState]:
     """Ask for stacks and wait for the answers.
 
     Returns:
@@ -85,7 +85,7 @@ def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tupl
     feed = Live(session)
     try:
         name = request_stacks(session)
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + _STACKS_PATIENCE_S
         while time.monotonic() < deadline:
             feed.catch_up()
             found = feed.fold.stacks.get(name)
@@ -103,7 +103,7 @@ def take_stacks(session: Session, patience_s: float = STACKS_PATIENCE_S) -> tupl
 
 
 #: Timeout for an answer; a line not reached by then is reported as pending.
-STEPS_PATIENCE_S: Final = 10.0
+_STEPS_PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,7 @@ def request_change(session: Session, wanted: dict[str, str]) -> None:
         write_inside(part.control, f"steps-{time.time_ns()}.json", msgspec.json.encode(wanted))
 
 
-def change_steps(
-    session: Session, wanted: dict[str, str], patience_s: float = STEPS_PATIENCE_S
-) -> list[Answer]:
+def change_steps(session: Session, wanted: dict[str, str]) -> list[Answer]:
     """Ask, and wait for the answers.
 
     Returns:
@@ -170,7 +168,7 @@ def change_steps(
         before = {rank.name: rank.step_source for rank in feed.fold.ranks}
         since_ns = feed.fold.now_ns
         request_change(session, wanted)
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + _STEPS_PATIENCE_S
         found: list[Answer] = []
         while time.monotonic() < deadline and (len(found) < len(before) or not found):
             feed.catch_up()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.event_table import far_off, in_words, order_of, step_markers
+from tuiprof.formats.event_table import Ints, counter_table, far_off, in_words, order_of, step_markers
 from tuiprof.formats.kineto import categories
 from tuiprof.formats.kineto.categories import ASYNC, Labels, Lane, describe_lane
 from tuiprof.formats.kineto.columns import MISSING, NONE, Columns
@@ -24,7 +24,6 @@ from tuiprof.model import DeviceInfo, Trace, TraceInfo, Track
 from tuiprof.model.trace import CATEGORIES, CATEGORY_TYPE, RawSource
 from tuiprof.model.trust import ReadStats, Remark
 
-Ints = npt.NDArray[np.int64]
 _BEGIN = ord("B")
 _LARGEST_DEVICE = 1 << 10
 _NO_INTS, _NO_CODES = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
@@ -107,16 +106,8 @@ def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadSt
             ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
         )
         unended, unbegun = found.unended, found.unbegun
-        rows = found.begins
-        matched = Columns(
-            ends.ordinal[rows],
-            ends.ts[rows],
-            found.ends_ns - ends.ts[rows],
-            ends.name[rows],
-            ends.cat[rows],
-            ends.lane[rows],
-            {key: column[rows] for key, column in ends.numbers.items()},
-        )
+        matched = ends.take(found.begins)
+        matched.dur = found.ends_ns - matched.ts
         spans = spans.joined(matched)
     asynchronous, more_unended, more_unbegun = match_async(gathered.rare, last)
     if asynchronous:
@@ -475,16 +466,7 @@ def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 lane = lane_of.get((event.pid, event.tid))
                 rows.append((event.ts - origin, event.name, str(series), float(value), lane))
-    if not rows:
-        return None
-    schema: dict[str, Any] = {
-        "ts": pl.Int64,
-        "name": pl.String,
-        "series": pl.String,
-        "value": pl.Float64,
-        "track": pl.UInt32,
-    }
-    return pl.DataFrame(rows, schema=schema, orient="row").sort("ts", maintain_order=True)
+    return counter_table(rows) if rows else None
 
 
 assert len(CATEGORIES) < 256, "a category code fits one byte"

@@ -13,20 +13,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.event_table import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS, Ints
 
 #: Sentinel for a missing time or allocator number, until the table is built.
 MISSING = -(1 << 63)
 #: Sentinel for missing ids and sizes, which are never negative; a small number is faster to convert and to count.
 NONE = -1
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint32]
 
@@ -62,9 +62,7 @@ _WIDEST = 24  # characters of a plain number; longer ones go the slow way
 
 
 def ns_from_numbers(values: Sequence[object]) -> Ints | None:
-    """Convert decoded JSON numbers, microseconds, to ns; None unless every one is provably exact (use
-    :func:`ns_from_text`).
-    """
+    """Convert JSON numbers, microseconds, to ns; None unless all are provably exact (use :func:`ns_from_text`)."""
     whole = integers(values)
     if whole is None:
         return _from_floats(values)
@@ -293,7 +291,7 @@ class Columns(msgspec.Struct):
         """Return the number of events."""
         return len(self.ts)
 
-    def take(self, keep: npt.NDArray[np.bool_]) -> Columns:
+    def take(self, keep: npt.NDArray[np.bool_] | Ints) -> Columns:
         """Return some of the rows."""
         return Columns(
             self.ordinal[keep],
@@ -363,11 +361,7 @@ def build(
     linked: bool = True,
     of_xla: bool = False,
 ) -> Columns:
-    """Turn events into columns.
-
-    Raises:
-        Untimely: A time cannot be read exactly from the decoded number.
-    """
+    """Turn events into columns; raises Untimely if a time cannot be read exactly from the decoded number."""
     cats = _codes([event.cat for event in events], books.cats)
     return Columns(
         ordinals,
@@ -382,34 +376,27 @@ def build(
 
 def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[str, Ints]:
     arguments = [event.args or NO_ARGS for event in events]
-    external = _numbers([a.external_id for a in arguments])
-    older = _numbers([a.external_id_lower for a in arguments])
-    columns = {"external_id": _first(external, older), "sequence": _numbers([a.sequence for a in arguments])}
+
+    def read(key: str) -> Ints | None:
+        return _numbers(list(map(attrgetter(key), arguments)))
+
+    columns = {
+        "external_id": _first(read("external_id"), read("external_id_lower")),
+        "sequence": read("sequence"),
+    }
     if linked:
-        correlation = _numbers([a.correlation for a in arguments])
-        connection = _numbers([a.connection_id for a in arguments])
-        columns["correlation"] = _first(correlation, connection)
-        columns["device"] = _numbers([a.device for a in arguments])
-        columns["stream"] = _numbers([a.stream for a in arguments])
-        columns["bytes"] = _numbers([a.bytes for a in arguments])
+        columns["correlation"] = _first(read("correlation"), read("connection_id"))
+        columns |= {key: read(key) for key in ("device", "stream", "bytes")}
     if of_xla:
-        of_call = _numbers([a.correlation_id for a in arguments])
-        columns["correlation"] = _first(columns.get("correlation"), of_call)
-        columns["step_num"] = _numbers([a.step_num for a in arguments])
+        columns["correlation"] = _first(columns.get("correlation"), read("correlation_id"))
+        columns["step_num"] = read("step_num")
     return {key: column for key, column in columns.items() if column is not None}
 
 
 def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
     """Return the columns that exist only for instants."""
     arguments = [event.args or NO_MEMORY_ARGS for event in instants]
-    columns = {
-        "bytes": _numbers([a.bytes for a in arguments], MISSING),
-        "address": _numbers([a.address for a in arguments], MISSING),
-        "total_allocated": _numbers([a.total_allocated for a in arguments], MISSING),
-        "total_reserved": _numbers([a.total_reserved for a in arguments], MISSING),
-        "device_type": _numbers([a.device_type for a in arguments], MISSING),
-        "device": _numbers([a.device for a in arguments], MISSING),
-    }
+    columns = {key: _numbers(list(map(attrgetter(key), arguments)), MISSING) for key in MEMORY_NUMBERS}
     return {key: column for key, column in columns.items() if column is not None}
 
 

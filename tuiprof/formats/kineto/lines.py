@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.event_table import LIMIT_NS
-from tuiprof.formats.kineto.columns import NONE, Books, Codes, Columns, Ints
+from tuiprof.formats.event_table import LIMIT_NS, Ints
+from tuiprof.formats.kineto.columns import NONE, Books, Codes, Columns
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

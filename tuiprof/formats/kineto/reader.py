@@ -6,7 +6,6 @@ import importlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -114,25 +113,18 @@ class Rows:
 
 
 class Gathered:
-    """All chunks so far.
-
-    Attributes:
-        spans: Complete events.
-        pairs: Begin and end events.
-        instants: Events without length.
-        rare: Events that were decoded whole; ``ordinal`` is their position in the file.
-        communications: What events say of process groups.
-        event_waits: Waits for device events.
-        events: Number of events, of every phase.
-    """
+    """All chunks so far."""
 
     def __init__(self) -> None:
-        self.communications: list[Communication] = []
-        self.event_waits: list[EventWait] = []
-        self.spans, self.pairs = Rows(NUMBERS, NONE), Rows(NUMBERS, NONE)
-        self.instants = Rows(MEMORY_NUMBERS, MISSING)
-        self.rare: list[Rare] = []
-        self.events = self.malformed = self.repaired = 0
+        self.communications: list[Communication] = []  # what events say of process groups
+        self.event_waits: list[EventWait] = []  # waits for device events
+        self.spans = Rows(NUMBERS, NONE)  # complete events
+        self.pairs = Rows(NUMBERS, NONE)  # begin and end events
+        self.instants = Rows(MEMORY_NUMBERS, MISSING)  # events without length
+        self.rare: list[
+            Rare
+        ] = []  # events that were decoded whole; ``ordinal`` is their position in the file
+        self.events = self.malformed = self.repaired = 0  # numbers of events, of every phase
         self._phases: Counter[str] = Counter()
         self._names: dict[str, int] = {}
         self._cats: dict[str, int] = {}
@@ -192,8 +184,7 @@ class Gathered:
         stats.repaired += self.repaired
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkSpan:
+class ChunkSpan(msgspec.Struct, array_like=True, frozen=True):
     """The location of a chunk."""
 
     events: int  # number of events in it
@@ -215,13 +206,12 @@ class RawChunks:
 
     def saved(self) -> bytes:
         """Return what :meth:`restored` needs, for the cache."""
-        return msgspec.msgpack.encode([(p.events, p.offset, p.length, p.strict) for p in self._chunks])
+        return msgspec.msgpack.encode(self._chunks)
 
     @classmethod
     def restored(cls, source: Source, saved: bytes) -> RawChunks:
         """Return what was saved."""
-        chunks = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
-        return cls(source, [ChunkSpan(*chunk) for chunk in chunks])
+        return cls(source, msgspec.msgpack.decode(saved, type=list[ChunkSpan]))
 
     def text(self, ordinal: int) -> str:
         """Return the text of an event; empty if the file was removed or has changed."""
@@ -252,25 +242,17 @@ _TABLE_BYTES = 100
 
 
 class EventReader:
-    """Reads the events of one file, with a worker pool if there is one.
-
-    Attributes:
-        gathered: The events, in file order.
-        chunks: Where each chunk is in the file.
-        properties: Top-level properties around the events.
-        is_list: Whether the file is a bare list.
-        truncated: Whether the list does not end.
-        damage: Why the compressed stream ended early; None = it did not.
-        overlong_at: Offset of an event, or of text after the list, that exceeds the size limit; None = none.
-    """
+    """Reads the events of one file, with a worker pool if there is one."""
 
     def __init__(self, source: Source, options: Options, pool: Pool | None) -> None:
         self.source, self.options, self._pool = source, options, pool
-        self.gathered = Gathered()
-        self.chunks: list[ChunkSpan] = []
-        self.properties: dict[str, Any] = {}
-        self.is_list = self.truncated = False
-        self.damage: str | None = None
+        self.gathered = Gathered()  # the events, in file order
+        self.chunks: list[ChunkSpan] = []  # where each chunk is in the file
+        self.properties: dict[str, Any] = {}  # top-level properties around the events
+        self.is_list = False  # whether the file is a bare list
+        self.truncated = False  # whether the list does not end
+        self.damage: str | None = None  # why the compressed stream ended early; None = it did not
+        #: Offset of an event, or of text after the list, that exceeds the size limit; None = none.
         self.overlong_at: int | None = None
         self._decoder = ChunkDecoder()
         self._stretches: list[Stretch] = []

@@ -120,8 +120,6 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
     of_system = profiles.read_system(tables)
     joined = profiles.join(of_system or profiles.read_device(tables), from_first=bool(of_system))
     properties = _properties(tables, document)
-    metadata = properties.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
     remarks = _remarks(tables, properties, joined.events.is_empty())
     read = ReadStats(
         events=sum(count for _, _, count in joined.ordinals),
@@ -139,7 +137,9 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
             profiles.device_instants(tables, tracks),
         )
     cores = sorted({track.device for track in tracks if track.device is not None})
-    kind = str(metadata.get("instance_type") or _nested(properties, "summary", "instance_type") or "")
+    kind = next(
+        filter(None, (_nested(properties, key, "instance_type") for key in ("metadata", "summary"))), ""
+    )
     info = TraceInfo(
         path,
         "neuron",

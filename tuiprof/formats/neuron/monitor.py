@@ -244,20 +244,15 @@ _LONGEST_LINE: Final = 16 << 20
 
 
 def read(source: Source) -> Trace:
-    """Read a recording.
-
-    Raises:
-        TraceError: There is no report in it.
-    """
+    """Read a recording; raises TraceError if there is no report in it."""
     # The telemetry of a running script needs the reports alone, without Polars.
-    import polars as pl
-
+    from tuiprof.formats.event_table import counter_table
     from tuiprof.formats.neuron.profiles import empty
     from tuiprof.model import DeviceInfo, ReadStats, Remark, Trace, TraceInfo, Track
 
     lines = _Lines(source)
     keys: dict[str, int] = {}
-    rows: list[tuple[int, str, str, float, int]] = []
+    rows: list[tuple[int, str, str, float, int | None]] = []
     reports, devices = 0, []
     for at_s, state in replay(_reports(documents(lines))):
         reports += 1
@@ -272,13 +267,6 @@ def read(source: Source) -> Trace:
             f"{source.path} contains no readable report of neuron-monitor",
             "record with `neuron-monitor > FILE`: one JSON document per report",
         )
-    columns = {
-        "ts": pl.Int64,
-        "name": pl.String,
-        "series": pl.String,
-        "value": pl.Float64,
-        "track": pl.UInt32,
-    }
     tracks = tuple(Track(index, "other", "neuron-monitor", key, key) for key, index in keys.items())
     remark = Remark(
         "telemetry-only",
@@ -301,7 +289,7 @@ def read(source: Source) -> Trace:
         truncated=lines.damage is not None,
         remarks=[remark],
     )
-    return Trace(empty(), tracks, info, stats, counters=pl.DataFrame(rows, schema=columns, orient="row"))
+    return Trace(empty(), tracks, info, stats, counters=counter_table(rows))
 
 
 class _Lines:

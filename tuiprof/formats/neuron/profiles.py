@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.event_table import far_off, in_words, optional, order_of
+from tuiprof.formats.event_table import Ints, far_off, in_words, optional, order_of
 from tuiprof.formats.neuron.tables import (
     NUMBER,
     REAL,
@@ -28,8 +28,6 @@ from tuiprof.formats.neuron.tables import (
 )
 from tuiprof.model import Track
 from tuiprof.model.trace import CATEGORY_TYPE, EVENT_SCHEMA
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.event_table import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS, Ints
 from tuiprof.system.own_process import available_bytes
 
-Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
 
 #: What a column is read as, whatever type it has in the file.
@@ -139,11 +138,7 @@ class ParquetTables:
         return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
-        """Return one row, untouched.
-
-        Raises:
-            TraceError: A file of the table is damaged.
-        """
+        """Return one row, untouched; raises TraceError if a file of the table is damaged."""
         for path in self.files.get(table, []):
             with _explained(path):
                 scan = _scan(path)

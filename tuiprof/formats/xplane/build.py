@@ -12,19 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats.event_table import in_words, optional, order_of, step_markers
+from tuiprof.formats.event_table import Ints, in_words, optional, order_of, step_markers
 from tuiprof.formats.session_files import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.protobuf import Damaged
-from tuiprof.formats.xplane.space import Lookup, Named, Space, dense, distinct, times
+from tuiprof.formats.xplane.space import Lookup, Named, Space, dense, times
 from tuiprof.formats.xplane.words import Row, describe, tracks_of
 from tuiprof.model import Trace
 from tuiprof.model.intervals import nest, union
 from tuiprof.model.trace import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trust import ReadStats, Remark
 from tuiprof.model.units import format_count, format_ns
-
-Ints = npt.NDArray[np.int64]
 
 #: A line of calls belongs to a thread whose runtime events this share of them begin in.
 _JOINED: Final = 0.9
@@ -265,7 +263,8 @@ class Builder:
             for index, plane in enumerate(planes)
             for key, metadata in plane.events.items()
         }
-        self.names, numbers = distinct([*shown.values(), ""])
+        self.names = list(dict.fromkeys([*shown.values(), ""]))
+        numbers = {name: code for code, name in enumerate(self.names)}
         entries = {pair: numbers[name] for pair, name in shown.items()}
         lookup = Lookup(entries, max(1, len(planes)), numbers[""])
         self.name = lookup(self.plane, self.space.metadata)

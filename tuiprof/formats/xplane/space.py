@@ -7,17 +7,20 @@ Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.event_table import LIMIT_NS
+from tuiprof.formats.event_table import LIMIT_NS, Ints
 from tuiprof.formats.xplane.protobuf import (
     BYTES,
+    DOUBLE,
     FIXED64,
+    REF,
+    STR,
     VARINT,
     Buffer,
     Chains,
@@ -35,8 +38,6 @@ from tuiprof.formats.xplane.protobuf import (
     walk,
 )
 from tuiprof.formats.xplane.words import THREAD_ID
-
-Ints = npt.NDArray[np.int64]
 
 _EVENTS_AT_ONCE: Final = 1 << 16
 _EVENT_TAG: Final = 4 << 3 | BYTES
@@ -108,10 +109,6 @@ class Space:
         """Return the number of events."""
         return len(self.offset_ps)
 
-    def text(self, start: int, size: int) -> str:
-        """Return text of the file."""
-        return self.buffer.data[start : start + size].decode("utf-8", "replace")
-
     def metadata_values(self, plane: Plane, metadata: Metadata) -> dict[str, Value]:
         """Return the stats that all events of one name share."""
         data, values = self.buffer.data, dict[str, Value]()
@@ -159,7 +156,7 @@ class _Decoder:
             if number == 1:
                 self._plane(start, end)
             else:
-                words[number].append(self.data[start:end].decode("utf-8", "replace"))
+                words[number].append(read_text(self.data, start, end))
         heads = np.concatenate([np.empty(0, dtype=np.int64), *self.heads])
         size, length = self.buffer.varints(heads + 1)
         starts = heads + 1 + length
@@ -308,7 +305,6 @@ def _join(parts: list[Stats]) -> Stats:
 
 Mask = npt.NDArray[np.bool_]
 
-_DOUBLE, _STR, _REF = 2, 5, 7
 _DENSE: Final = 1 << 20
 #: Maximum distance of a time from the origin of a profile: 26 days.
 _FAR_PS: Final = 1 << 61
@@ -320,7 +316,6 @@ WANTED: Final = (
     "program_id",
     "device_ordinal",
     "step_num",
-    "group_id",
     "_pt",
     "_p",
     "_ct",
@@ -334,10 +329,8 @@ WANTED: Final = (
     "allocation_bytes",
     "addr",
     "bytes_allocated",
-    "bytes_reserved",
     "allocator_name",
     "index_on_host",
-    "dropped_traces",
     THREAD_ID,
 )
 _SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
@@ -413,10 +406,10 @@ class Named:
         rows = self._rows[name]
         stats = self.space.stats
         value = stats.value[rows]
-        double = stats.kind[rows] == _DOUBLE
+        double = stats.kind[rows] == DOUBLE
         if double.any():
             value = np.where(double, np.nan_to_num(value.view(np.float64)).astype(np.int64), value)
-        number = (stats.kind[rows] > 1) & (stats.kind[rows] < _STR)
+        number = (stats.kind[rows] > 1) & (stats.kind[rows] < STR)
         column[stats.event[rows[number]]] = value[number]
         return column
 
@@ -424,7 +417,7 @@ class Named:
         """Return a fractional stat as (events, values)."""
         rows = self._rows[name]
         stats = self.space.stats
-        values = np.where(stats.kind[rows] == _DOUBLE, stats.value[rows].view(np.float64), stats.value[rows])
+        values = np.where(stats.kind[rows] == DOUBLE, stats.value[rows].view(np.float64), stats.value[rows])
         return self.events(name), values
 
     def sizes(self, name: str) -> Ints:
@@ -439,7 +432,7 @@ class Named:
         plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
         for row in self._rows[name].tolist():
             event = int(stats.event[row])
-            if stats.kind[row] == _REF:
+            if stats.kind[row] == REF:
                 text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
             else:
                 at = int(stats.value[row])
@@ -478,14 +471,6 @@ def times(space: Space) -> tuple[Ints, Ints, int | None]:
     if space.bad.any():
         begin, duration = np.where(space.bad, 0, begin), np.where(space.bad, 0, duration)
     return begin, begin + duration, origin
-
-
-def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Number distinct texts in order of appearance."""
-    numbers: dict[str, int] = {}
-    for value in values:
-        numbers.setdefault(value, len(numbers))
-    return list(numbers), numbers
 
 
 def dense(key: Ints) -> tuple[Ints, Ints]:

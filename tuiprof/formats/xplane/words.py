@@ -117,9 +117,7 @@ _MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
 
 
 def runs_python(line: str) -> bool:
-    """Return whether a host thread runs Python, by the name of its line; on a TPU host the main thread's is
-    ``main/<tid>``.
-    """
+    """Return whether a host thread runs Python, by the name of its line; a TPU host's main thread is ``main/<tid>``."""
     return bool(_MAIN_LINES.match(line))
 
 
@@ -194,15 +192,8 @@ def of_tpu_op(name: str, hlo_category: str) -> str:
 def of_stream(name: str, line: str, details: str) -> str:
     """Return the category of an event on a GPU stream."""
     kinds = (_STREAM.match(line) or [None, None, None])[2] or ""
-    for word in (details, name, kinds):
-        lowered = word.lower()
-        if lowered.startswith("memcpy"):
-            return "memcpy"
-        if lowered.startswith("memset"):
-            return "memset"
-        if lowered.startswith("kernel"):
-            return "kernel"
-    return "kernel"
+    words, categories = (details, name, kinds), ("memcpy", "memset", "kernel")
+    return next((found for word in words for found in categories if word.lower().startswith(found)), "kernel")
 
 
 def of_wait(name: str) -> str:

@@ -27,6 +27,7 @@ from tuiprof.session.log import (
     NotFinite,
     OutOfMemory,
     Printed,
+    Record,
     Stacks,
     Step,
     StepSource,
@@ -56,9 +57,7 @@ _LEVELS: Final = ("info", "warn", "bad")
 class DeviceHistory:
     """The readings of one device: the last :data:`KEEP_READINGS` in full, all of them downsampled.
 
-    Args:
-        key: Key of the device: ``host``, ``gpu0``, …
-        cores: Whether to keep per-core figures, of which a host may have hundreds.
+    ``cores``: keep per-core figures, of which a host may have hundreds.
     """
 
     def __init__(self, key: str, *, cores: bool = True) -> None:
@@ -218,9 +217,6 @@ class Fold:
     """The state of a session after the records fed so far.
 
     Not thread-safe: feed and read it in one thread, or under one lock.
-
-    Args:
-        clock: Session time (``LogReader.clock``).
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -350,11 +346,11 @@ class Fold:
                 state.step_source = record
                 if record.withdrawn:
                     self._withdraw(state)
-            elif isinstance(record, (Cost, Capture, Note, End, Uses, Stacks, Flight, NotFinite, OutOfMemory)):
+            else:
                 if isinstance(record, Capture) and record.state == "written":
                     put()
-                    state.steps.trace_written()
-                self._rare(state, record, folder)
+                    state.steps.watch.written()
+                self._rare(state, record, record.at + state.offset_ns, folder)
             if newest_at is None or record.at > newest_at:
                 newest_at = record.at
         put()
@@ -373,34 +369,29 @@ class Fold:
             state.seen_ns = at + state.offset_ns
             self.now_ns = max(self.now_ns, state.seen_ns)
 
-    def _rare(
-        self,
-        state: WriterState,
-        record: Cost | Capture | Note | End | Uses | Stacks | Flight | NotFinite | OutOfMemory,
-        folder: str,
-    ) -> None:
-        t_ns = record.at + state.offset_ns
-        if isinstance(record, Cost):
-            state.cost = record
-        elif isinstance(record, Uses):
-            state.uses[record.dev] = record
-        elif isinstance(record, Capture):
-            record.path = _path_in(folder, record.path)
-            capture = self.captures.setdefault(record.id, CaptureState(record.id))
-            capture.by_writer[state.name] = record
-            capture.t_ns = max(capture.t_ns, t_ns)
-        elif isinstance(record, Note):
-            level = record.level if record.level in _LEVELS else "info"
-            self._note(NoteLine(t_ns, state.name, level, record.text))
-        elif isinstance(record, (Stacks, Flight)):
-            self._stacks(state.name, record, t_ns, folder)
-        elif isinstance(record, (NotFinite, OutOfMemory)):
-            if isinstance(record, OutOfMemory):
+    def _rare(self, state: WriterState, record: Record, t_ns: int, folder: str) -> None:
+        match record:
+            case Cost():
+                state.cost = record
+            case Uses():
+                state.uses[record.dev] = record
+            case Capture():
                 record.path = _path_in(folder, record.path)
-            if len(self.troubles) < KEEP_NOTES:
-                self.troubles.append(Trouble(t_ns, state.name, record))
-        else:
-            state.end = record
+                capture = self.captures.setdefault(record.id, CaptureState(record.id))
+                capture.by_writer[state.name] = record
+                capture.t_ns = max(capture.t_ns, t_ns)
+            case Note():
+                level = record.level if record.level in _LEVELS else "info"
+                self._note(NoteLine(t_ns, state.name, level, record.text))
+            case Stacks() | Flight():
+                self._stacks(state.name, record, t_ns, folder)
+            case NotFinite() | OutOfMemory():
+                if isinstance(record, OutOfMemory):
+                    record.path = _path_in(folder, record.path)
+                if len(self.troubles) < KEEP_NOTES:
+                    self.troubles.append(Trouble(t_ns, state.name, record))
+            case End():
+                state.end = record
 
     def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int, folder: str) -> None:
         """Store an answer to a request for stacks; the oldest request is dropped if there are too many."""

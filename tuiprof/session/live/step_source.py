@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.live.fold import CaptureState, Fold
 from tuiprof.session.live.writer_state import WriterState
@@ -101,13 +102,8 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
             f"capture {capture.id!r} is not representative: what it recorded turned out not to be training steps and "
             "was withdrawn; capture again"
         )
-    for name, record in sorted(capture.by_writer.items()):
-        rank = fold.writers.get(name)
-        if rank is None or record.first is None or record.last is None:
-            continue
+    for rank, inside in _captured(capture, fold):
         rows = rank.steps.rows
-        numbers = rows["n"]
-        inside = rows["captured"] & (numbers >= record.first) & (numbers <= record.last)
         stats = rank.steps.whole_run()
         if not inside.any() or stats.count < _MIN_OTHERS:
             continue
@@ -125,12 +121,8 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
 
 def rare_steps(capture: CaptureState, fold: Fold) -> str:
     """Return a warning if long steps are overrepresented in a capture; empty = they are not."""
-    for name, record in sorted(capture.by_writer.items()):
-        rank = fold.writers.get(name)
-        if rank is None or record.first is None or record.last is None:
-            continue
+    for rank, inside in _captured(capture, fold):
         rows = rank.steps.rows
-        inside = rows["captured"] & (rows["n"] >= record.first) & (rows["n"] <= record.last)
         others_ns = rows["dur_ns"][rank.steps.comparable()]
         if inside.sum() < _MIN_CAPTURED or len(others_ns) < _MIN_OTHERS_FOR_RARE:
             continue
@@ -148,17 +140,17 @@ def rare_steps(capture: CaptureState, fold: Fold) -> str:
     return ""
 
 
-def refusals(fold: Fold) -> dict[str, str]:
-    """Return why captures are not representative, by the paths of their traces relative to the session."""
-    return _by_path(fold, refusal)
+def _captured(capture: CaptureState, fold: Fold) -> Iterator[tuple[WriterState, Mask]]:
+    """Yield each captured rank, and which of its kept steps were captured."""
+    for name, record in sorted(capture.by_writer.items()):
+        rank = fold.writers.get(name)
+        if rank is not None and record.first is not None and record.last is not None:
+            rows = rank.steps.rows
+            yield rank, rows["captured"] & (rows["n"] >= record.first) & (rows["n"] <= record.last)
 
 
-def remarks(fold: Fold) -> dict[str, str]:
-    """Return warnings about overrepresented long steps, by the paths of traces relative to the session."""
-    return _by_path(fold, rare_steps)
-
-
-def _by_path(fold: Fold, check: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
+def by_path(fold: Fold, check: Callable[[CaptureState, Fold], str]) -> dict[str, str]:
+    """Return the non-empty results of :func:`refusal` or :func:`rare_steps` by the captures' paths in the session."""
     return {
         path: text
         for capture in fold.captures.values()

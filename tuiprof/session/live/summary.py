@@ -31,7 +31,7 @@ from tuiprof.session.live.series import (
 )
 from tuiprof.session.live.sharing import crowded, foreign_devices
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
-from tuiprof.session.live.step_source import described, likely, missing, refusals
+from tuiprof.session.live.step_source import by_path, described, likely, missing, refusal
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
 from tuiprof.session.store.folders import Session
@@ -104,7 +104,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
-            *([Rule("not representative", EVIDENCE_RULE)] if refusals(fold) else []),
+            *([Rule("not representative", EVIDENCE_RULE)] if by_path(fold, refusal) else []),
             *([Rule("clocks", CLOCK_RULE)] if hosts else []),
         ),
         notes=(*host_problems(hosts), *_notes(session, fold, status, stats)),
@@ -117,7 +117,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     notes += fold.problems
     if status.state == "failed" and stats is not None and stats.count and (line := last_words(session)):
         notes.insert(0, f"the last line of its stderr: {line}")
-    notes += dict.fromkeys(refusals(fold).values())
+    notes += dict.fromkeys(by_path(fold, refusal).values())
     notes += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
     notes += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
     if stats is not None and stats.count:

@@ -116,7 +116,7 @@ class StepSeries:
         self._histogram = Histogram()  # of uncaptured steps, like the sums
         self._plain_ns = self._plain_wall_ns = self._first_wall_ns = 0
         self._having = dict.fromkeys(_APART, 0)  # number of steps with each of these
-        self._watch = SlowdownWatch()
+        self.watch = SlowdownWatch()  # for captures that slow later steps down
         self._on_device = False
         self._before = NO_STATS  # statistics and phases (mean, ordinary) before the last capture
         self._phases_before: tuple[dict[str, float], dict[str, float]] = {}, {}
@@ -133,12 +133,7 @@ class StepSeries:
         return int(self.rows["n"][-1]) if len(self.rows) else None
 
     def since(self, window_ns: int | None, now_ns: int | None = None) -> slice:
-        """Return the kept rows in a window of time.
-
-        Args:
-            window_ns: Length of the window; None = all kept rows.
-            now_ns: End of the window in session time; None = the end of the last step.
-        """
+        """Return the kept rows (None = all) in a window of session time that ends now, else with the last step."""
         t_ns = self.rows["t_ns"]
         if window_ns is None or not len(t_ns):
             return slice(0, len(t_ns))
@@ -148,7 +143,7 @@ class StepSeries:
     @property
     def slowdown(self) -> Slowdown | None:
         """The capture since which steps take longer; None = there is none, or it is not known yet."""
-        return self._watch.found if self._on_device else None
+        return self.watch.found if self._on_device else None
 
     def comparable(self, rows: slice = _ALL) -> npt.NDArray[np.bool_]:
         """Return which kept steps statistics may use.
@@ -243,9 +238,7 @@ class StepSeries:
     def phase_means(self, rows: slice | None = None) -> dict[str, float]:
         """Return the mean time per step of each phase, in order of appearance, then ``"other"`` (outside all phases).
 
-        Args:
-            rows: Kept rows; None = the whole run. Of these, the :meth:`comparable` steps are used, else the captured
-                ones.
+        Of the kept rows (None = the whole run) the :meth:`comparable` steps are used, else the captured ones.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[0]
@@ -289,10 +282,6 @@ class StepSeries:
         }
         mean = float((self.rows["dur_ns"][rows] + self.rows["apart_ns"][rows])[counted].mean())
         return {**means, "other": max(0.0, mean - sum(means.values()))}
-
-    def trace_written(self) -> None:
-        """Note that the last capture's trace is written, so that it no longer disturbs steps."""
-        self._watch.written()
 
     def metric(self, name: str) -> Floats:
         """Return a metric of the kept steps; NaN = no value."""
@@ -364,12 +353,12 @@ class StepSeries:
         edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
         for low, high in pairwise(edges):
             if captured[low]:
-                if self._watch.captured(columns["n"][low:high].tolist()):
+                if self.watch.captured(columns["n"][low:high].tolist()):
                     self._before = self.whole_run()
                     self._phases_before = self.phase_means(), self.ordinary_phases()
             else:
                 dur_ns = columns["dur_ns"][low:high]
-                self._watch.plain(dur_ns.tolist())
+                self.watch.plain(dur_ns.tolist())
                 self._histogram.add(dur_ns)
                 self._plain_ns += int(dur_ns.sum())
                 self._plain_wall_ns += int(columns["wall_ns"][low:high].sum())

@@ -1,6 +1,7 @@
 """Requests to a running script, written atomically as files in its ``control`` folder.
 
-For a run on several hosts, the request is written for each of them.
+For a run on several hosts, the request is written for each of them. All functions that write raise a SessionError if
+the request cannot be written.
 """
 
 from __future__ import annotations
@@ -76,20 +77,12 @@ def request_capture(
 
 
 def put_capture(session: Session, request: CaptureRequest) -> None:
-    """Write a capture request, whether or not the script runs yet.
-
-    Raises:
-        SessionError: The request cannot be written.
-    """
+    """Write a capture request, whether or not the script runs yet."""
     write_inside(session.control, f"capture-{request.id}.json", msgspec.json.encode(request))
 
 
 def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
-    """Enable the expensive checks of the black box.
-
-    Raises:
-        SessionError: The request cannot be written.
-    """
+    """Enable the expensive checks of the black box."""
     wanted = {name: True for name, on in (("nan", nan), ("memory", memory)) if on}
     if wanted:
         write_inside(session.control, BLACK_BOX_FILE, msgspec.json.encode(wanted))
@@ -113,13 +106,10 @@ def parse_slower(text: str) -> tuple[int | None, float | None]:
 def trigger_requests(
     *, above_ns: int | None = None, times: float | None = None, every: int | None = None, **what: Any
 ) -> tuple[TriggerRequest, ...]:
-    """Return the triggers for captures after slow steps, every n steps, or both.
+    """Return the triggers for captures after slow steps, every n steps, or both; None = not so.
 
-    Args:
-        above_ns: Capture after a step longer than this; None = disabled.
-        times: Capture after a step longer than this multiple of the median of earlier steps; None = disabled.
-        every: Capture at each multiple of this step number; None = disabled.
-        **what: Fields for all of them: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
+    A step is slow that is longer than ``above_ns``, or ``times`` the median of earlier steps. ``what`` are fields for
+    all of them: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
     found = []
     if above_ns is not None or times is not None:
@@ -136,18 +126,14 @@ def arm(session: Session, request: TriggerRequest) -> None:
     ``cause``. Arming a trigger with the same id replaces it.
 
     Raises:
-        SessionError: The run has ended, or the request cannot be written.
+        SessionError: The run has ended.
     """
     for part in running_parts(session):
         put_trigger(part, request)
 
 
 def put_trigger(session: Session, request: TriggerRequest) -> None:
-    """Arm a trigger, whether or not the script runs yet.
-
-    Raises:
-        SessionError: The request cannot be written.
-    """
+    """Arm a trigger, whether or not the script runs yet."""
     if sum(when is not None for when in (request.above_ns, request.times, request.every)) != 1:
         raise ValueError("give one of a time, a multiple of the median, and a number of steps")
     for name, number in (("steps", request.steps), ("every", request.every), ("above_ns", request.above_ns)):
@@ -243,11 +229,7 @@ def read_stop(session: Session) -> StopRequest | None:
 
 
 def running_parts(session: Session) -> list[Session]:
-    """Return the running parts of a run, one per host.
-
-    Raises:
-        SessionError: The run has ended.
-    """
+    """Return the running parts of a run, one per host; raises SessionError if the run has ended."""
     if not session.others:
         _must_run(session)
         return [session]

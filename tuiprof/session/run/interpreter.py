@@ -33,12 +33,9 @@ _ASK_VERSION = "import sys; sys.stdout.write('tuiprof-python:%d.%d' % sys.versio
 def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that runs scripts.
 
-    This is the first of: ``--python``; the active environment (VIRTUAL_ENV, then CONDA_PREFIX); ``python``, then
-    ``python3``, on PATH; the interpreter that tuiprof runs in.
-
-    Args:
-        explicit: ``--python``: an interpreter, the name of one on PATH, or the directory of an environment.
-        env: Environment variables; None = this process's.
+    This is the first of: ``--python`` (an interpreter, the name of one on PATH, or the directory of an environment);
+    the active environment (VIRTUAL_ENV, then CONDA_PREFIX); ``python``, then ``python3``, on PATH; the interpreter that
+    tuiprof runs in.
 
     Raises:
         LaunchError: ``explicit`` does not exist or is not executable.
@@ -78,18 +75,7 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
         LaunchError: It is not a Python interpreter, or is too old.
     """
     remedy = "give --python the path of a Python, or the directory of a virtual environment"
-    try:
-        done = subprocess.run(
-            [python, "-S", "-c", _ASK_VERSION],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{python} did not answer within {timeout_s:g} s", remedy) from error
-    except OSError as error:
-        raise LaunchError(f"{python} cannot be started: {error.strerror}", remedy) from error
+    done = _run([python, "-S", "-c", _ASK_VERSION], None, timeout_s, remedy, remedy)
     answer = _VERSION.fullmatch(done.stdout.decode("utf-8", "replace"))
     if done.returncode or answer is None:
         raise LaunchError(f"{python} is not a Python interpreter", remedy)
@@ -98,6 +84,20 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
             f"{python} is Python {answer[1]}.{answer[2]}, which is too old",
             "tuiprof runs scripts in Python 3.9 and later",
         )
+
+
+def _run(
+    command: Sequence[str | Path], cwd: Path | None, timeout_s: float, slow: str, broken: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run an interpreter; ``slow`` and ``broken`` are the remedies if it does not answer or cannot be started."""
+    try:
+        return subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{command[0]} did not answer within {timeout_s:g} s", slow) from error
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be started: {error.strerror}", broken) from error
 
 
 def is_python(program: str) -> bool:
@@ -188,13 +188,7 @@ class Interpreter:
 def find_interpreters(
     cwd: Path | None = None, env: Mapping[str, str] | None = None, home: Path | None = None
 ) -> list[Interpreter]:
-    """Return all interpreters found, without duplicates, the most likely ones first.
-
-    Args:
-        cwd: Directory in which scripts are run; None = the current one.
-        env: Environment variables; None = this process's.
-        home: The user's home directory; None = the system's default.
-    """
+    """Return all interpreters found, without duplicates, the most likely ones for scripts in a directory first."""
     env = os.environ if env is None else env
     found: dict[tuple[str, str], Interpreter] = {}
     for path, origin in _candidates(cwd or Path.cwd(), env, home or Path.home()):
@@ -246,8 +240,6 @@ def _folders(parent: Path) -> list[Path]:
     except OSError:
         return []
 
-
-__all__ = ["Facts", "choose_python", "facts"]
 
 _SCRIPT = Path(__file__).with_name("interpreter_facts.py")
 _MARK = "tuiprof-facts:"
@@ -305,23 +297,11 @@ def facts(
 
 
 def _inspect(python: Path, timeout_s: float) -> Facts:
-    try:
-        # Not with -I, because scripts see PYTHONPATH and the user's site-packages too. Not in the current directory,
-        # whose modules could shadow the standard library's.
-        done = subprocess.run(
-            [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
-            cwd=python.parent,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(
-            f"{python} did not answer within {timeout_s:g} s", "check that it starts: run it with -c pass"
-        ) from error
-    except OSError as error:
-        raise LaunchError(f"{python} cannot be started: {error.strerror}", "check --python") from error
+    # Not with -I, because scripts see PYTHONPATH and the user's site-packages too. Not in the current directory, whose
+    # modules could shadow the standard library's.
+    command: list[str | Path] = [python, "-c", _SCRIPT.read_text(encoding="utf-8")]
+    slow = "check that it starts: run it with -c pass"
+    done = _run(command, python.parent, timeout_s, slow, "check --python")
     answer = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.startswith(_MARK)]
     if done.returncode or not answer:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

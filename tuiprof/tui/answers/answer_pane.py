@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,13 +61,7 @@ class BelowTable(Lines):
         self._row_height, self._next_drawn = 0, ((0, 0), [])
 
     def show_row(self, source: int | None, complete: set[str], advice: Report | None) -> None:
-        """Show a row in full.
-
-        Args:
-            source: Row of the table; None = no row.
-            complete: Keys of the columns that are completely visible in the table.
-            advice: The report that may have advice on the row.
-        """
+        """Show the columns of a row that are not ``complete`` in the table, and the advice on it; None = no row."""
         self._source, self._complete_columns, self._advice = source, complete, advice
         if source is None:
             self._row_height = 0
@@ -209,7 +201,6 @@ class AnswerPane(Vertical):
 
     @property
     def table(self) -> VirtualTable:
-        """The table widget."""
         return self.tables.table
 
     @property
@@ -232,12 +223,8 @@ class AnswerPane(Vertical):
     ) -> None:
         """Show a tab, in the state in which it was left.
 
-        Args:
-            tab: Name of the tab.
-            answer: Result of its analysis; None = still running.
-            question: The question of the analysis, shown while it runs.
-            verdict: Whether to show the verdict, which may be shown elsewhere already.
-            advice: The report that may have advice on a row of this one.
+        Without an answer its analysis is still running, and the question is shown. The verdict may be shown elsewhere
+        already. ``advice`` is the report that may have advice on a row of this one.
         """
         advice = advice if isinstance(advice, Report) else None
         if advice is not self.tables.advice:
@@ -335,7 +322,6 @@ class AnswerPane(Vertical):
         self.table.resume(state, self.needle)
 
     def next_table(self) -> None:
-        """Show the next table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
             self._table = (self._table + 1) % len(self.answer.tables)
             self.needle = ""
@@ -413,7 +399,6 @@ class AnswerPane(Vertical):
     # -- filter --------------------------------------------------------------------------------------------
 
     def open_filter(self) -> None:
-        """Open the filter line."""
         table = self.current_table
         if table is not None:
             self._bar.open(self.needle, [column for column in table.columns if not column.hidden])
@@ -503,11 +488,6 @@ def _save_choice(name: str, keys: list[str] | None) -> None:
         choices[name] = keys
     path = _choices_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".columns", delete=False) as file:
-        json.dump(choices, file, indent=1)
-    try:
-        os.replace(file.name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise
+    scratch = path.with_suffix(f".{os.getpid()}")
+    scratch.write_text(json.dumps(choices, indent=1))
+    scratch.replace(path)

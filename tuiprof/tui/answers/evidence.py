@@ -160,7 +160,6 @@ class Evidence(Horizontal):
 
     @property
     def detail_open(self) -> bool:
-        """Whether the detail pane is shown."""
         return self.has_class("-detail")
 
     def replace_trace(self, trace: Trace) -> None:
@@ -175,12 +174,10 @@ class Evidence(Horizontal):
             self.open_event(row, focus=False)
 
     def open_row(self, source: int, focus: bool) -> None:
-        """Show a row of the table in the detail pane."""
         table_row = None if self.pane.tab == EVENTS else self.pane.row_detail(source)
         self._describe(table_row, self.pane.event_row(source), focus)
 
     def open_event(self, row: int, focus: bool = True) -> None:
-        """Show an event in the detail pane."""
         self._describe(None, row, focus)
 
     def close_detail(self) -> bool:

@@ -26,7 +26,7 @@ from tuiprof.tui.timeline.view import link_words
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import GAP, fit_text, lay_out
-from tuiprof.tui.widgets.spans import wrap
+from tuiprof.tui.widgets.spans import labelled, wrap
 
 Answer = Report | Unavailable
 #: Name of the tab with the table of all events.
@@ -159,11 +159,7 @@ def _arranged(fields: list[Field], width: int) -> list[Row]:
 def _rows(field: Field, width: int) -> list[Row]:
     room = max(width - _LABEL_WIDTH - 2, 12)
     lines = [part for line in field.lines for part in wrap(line, room)]
-    role = "strong" if field.strong else "text"
-    return [
-        [(" " + fit_text(field.label if not i else "", _LABEL_WIDTH) + " ", "dim"), (line, role)]
-        for i, line in enumerate(lines)
-    ]
+    return labelled(f" {fit_text(field.label, _LABEL_WIDTH)} ", lines, "strong" if field.strong else "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,11 +356,9 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
 
 
 def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | None:
-    """Return the source code around the first location in these texts whose file is on this machine.
+    """Return the source code around the first location in these untrusted texts whose file is on this machine.
 
-    Args:
-        texts: Names of frames, or cells of a table; untrusted.
-        near: File of the trace; relative names are also looked up beside it.
+    Relative names are also looked up beside the file of the trace.
     """
     for match in (match for text in texts for match in _LOCATION.finditer(text[:4096])):
         digits = match["in_frame"] or match["in_site"]
@@ -402,8 +396,7 @@ def _read_source(path: Path) -> list[str]:
 
 def _field(label: str, value: str, width: int, role: str = "text") -> list[Row]:
     lines = wrap(sanitize(value), max(width - _DETAIL_LABEL_WIDTH - 1, 12))
-    heads = [fit_text(label, _DETAIL_LABEL_WIDTH), *[" " * _DETAIL_LABEL_WIDTH] * (len(lines) - 1)]
-    return [[(head + " ", "dim"), (line, role)] for head, line in zip(heads, lines, strict=True)]
+    return labelled(fit_text(label, _DETAIL_LABEL_WIDTH) + " ", lines, role)
 
 
 def _section(title: str) -> list[Row]:
@@ -470,9 +463,7 @@ def _named(trace: Trace, row: int, width: int) -> list[Row]:
     """Return duration and name of an event in up to two lines."""
     duration = format_ns(int(trace.ends[row] - trace.starts[row]))
     head = f"{duration:>9}  "
-    lines = wrap(sanitize(trace.name(row)), max(width - len(head), 12), max_lines=2)
-    rows: list[Row] = [[(head, "dim"), (lines[0], "text")]]
-    return rows + [[(" " * len(head), "dim"), (line, "text")] for line in lines[1:]]
+    return labelled(head, wrap(sanitize(trace.name(row)), max(width - len(head), 12), max_lines=2))
 
 
 def _excerpt_rows(excerpt: Excerpt, width: int) -> list[Row]:

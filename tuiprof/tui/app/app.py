@@ -37,7 +37,6 @@ class Navigator:
         self._runs: dict[Path, str] = {}  # mode of each run among which the user switches
 
     def session(self, path: Path, *, replay_speed: float | None = None) -> None:
-        """Show a session."""
         from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
@@ -45,7 +44,6 @@ class Navigator:
             self._app.push_screen(LiveScreen(run_of(Session(path)), replay_speed=replay_speed))
 
     def switch(self, path: Path, origin: Path) -> None:
-        """Switch to another run, in a mode of its own, so that every run keeps its state."""
         from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
@@ -58,35 +56,30 @@ class Navigator:
             self._app.switch_mode(self._runs[path])
 
     def trace(self, path: Path, *, step: int | None = None) -> None:
-        """Show a trace."""
         from tuiprof.tui.trace.screen import TraceScreen
 
         with self._app.notify_errors():
             self._app.push_screen(TraceScreen(path, step=step))
 
     def path(self, path: Path) -> None:
-        """Show a session directory or a trace file."""
         if path.is_dir():
             self.session(path)
         else:
             self.trace(path)
 
     def ladder(self, name: str, folder: Path | None = None) -> None:
-        """Show a ladder."""
         from tuiprof.tui.ladder.screen import LadderScreen
 
         with self._app.notify_errors():
             self._app.push_screen(LadderScreen(name, folder))
 
     def compare(self, before: str, after: str) -> None:
-        """Compare two sessions, traces or rungs."""
         from tuiprof.tui.compare.screen import CompareScreen
 
         with self._app.notify_errors():
             self._app.push_screen(CompareScreen(before, after, root=self._app.start.sessions))
 
     def scenario(self, ladder: str, variant: str) -> None:
-        """Ask how to run a variant, on the library screen."""
         from tuiprof.tui.library.screen import LibraryScreen
 
         library = self._app.screen_stack[0]
@@ -96,7 +89,6 @@ class Navigator:
         library.run_variant(ladder, variant)
 
     def back(self, code: int = 0) -> None:
-        """Close the top screen."""
         app = self._app
         if len(app.screen_stack) > 1:
             app.pop_screen()
@@ -184,7 +176,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self.set_keymap(self.settings.keys)
 
     def get_key_display(self, binding: Binding) -> str:
-        """Return the name of a key."""
         named = binding.key_display or _KEY_NAMES.get(binding.key)
         # Textual would write ^o for ctrl+o.
         return named or (binding.key if binding.key.startswith("ctrl+") else super().get_key_display(binding))
@@ -194,7 +185,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         return dict(themes.DEFAULTS)
 
     def first_screen(self) -> Screen[Any]:
-        """Return a new first screen."""
         start = self.start
         if start.compared is not None:
             from tuiprof.tui.compare.screen import CompareScreen

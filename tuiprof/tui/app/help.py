@@ -46,8 +46,7 @@ _TEXTUAL: Final = [
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
     """Lists the keys that work on a screen: those of the focused pane, of the screen, and of every screen.
 
-    Args:
-        about: The screen. Its ``HELP``, a plain text that explains the screen, comes last.
+    The screen's ``HELP``, a plain text that explains it, comes last.
     """
 
     CSS_PATH = "help.tcss"
@@ -299,11 +298,9 @@ class TourCard(Static, can_focus=True):
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 
     def action_go(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) step."""
         self._tour.go(self._tour.index + by)
 
     def action_end(self) -> None:
-        """End the tour; the screen stays."""
         self._tour.end()
 
 

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 class CompareScreen(Screen[None]):
     """Compares two runs. Heavy modules are imported by the worker, after the screen is shown.
 
-    Args:
-        before: The baseline: a trace file, a directory of them, a session (path, name, ``last``) or
-            ``LADDER:VARIANT``.
-        after: The run to compare with it, in the same form.
-        root: Folder of sessions; None = the default.
+    A run is a trace file, a directory of them, a session (path, name, ``last``) or ``LADDER:VARIANT``.
     """
 
     app = getters_app(TerminalApp)
@@ -65,13 +61,12 @@ class CompareScreen(Screen[None]):
         yield self._panel
         yield KeyBar()
 
-    def on_mount(self) -> None:
-        self._start()
-
     def _start(self) -> None:
         self._opening = True
         problem, cancelled = "these runs cannot be compared", self._stop.is_set
         open_in_thread(self, self._open, self._show, self._fail, problem=problem, cancelled=cancelled)
+
+    on_mount = _start
 
     def on_unmount(self) -> None:
         self._stop.set()

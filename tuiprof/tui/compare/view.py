@@ -15,12 +15,12 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_ns, format_speed
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.view import short_name
 from tuiprof.tui.widgets.bars import Tab
 from tuiprof.tui.widgets.lines import Row, fit
-from tuiprof.tui.widgets.spans import wrap
+from tuiprof.tui.widgets.spans import labelled, wrap
 
 _TITLES: Final = {
     PROOF: "Predictions",
@@ -68,17 +68,13 @@ def why_rows(report: Report, width: int, lines: int) -> list[Row]:
     text = next((fact.value for fact in report.facts if fact.key == CHANGED), None)
     if not text:
         return []
-    return [
-        [(" in the traces " if index == 0 else " " * 15, "dim"), (line, "text")]
-        for index, line in enumerate(wrap(sanitize(str(text)), max(width - 16, 8), lines))
-    ]
+    return labelled(" in the traces ", wrap(sanitize(str(text)), max(width - 16, 8), lines))
 
 
 def head_row(before: str, after: str, width: int) -> Row:
     """Return the names of both runs, which are untrusted; long ones are cut at the start."""
     room = max((width - 22) // 2, 8)
-    names = [sanitize(name) for name in (before, after)]
-    old, new = (name if len(name) <= room else "…" + name[-room + 1 :] for name in names)
+    old, new = (clip(sanitize(name), room, "start") for name in (before, after))
     return fit([(" before ", "dim"), (old, "title"), ("   after ", "dim"), (new, "title")], width)
 
 

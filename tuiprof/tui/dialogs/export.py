@@ -67,17 +67,13 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         FileExistsError: The file exists, and ``replace`` is False.
         ExportError: The file cannot be written.
     """
+    scratch: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
         ) as file:
+            scratch = Path(file.name)
             file.write(text)
-    except OSError as error:
-        raise ExportError(
-            f"cannot write {path}: {error.strerror or error}", "choose another folder"
-        ) from error
-    scratch = Path(file.name)
-    try:
         if replace:
             scratch.replace(path)
         else:
@@ -90,7 +86,8 @@ def write(path: Path, text: str, *, replace: bool) -> None:
             f"cannot write {path}: {error.strerror or error}", "choose another folder"
         ) from error
     finally:
-        scratch.unlink(missing_ok=True)
+        if scratch is not None:
+            scratch.unlink(missing_ok=True)
 
 
 def _umask() -> int:
@@ -103,11 +100,8 @@ def _umask() -> int:
 class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Asks what to export, in which format and to which file, then writes it. Returns the path; None = cancelled.
 
-    Args:
-        trace: The trace the suggested file is named after; None = none.
-        current: The open analysis; None = not offered.
-        answers: All finished analyses; empty = not offered.
-        shown: A report of the table with the rows, order and columns on screen; None = not offered.
+    The suggested file is named after the trace. Offered are, if given, the open analysis, all finished ones, and
+    ``shown``: a report of the table with the rows, order and columns on screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -41,7 +41,6 @@ class _Parses(Validator):
         self._parse = parse
 
     def validate(self, value: str) -> ValidationResult:
-        """Fail with the parser's message."""
         try:
             self._parse(value.strip())
         except (ValueError, TuiprofError) as error:
@@ -84,7 +83,6 @@ class Text:
     replace: bool = True  # whether typing replaces the initial text instead of appending to it
 
     def widget(self) -> Input:
-        """Return a new widget."""
         return Input(
             sanitize(self.value),
             placeholder=self.placeholder,
@@ -110,11 +108,9 @@ class Tick:
     label: ClassVar[str] = ""
 
     def widget(self) -> _Check:
-        """Return a new widget."""
         return _Check(self.text, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> bool:
-        """Return the value."""
         return form.query_one(f"#{self.name}", _Check).value
 
 
@@ -127,12 +123,10 @@ class OneOf:
     options: Sequence[str]
 
     def widget(self) -> RadioSet:
-        """Return a new widget."""
         buttons = (_Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
         return RadioSet(*buttons, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> str:
-        """Return the value."""
         return self.options[max(0, form.query_one(f"#{self.name}", RadioSet).pressed_index)]
 
 
@@ -176,12 +170,9 @@ def form_keys(
 
 
 class Form(ModalScreen[Answer], inherit_bindings=False):
-    """Asks for the values of its fields, and returns a result made from them; None = cancelled.
+    """Asks for the values of its fields, and returns the ``answer`` made from valid values by name; None = cancelled.
 
-    Args:
-        fields: From top to bottom.
-        answer: Builds the result; called with valid values, by field name.
-        hint: Text below the fields until enter is pressed; None = the first error, updated while typing.
+    The hint is shown below the fields until enter is pressed; None = the first error, updated while typing.
     """
 
     CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name would be resolved next to the subclass
@@ -244,11 +235,7 @@ class Form(ModalScreen[Answer], inherit_bindings=False):
 
 
 class TextForm(Form[str], inherit_bindings=False):
-    """Asks for one text.
-
-    Args:
-        check: Raises an error if it is called with a text that is not valid.
-    """
+    """Asks for one text; ``check`` raises an error for one that is not valid."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("text", "Text", "save", "Save the text", one_field=True)
 

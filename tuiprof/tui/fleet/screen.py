@@ -15,12 +15,11 @@ from textual.screen import Screen
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.loading import LoadingPanel, Progress, open_in_thread
-from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import TerminalApp
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row
-from tuiprof.tui.widgets.spans import wrap
+from tuiprof.tui.widgets.spans import verdict_rows, wrap
 
 if TYPE_CHECKING:
     from tuiprof.fleet import gather as gathering
@@ -71,7 +70,6 @@ class RankMap(Lines, can_focus=True):
         self.redraw()
 
     def action_magnify(self, steps: int) -> None:
-        """Zoom in (positive) or out."""
         self._map.magnify(steps)
         self.redraw()
 
@@ -164,10 +162,8 @@ class FleetScreen(Screen[None]):
         )
 
         def draw(width: int, _: int) -> list[Row]:
-            rows: list[Row] = [[(self._title, "title")]]
-            for index, line in enumerate(wrap(sanitize(verdict), max(width - 4, 8))):
-                rows.append([(f"▌{' ' if index else MARKS[level]} ", level), (line, "strong")])
-            return rows
+            lines = wrap(sanitize(verdict), max(width - 4, 8))
+            return [[(self._title, "title")], *verdict_rows(lines, level)]
 
         head, rank_map = Painted(id="fleet-head"), RankMap(self._map)
         with self.app.batch_update():

@@ -59,7 +59,6 @@ class HeatMap:
         )
 
     def page(self, pages: int) -> None:
-        """Move the cursor up or down by pages."""
         self.move(pages * self._room[0], 0)
 
     def magnify(self, steps: int) -> None:
@@ -109,7 +108,6 @@ class HeatMap:
         return [*drawn, [(" " * _LABEL_WIDTH + first + " " * gap + last, "dim")]]
 
     def legend(self, width: int) -> Row:
-        """Return the legend of heights and colours."""
         row: Row = [(" late: ", "dim"), (glyphs.EIGHTHS_UP[1], "faint"), (" hardly", "dim")]
         for share, role in reversed(_ROLES):
             level = glyphs.EIGHTHS_UP[math.ceil(share * _LEVELS)]

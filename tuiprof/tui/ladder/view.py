@@ -18,7 +18,18 @@ from tuiprof.model.units import format_count, format_ns, format_ns_range, format
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.tui.widgets.spans import Choice, Row, fit, merge, row_width, spread, when, wrap
+from tuiprof.tui.widgets.spans import (
+    Choice,
+    Row,
+    fit,
+    labelled,
+    merge,
+    row_width,
+    spread,
+    verdict_rows,
+    when,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, Trial
@@ -42,7 +53,6 @@ class Scale:
     high: float
 
     def column(self, ratio: float, width: int) -> int:
-        """Return the column of a ratio."""
         low, high = math.log(self.low), math.log(self.high)
         share = (math.log(max(ratio, 1e-12)) - low) / (high - low)
         share = _MARGIN + share * (1 - 2 * _MARGIN)
@@ -254,11 +264,7 @@ def state_rows(view: LadderView, width: int) -> list[Row]:
         return [fit(row, width) for row in rows]
     if not view.verdict:
         return [[(f" {glyphs.ELLIPSIS} ", "dim"), ("reading the traces …", "dim")]]
-    lines = wrap(sanitize(view.verdict), max(20, width - 4), 2)
-    return [
-        [(f"▌{' ' if index else glyphs.MARKS[view.level]} ", view.level), (line, "strong")]
-        for index, line in enumerate(lines)
-    ]
+    return verdict_rows(wrap(sanitize(view.verdict), max(20, width - 4), 2), view.level)
 
 
 def _progress(view: LadderView, width: int) -> Row:
@@ -386,8 +392,7 @@ def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
 
     def say(label: str, text: str, role: str = "text") -> None:
         lines = textwrap.wrap(sanitize(text), max(20, width - 12), break_on_hyphens=False)
-        for index, line in enumerate(lines):
-            rows.append([(f"{label if index == 0 else '':<11} ", "dim"), (line, role)])
+        rows.extend(labelled(f"{label:<11} ", lines, role))
 
     if rung.note:
         say("changes", rung.note)

@@ -49,7 +49,7 @@ class Library:
         self._extra = extra
         self._python = python
         self._known: dict[str, Summary] = {}
-        self._measurements = Measurements()
+        self.measurements = Measurements()
         self._sizes: dict[str, int] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
@@ -75,33 +75,23 @@ class Library:
 
     @property
     def python(self) -> Path:
-        """The interpreter that scripts run in.
-
-        Raises:
-            LaunchError: The interpreter does not exist.
-        """
+        """The interpreter that scripts run in; raises LaunchError if the interpreter does not exist."""
         from tuiprof.session.run.interpreter import choose_python
 
         return choose_python(self._python)
 
     @property
     def root(self) -> Path:
-        """Folder of the sessions."""
         from tuiprof.session.store.folders import sessions_root
 
         return sessions_root(self._sessions)
 
     @property
     def trash(self) -> Path:
-        """The folder of deleted sessions."""
         return self.root / TRASH
 
     def scan(self) -> Listing:
-        """Return the present items.
-
-        Raises:
-            SessionError: The folder of sessions cannot be read.
-        """
+        """Return the present items; raises SessionError if the folder of sessions cannot be read."""
         from tuiprof.ladder import scenarios
         from tuiprof.session.live.listing import list_sessions
         from tuiprof.session.store.meta import Labels, read_labels
@@ -116,7 +106,7 @@ class Library:
                 self._sizes[session.id] = sum(disk_bytes(Path(folder)) for folder in session.folders)
         self._known = {session.id: session for session in sessions}
         labels = {session.id: read_labels(Path(session.path)) for session in sessions}
-        self._measurements.scan(self.root)
+        self.measurements.scan(self.root)
         scan, facts = scenarios.scan(self._extra), self._facts
         return Listing(
             ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
@@ -127,8 +117,7 @@ class Library:
             root=self.root,
             labels={id_: label for id_, label in labels.items() if label != Labels()},
             sizes={session.id: self._sizes[session.id] for session in sessions},
-            total_bytes=sum(self._sizes[session.id] for session in sessions)
-            + self._measurements.ladder_bytes,
+            total_bytes=sum(self._sizes[session.id] for session in sessions) + self.measurements.ladder_bytes,
             commands=tuple(self._last_commands(sessions)),
             captured=captured(sessions[:_WITH_TRACES]),
             python=facts.python if facts is not None else "",
@@ -150,11 +139,7 @@ class Library:
                 return
 
     def run(self, argv: tuple[str, ...], cwd: Path, capture: str, *, stack: bool = False) -> Session:
-        """Start a command and return its session.
-
-        Raises:
-            TuiprofError: The command cannot be started.
-        """
+        """Start a command and return its session; raises TuiprofError if the command cannot be started."""
         from tuiprof.session.run.launch import LaunchSpec, parse_capture, start
 
         request = parse_capture(capture, stack=stack) if capture else None
@@ -181,11 +166,7 @@ class Library:
     def launch(
         self, ladder: str, variant: str, preset: str, steps: int | None, capture: str, *, stack: bool = False
     ) -> Session:
-        """Start a variant and return its session.
-
-        Raises:
-            TuiprofError: The variant cannot be started.
-        """
+        """Start a variant and return its session; raises TuiprofError if the variant cannot be started."""
         from tuiprof.ladder import scenarios
         from tuiprof.session.run.launch import LaunchSpec, fit_capture, parse_capture, start
         from tuiprof.session.store.meta import Scenario
@@ -237,10 +218,6 @@ class Library:
         except OSError as error:
             raise SessionError(f"{trashed} cannot be moved back: {error.strerror}") from error
 
-    def read_trace(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
-        """Read the next unread trace of a ladder's variants, which takes seconds; return whether there was one."""
-        return self._measurements.read_one(ladder, cancelled)
-
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
         """Return the last lines of a failed session's standard error, sanitized; empty for other sessions."""
         from tuiprof.session.store.output import last_lines
@@ -248,7 +225,7 @@ class Library:
         return last_lines(Path(session.path) / "stderr.log", count) if session.state == "failed" else []
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
-        found = self._measurements.of(ladder.name, sessions)
+        found = self.measurements.of(ladder.name, sessions)
         base = found.get(ladder.baseline)
         variants = []
         for variant in ladder.variants:
@@ -273,7 +250,7 @@ class Library:
                     change=change,
                     runnable=runnable,
                     why=why,
-                    syncs_per_step=self._measurements.syncs(here),
+                    syncs_per_step=self.measurements.syncs(here),
                     trace=here.trace if here else None,
                     measured=here.what if here else "",
                 )

@@ -53,7 +53,6 @@ class LibraryPanes(Vertical):
 
     @property
     def items(self) -> Choices:
-        """The list."""
         return self.query_one("#items", Choices)
 
     @property
@@ -64,12 +63,10 @@ class LibraryPanes(Vertical):
     def show_list(
         self, listing: Listing, contains: str, marked: Sequence[str], *, all_sessions: bool
     ) -> None:
-        """Show the items that contain a text."""
         self.query_one("#head", Painted).paint(lambda width, _: [view.head(listing, width)])
         self.items.show(view.items(listing, contains, marked, all_sessions=all_sessions))
 
     def show_ladder(self, ladder: LadderItem, python: str) -> None:
-        """Show a ladder with its variants."""
         self.query_one("#about", Painted).paint(lambda width, _: view.about_ladder(ladder, width))
         self.variants.show(view.variants(ladder))
         self.show_variant(ladder, python)
@@ -244,11 +241,13 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Read traces in a subprocess; each takes seconds."""
         worker = get_current_worker()
 
-        def cancelled() -> bool:
-            return worker.is_cancelled
-
-        while self._reading == ladder and not cancelled() and self.library.read_trace(ladder, cancelled):
-            if not cancelled():  # the screen may have been closed
+        read_one = self.library.measurements.read_one
+        while (
+            self._reading == ladder
+            and not worker.is_cancelled
+            and read_one(ladder, lambda: worker.is_cancelled)
+        ):
+            if not worker.is_cancelled:  # the screen may have been closed
                 self.app.call_from_thread(self.rescan)
         if self._reading == ladder:
             self._reading = ""
@@ -386,7 +385,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _launch(self, ladder: str, variant: str, chosen: LaunchOptions) -> None:
-        """Start a scenario and watch it."""
         self._start(
             lambda: self.library.launch(
                 ladder, variant, chosen.preset, chosen.steps, chosen.capture, stack=chosen.stack

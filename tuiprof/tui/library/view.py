@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
 from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, row_width, spread, when, wrap
+from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, labelled, row_width, spread, when, wrap
 
 if TYPE_CHECKING:
     from tuiprof.session.live.listing import Summary
@@ -374,7 +375,7 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
     shown = clip(sanitize(variant.name), name).ljust(name)
     row: Row = [(shown, "text" if variant.runnable is not False else "dim")]
     if published:
-        row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
+        row.append(("  " + fit_text(_published(variant) or glyphs.NONE, published), "dim"))
     if here:
         row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
     if change:
@@ -391,11 +392,6 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
         if width - row_width(row) >= 16:
             row.append((sanitize(variant.why), "dim"))
     return row
-
-
-def _cell(text: str, width: int) -> str:
-    text = sanitize(text)
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
 
 
 def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, str]:
@@ -515,7 +511,10 @@ def about_example(listing: Listing, width: int) -> list[Row]:
 
 def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row:
     """Return the line of an interpreter: its origin, version and frameworks, or why it cannot be used."""
-    row: Row = [(f"{glyphs.RUNNING if chosen else ' '} ", "good"), (f"{_cell(origin, 22)} ", "text")]
+    row: Row = [
+        (f"{glyphs.RUNNING if chosen else ' '} ", "good"),
+        (f"{fit_text(sanitize(origin), 22)} ", "text"),
+    ]
     if answer is None:
         return [*row, (glyphs.ELLIPSIS, "dim")]
     if isinstance(answer, str):
@@ -553,8 +552,7 @@ def about_session(listing: Listing, session: Summary, errors: list[str], width: 
     ]
     column = max(len(label) for label, _text in facts) + 2
     for label, text in facts:
-        for i, line in enumerate(wrap(sanitize(text), max(20, width - column), 3)):
-            rows.append([(("" if i else label).ljust(column), "dim"), (line, "text")])
+        rows.extend(labelled(label.ljust(column), wrap(sanitize(text), max(20, width - column), 3)))
     if errors:
         rows.extend([[], [("last lines of standard error", "dim")]])
         rows.extend([("▏", "warn"), (line, "text")] for line in errors)

@@ -101,7 +101,6 @@ class RunCaptures:
         }
 
     def find_traces(self) -> None:
-        """Update the list of the session's traces."""
         self.traces = self._session.all_traces()
 
     def mark_seen(self) -> None:
@@ -109,11 +108,7 @@ class RunCaptures:
         self.seen.update(self._all)
 
     def request(self, steps: int, *, stack: bool = False, shapes: bool = False, memory: bool = False) -> None:
-        """Ask the script for a capture of its next steps.
-
-        Raises:
-            SessionError: The request cannot be made.
-        """
+        """Ask the script for a capture of its next steps; raises SessionError if the request cannot be made."""
         first = common_step(self._session, self._moment.run.fold)
         name = control.request_capture(self._session, steps, first, stack=stack, shapes=shapes, memory=memory)
         self.requested = name, time.monotonic()
@@ -124,33 +119,22 @@ class RunCaptures:
 
     @property
     def armed_slow(self) -> TriggerRequest | None:
-        """The trigger for slow steps."""
         return next((trigger for trigger in self.armed if trigger.every is None), None)
 
     @property
     def armed_every(self) -> TriggerRequest | None:
-        """The trigger for every n steps."""
         return next((trigger for trigger in self.armed if trigger.every is not None), None)
 
     def arm_slow(self, limit_ns: float) -> None:
-        """Capture after each step slower than this.
-
-        Raises:
-            SessionError: The request cannot be written.
-        """
+        """Capture after each step slower than this; raises SessionError if the request cannot be written."""
         control.arm(self._session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
 
     def disarm_slow(self) -> None:
-        """Stop capturing after slow steps."""
         if self.armed_slow is not None:
             control.disarm(self._session, self.armed_slow.id)
 
     def arm_only(self, requests: Sequence[TriggerRequest]) -> None:
-        """Replace the armed triggers with these.
-
-        Raises:
-            SessionError: A request cannot be written.
-        """
+        """Replace the armed triggers with these; raises SessionError if a request cannot be written."""
         for trigger in self.armed:
             control.disarm(self._session, trigger.id)
         for request in requests:
@@ -166,9 +150,8 @@ _ANSWER_S: Final = 10
 class Verdict:
     """Selects the most important message about the shown moment: an alert, a capture, a finding.
 
-    Args:
-        read_headline: Starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
-        last_errors: Returns the last n lines of the script's standard error.
+    ``read_headline`` starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
+    ``last_errors`` returns the last n lines of the script's standard error.
     """
 
     def __init__(
@@ -284,5 +267,4 @@ class Verdict:
         return found if found is not None and found.line else None
 
     def set_headline(self, path: Path, headline: Headline) -> None:
-        """Store the headline of a trace."""
         self._headlines[path] = headline

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.series import StepStats
 from tuiprof.session.live.writer_state import StepSeries
@@ -23,8 +24,6 @@ from tuiprof.tui.widgets.spans import wrap
 _MAX_MARKS = 4
 #: With more steps than this, the whole run is drawn from its downsampled overview instead of step by step.
 _MAX_STEPS = 50_000
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
 _WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
 _EMPTY: Floats = np.empty(0)
@@ -40,7 +39,6 @@ class Mark:
 
     @classmethod
     def of(cls, number: int, t_ns: int, dur_ns: int) -> Mark:
-        """Return the mark of a step."""
         return cls(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
 
 
@@ -131,20 +129,11 @@ def _mark(steps: StepSeries, row: int) -> Mark:
 def column_ranges(
     starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the least, mean and greatest value within each column of a time axis.
+    """Return the least, mean and greatest value within each column of a time axis; NaN in columns without a value.
 
-    A value counts in every column that its interval overlaps: a long step appears in all columns it covers, and
-    every one of many short steps in a column contributes.
-
-    Args:
-        starts: Start of each value, ascending, shape ``(n,)``.
-        ends: End of each value, ascending, same shape.
-        lows: The values, or their lower ends where each represents several.
-        highs: The values, or their upper ends.
-        edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
-
-    Returns:
-        Three arrays of shape ``(columns,)``; NaN in columns without a value.
+    A value counts in every column that its interval overlaps: a long step appears in all columns it covers, and every
+    one of many short steps in a column contributes. Starts and ends ascend, as do the edges, shape ``(columns + 1,)``.
+    ``lows`` and ``highs`` are the values, or their ends where each represents several.
     """
     least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
     first = np.searchsorted(ends, edges[:-1], side="right")
@@ -180,15 +169,10 @@ def joined(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def cells(top: Ints, bottom: Ints, height: int) -> Codes:
-    """Return the braille bits of columns of dots.
+    """Return the braille bits of ``height`` lines of text, four dots each, 0 = blank, shape ``(height, width)``.
 
-    Args:
-        top: Topmost dot of each dot column, shape ``(2 × width,)``.
-        bottom: Lowest dot; a column whose top lies below its bottom is empty.
-        height: Lines of text, four dots each.
-
-    Returns:
-        Bits of each cell, 0 = blank, shape ``(height, width)``.
+    ``top`` and ``bottom`` are the ends of each column of dots, shape ``(2 × width,)``; a column whose top lies below
+    its bottom is empty.
     """
     rows = np.arange(height * 4)[:, None]
     on = (rows >= top) & (rows <= bottom)
@@ -291,7 +275,6 @@ class StripChart(Lines):
         return 10 if width >= 50 else 8
 
     def show(self, data: ChartData) -> None:
-        """Show new data."""
         self._data, self._empty = data, []
         self.redraw()
 

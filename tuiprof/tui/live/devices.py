@@ -190,7 +190,6 @@ class DevicePanel(Lines):
         self._notes: list[str] = []
 
     def show(self, devices: list[DeviceView], notes: list[str]) -> None:
-        """Show new readings."""
         before = self.height_for(0), len(self._notes)
         self._devices, self._notes = devices, notes
         if before != (self.height_for(0), len(self._notes)):

@@ -83,7 +83,6 @@ class Moment:
         self.rank_name = next((log.writer for log in session.logs() if log.path == path), "")
 
     def close(self) -> None:
-        """Close the logs."""
         self.run.close()
         if self.past is not None:
             self.past.close()
@@ -112,7 +111,6 @@ class Moment:
 
     @property
     def rank(self) -> WriterState | None:
-        """The rank shown."""
         fold = self.feed.fold
         return fold.writers.get(self.rank_name) or fold.lead
 
@@ -140,7 +138,6 @@ class Moment:
 
     @property
     def paused(self) -> bool:
-        """Whether the view is paused."""
         return self.frozen_ns is not None or (self.replay is not None and self.replay.paused)
 
     @property
@@ -162,7 +159,6 @@ class Moment:
         return time.monotonic_ns() - meta.mono_ns
 
     def view(self) -> View:
-        """Return the part of the run that is in view."""
         return self.view_at(self.now_ns())
 
     def view_at(self, now_ns: int) -> View:
@@ -224,7 +220,6 @@ class Moment:
             self.run.seek(self.run.duration_ns)
 
     def next_window(self) -> None:
-        """Switch to the next width of the time axis."""
         self.window = (self.window + 1) % len(WINDOWS_S)
 
     def next_rank(self, by: int) -> None:

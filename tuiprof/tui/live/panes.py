@@ -89,7 +89,6 @@ class OutputPane(Lines, can_focus=True):
             self.open(*self._paths)
 
     def close(self) -> None:
-        """Close the files."""
         for reader, _ in self._readers:
             reader.close()
         self._readers = []
@@ -239,7 +238,6 @@ class OutputBox(Vertical):
 
     @property
     def pane(self) -> OutputPane:
-        """The output itself."""
         return self.query_one(OutputPane)
 
     def compose(self) -> ComposeResult:
@@ -250,7 +248,6 @@ class OutputBox(Vertical):
         self.pane.open(*self._paths)
 
     def follow(self, stdout: Path, stderr: Path) -> None:
-        """Switch to these files."""
         self._paths = stdout, stderr
         self.pane.open(stdout, stderr)
 
@@ -307,7 +304,6 @@ class PhaseBar(Lines):
         self._why_empty = ""
 
     def show(self, means: dict[str, float], why_empty: str) -> None:
-        """Show new figures."""
         before = len(self._phases)
         self._step_ns = sum(means.values())
         self._phases = live_view.phases_of(means)

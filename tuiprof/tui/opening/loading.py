@@ -71,12 +71,9 @@ class Progress:
 
 
 class Opening:
-    """Opens a trace; :meth:`run` is called in a worker thread, :meth:`cancel` in the screen's.
+    """Opens a trace; :meth:`run` is called in a worker thread, and ends soon after :attr:`stop` is set.
 
-    Args:
-        path: The file.
-        report: Called in the worker thread with progress.
-        partial: Called in the worker thread with the part of the trace read so far.
+    There it reports progress, and the part of the trace read so far.
     """
 
     def __init__(
@@ -89,23 +86,14 @@ class Opening:
         self._report = report
         self._partial = partial
         self._reached = Progress(0, 0)
-        self._stop = threading.Event()
-
-    def cancel(self) -> None:
-        """Make :meth:`run` stop as soon as possible."""
-        self._stop.set()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether opening was cancelled."""
-        return self._stop.is_set()
+        self.stop = threading.Event()
 
     def run(self) -> Trace:
         """Open the trace.
 
         Raises:
             TuiprofError: The trace cannot be opened.
-            tuiprof.formats.Cancelled: :meth:`cancel` was called.
+            tuiprof.formats.Cancelled: :attr:`stop` was set.
         """
         # The decoders import Polars and NumPy: import them after the loading screen is shown.
         from tuiprof import formats
@@ -114,7 +102,7 @@ class Opening:
             return formats.open_trace(
                 self.path,
                 progress=self._advance,
-                cancelled=self._stop.is_set,
+                cancelled=self.stop.is_set,
                 partial=self._show_part,
             )
         except OSError as error:
@@ -136,11 +124,7 @@ class Opening:
 
 
 class LoadingPanel(Lines, can_focus=True):
-    """A progress bar, or the error with its remedy.
-
-    Args:
-        name: Name of the file; sanitized.
-    """
+    """A progress bar under the sanitized name of the file, or the error with its remedy."""
 
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 
@@ -165,7 +149,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.set_interval(0.5, self.redraw)
 
     def advance(self, progress: Progress) -> None:
-        """Show progress."""
         self._progress = progress
         self.redraw()
 
@@ -173,7 +156,6 @@ class LoadingPanel(Lines, can_focus=True):
         self.advance(message.progress)
 
     def fail(self, error: TuiprofError) -> None:
-        """Show an error and its remedy."""
         self.error = error
         self.redraw()
 

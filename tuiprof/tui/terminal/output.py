@@ -31,7 +31,6 @@ class StripControls(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments of a line without such characters."""
         return [
             segment
             if segment.control or (segment.text.isascii() and segment.text.isprintable())
@@ -44,7 +43,6 @@ class AsciiOnly(LineFilter):
     """Replaces every character by ASCII of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments of a line in ASCII."""
         return [
             segment
             if segment.control or segment.text.isascii()
@@ -57,7 +55,6 @@ class NoColour(LineFilter):
     """Removes colours; text with a background of its own is shown in reverse."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments of a line without colours."""
         return [Segment(text, style and _uncoloured(style), control) for text, style, control in segments]
 
 
@@ -263,7 +260,6 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
             self._loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
         def write(self, data: str, *args: Any) -> None:
-            """Write what changed."""
             size = self._app.screen.size if self._app.screen_stack else None
             if size != self._size:  # on a resize, the terminal may have cut or moved its content
                 self._size = size
@@ -293,7 +289,6 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
             self._has_terminal = True
 
         def stop_application_mode(self) -> None:
-            """Give the terminal back."""
             self._has_terminal = False
             super().stop_application_mode()
 

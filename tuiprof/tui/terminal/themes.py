@@ -10,102 +10,59 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from tuiprof.report import Colours, Terminal
 
+#: Colours of the dark, the light and the high-contrast theme.
+_COLOURS: Final = {
+    "primary": ("#6ea8fe", "#1f5fae", "#6cc6ff"),
+    "secondary": ("#7f8ea3", "#5d6b7e", "#ffffff"),
+    "accent": ("#e8b45a", "#8f5a00", "#ffd400"),
+    "success": ("#7cc48a", "#27713a", "#5bff7f"),
+    "warning": ("#e8b45a", "#8f5a00", "#ffd400"),
+    "error": ("#ef7e7e", "#b3261e", "#ff8080"),
+    "foreground": ("#d5dae2", "#22272e", "#ffffff"),
+    "background": ("#0f1216", "#fbfbf8", "#000000"),
+    "surface": ("#161a20", "#f1f1ec", "#000000"),
+    "panel": ("#1d232b", "#e7e7e1", "#1a1a1a"),
+}
+_VARIABLES: Final = {
+    "border": ("#2f3844", "#c3c6c0", "#b0b0b0"),
+    "scrollbar": ("#56708f", "#71879f", "#8c8c8c"),
+    "primary-muted": ("#1d3149", "#e0eaf8", "#10344a"),
+    "heat-1": ("#e8b45a 10%", "#8f5a00 7%", "#ffd400 14%"),
+    "heat-2": ("#e8b45a 22%", "#8f5a00 15%", "#ffd400 26%"),
+    "heat-3": ("#e8b45a 34%", "#8f5a00 24%", "#ffd400 38%"),
+    "lane-idle": ("#f0cd8e", "#ad7200", "#ffd400"),
+    "lane-counter": ("#9fb2c9", "#6f7f92", "#c8c8c8"),
+    "lane-outside": ("#5c6979", "#8d928a", "#6e6e6e"),
+    "lane-outside-style": ("none", "none", "none"),
+    "block-cursor-background": ("#26415f", "#cfe0f5", "#ffd400"),
+    "block-cursor-foreground": ("#f2f5f9", "#10151b", "#000000"),
+    "block-cursor-text-style": ("bold", "bold", "bold"),
+    "phase-1": ("#6ea8fe", "#1f5fae", "#6cc6ff"),
+    "phase-2": ("#7cc4c4", "#1c7a7a", "#5ff0f0"),
+    "phase-3": ("#7cc48a", "#27713a", "#5bff7f"),
+    "phase-4": ("#b79ae8", "#6b4aa8", "#d9a8ff"),
+    "phase-5": ("#e0a37e", "#a4552a", "#ffb070"),
+    "phase-6": ("#d4c26a", "#7d6a00", "#fff27a"),
+}
 
-def _phases(*colours: str) -> dict[str, str]:
-    return {f"phase-{number}": colour for number, colour in enumerate(colours, 1)}
+
+_HEAT: Final = [key for key in _VARIABLES if key.startswith("heat-")]
+_PHASES: Final = [key for key in _VARIABLES if key.startswith("phase-")]
 
 
-def _heat(*colours: str) -> dict[str, str]:
-    """Return the backgrounds of the heat levels of tables."""
-    return {f"heat-{level}": colour for level, colour in enumerate(colours, 1)}
+def _coloured(column: int, name: str, *, dark: bool) -> Theme:
+    colours: dict[str, Any] = {key: values[column] for key, values in _COLOURS.items()}
+    return Theme(
+        name,
+        **colours,
+        dark=dark,
+        variables={key: values[column] for key, values in _VARIABLES.items()},
+    )
 
 
-DARK: Final = Theme(
-    name="tuiprof-dark",
-    primary="#6ea8fe",
-    secondary="#7f8ea3",
-    accent="#e8b45a",
-    success="#7cc48a",
-    warning="#e8b45a",
-    error="#ef7e7e",
-    foreground="#d5dae2",
-    background="#0f1216",
-    surface="#161a20",
-    panel="#1d232b",
-    dark=True,
-    variables={
-        "border": "#2f3844",
-        "scrollbar": "#56708f",
-        "primary-muted": "#1d3149",
-        **_heat("#e8b45a 10%", "#e8b45a 22%", "#e8b45a 34%"),
-        "lane-idle": "#f0cd8e",
-        "lane-counter": "#9fb2c9",
-        "lane-outside": "#5c6979",
-        "lane-outside-style": "none",
-        "block-cursor-background": "#26415f",
-        "block-cursor-foreground": "#f2f5f9",
-        "block-cursor-text-style": "bold",
-        **_phases("#6ea8fe", "#7cc4c4", "#7cc48a", "#b79ae8", "#e0a37e", "#d4c26a"),
-    },
-)
-
-LIGHT: Final = Theme(
-    name="tuiprof-light",
-    primary="#1f5fae",
-    secondary="#5d6b7e",
-    accent="#8f5a00",
-    success="#27713a",
-    warning="#8f5a00",
-    error="#b3261e",
-    foreground="#22272e",
-    background="#fbfbf8",
-    surface="#f1f1ec",
-    panel="#e7e7e1",
-    dark=False,
-    variables={
-        "border": "#c3c6c0",
-        "scrollbar": "#71879f",
-        "primary-muted": "#e0eaf8",
-        **_heat("#8f5a00 7%", "#8f5a00 15%", "#8f5a00 24%"),
-        "lane-idle": "#ad7200",
-        "lane-counter": "#6f7f92",
-        "lane-outside": "#8d928a",
-        "lane-outside-style": "none",
-        "block-cursor-background": "#cfe0f5",
-        "block-cursor-foreground": "#10151b",
-        "block-cursor-text-style": "bold",
-        **_phases("#1f5fae", "#1c7a7a", "#27713a", "#6b4aa8", "#a4552a", "#7d6a00"),
-    },
-)
-
-CONTRAST: Final = Theme(
-    name="tuiprof-contrast",
-    primary="#6cc6ff",
-    secondary="#ffffff",
-    accent="#ffd400",
-    success="#5bff7f",
-    warning="#ffd400",
-    error="#ff8080",
-    foreground="#ffffff",
-    background="#000000",
-    surface="#000000",
-    panel="#1a1a1a",
-    dark=True,
-    variables={
-        "border": "#b0b0b0",
-        "scrollbar": "#8c8c8c",
-        "primary-muted": "#10344a",
-        **_heat("#ffd400 14%", "#ffd400 26%", "#ffd400 38%"),
-        "lane-idle": "#ffd400",
-        "lane-counter": "#c8c8c8",
-        "lane-outside": "#6e6e6e",
-        "lane-outside-style": "none",
-        "block-cursor-background": "#ffd400",
-        "block-cursor-foreground": "#000000",
-        "block-cursor-text-style": "bold",
-        **_phases("#6cc6ff", "#5ff0f0", "#5bff7f", "#d9a8ff", "#ffb070", "#fff27a"),
-    },
-)
+DARK: Final = _coloured(0, "tuiprof-dark", dark=True)
+LIGHT: Final = _coloured(1, "tuiprof-light", dark=False)
+CONTRAST: Final = _coloured(2, "tuiprof-contrast", dark=True)
 
 #: The terminal's default foreground and background.
 _TERMINAL_DEFAULT: Final[Mapping[str, Any]] = {
@@ -129,7 +86,7 @@ SIXTEEN: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_blue",
         "primary-muted": "ansi_blue",
-        **_heat("ansi_default", "ansi_default", "ansi_default"),
+        **dict.fromkeys(_HEAT, "ansi_default"),
         "border": "ansi_bright_black",
         "block-cursor-background": "ansi_blue",
         "block-cursor-foreground": "ansi_bright_white",
@@ -140,14 +97,12 @@ SIXTEEN: Final = Theme(
         "lane-counter": "ansi_cyan",
         "lane-outside": "ansi_bright_black",
         "lane-outside-style": "none",
-        **_phases(
-            "ansi_bright_cyan",
-            "ansi_bright_magenta",
-            "ansi_green",
-            "ansi_cyan",
-            "ansi_bright_red",
-            "ansi_bright_yellow",
-        ),
+        "phase-1": "ansi_bright_cyan",
+        "phase-2": "ansi_bright_magenta",
+        "phase-3": "ansi_green",
+        "phase-4": "ansi_cyan",
+        "phase-5": "ansi_bright_red",
+        "phase-6": "ansi_bright_yellow",
     },
 )
 
@@ -164,7 +119,6 @@ MONO: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_white",
         "primary-muted": "ansi_white",
-        **_heat("ansi_default", "ansi_default", "ansi_default"),
         "border": "ansi_default",
         "block-cursor-background": "ansi_white",
         "block-cursor-foreground": "ansi_black",
@@ -172,8 +126,7 @@ MONO: Final = Theme(
         "scrollbar": "ansi_white",
         "scrollbar-background": "ansi_default",
         "lane-outside-style": "dim",
-        **_phases(*["ansi_default"] * 6),
-        **dict.fromkeys(("lane-idle", "lane-counter", "lane-outside"), "ansi_default"),
+        **dict.fromkeys(("lane-idle", "lane-counter", "lane-outside", *_HEAT, *_PHASES), "ansi_default"),
     },
 )
 

@@ -12,19 +12,17 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.frames import is_user
-from tuiprof.model.intervals import Coverage, Ints, Mask, Window, union
+from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace, Track
 from tuiprof.model.units import format_bytes, format_count
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import Calibrated, Instants, Losses, instants
 
-Floats = npt.NDArray[np.float64]
 LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]
 
 #: From this many events on, building the exact lanes takes so long that a sketch is shown first.
@@ -84,11 +82,7 @@ class Bars:
     def within(self, edges: Ints) -> Ints:
         """Return one event for each column: the one that runs at its middle, else the last one that starts in it.
 
-        Args:
-            edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
-
-        Returns:
-            Index into :attr:`rows` for each column; -1 = none.
+        Edges in ns ascend, shape ``(columns + 1,)``; the result are indices into :attr:`rows`, -1 = none.
         """
         picked = self.at((edges[:-1] + edges[1:]) // 2)
         if not len(self.rows):

@@ -113,7 +113,6 @@ class Navigation:
         self._state.zoom(factor)
 
     def fit(self) -> None:
-        """Show the whole trace."""
         self._state.fit()
 
     def zoom_to(self) -> None:
@@ -132,7 +131,6 @@ class Navigation:
             state.fit(*chosen)
 
     def nested(self) -> None:
-        """Show or hide the lanes of operators and Python functions."""
         state = self._state
         if state.has_nested:
             state.show_nested(not state.nested)
@@ -140,7 +138,6 @@ class Navigation:
             self._timeline.notify("this trace has no operators or Python functions", timeout=3)
 
     def step(self, forward: bool) -> None:
-        """Go to the next or the previous step."""
         if self._state.lanes is None:
             return
         starts = self._state.lanes.steps.starts
@@ -232,7 +229,6 @@ class Navigation:
     # -- bookmarks and measuring ---------------------------------------------------------------------------
 
     def bookmark(self) -> None:
-        """Set or remove a bookmark at the cursor."""
         self._state.toggle_bookmark()
 
     def next_bookmark(self) -> None:

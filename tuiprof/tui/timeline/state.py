@@ -358,12 +358,10 @@ class TimelineState:
         self._changed()
 
     def set_window(self, window: Window) -> None:
-        """Set the analysed range."""
         self.window = window
         self._changed()
 
     def set_search(self, search: Search | None) -> None:
-        """Set or clear the search."""
         self.search = search
         self._changed()
 
@@ -387,11 +385,9 @@ class TimelineState:
 
     @property
     def has_nested(self) -> bool:
-        """Whether there are nested lanes."""
         return self.lanes is not None and any(lane.nested for lane in self.lanes.lanes)
 
     def show_nested(self, nested: bool) -> None:
-        """Show or hide the nested lanes."""
         self.nested = nested
         self._changed()
 
@@ -412,7 +408,6 @@ class TimelineState:
 
     @property
     def lane(self) -> Lane | None:
-        """The selected lane."""
         return self.visible_lanes[self.chosen] if self.chosen < len(self.visible_lanes) else None
 
     def lane_at(self, y: int) -> int | None:

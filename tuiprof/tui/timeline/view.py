@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from tuiprof.model.intervals import Floats, Ints, Mask
 from tuiprof.model.trace import CATEGORIES, Trace
 from tuiprof.model.units import format_count, format_ns, format_share
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
 from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
@@ -246,15 +246,7 @@ def _label_runs(
 def legend(
     lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return symbol, style and meaning of each entry of the legend.
-
-    Args:
-        lanes: The visible lanes.
-        drawn: The kinds of cells on the screen.
-        replayed: Whether the lanes show a simulated step.
-        nested: Whether nested lanes are shown.
-        has_nested: Whether there are nested lanes.
-    """
+    """Return symbol, style and meaning of each entry of the legend, for visible lanes and drawn cells."""
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
     if replayed:
@@ -439,5 +431,4 @@ def _count(starts: Ints, low: int, high: int) -> str:
 
 
 def _short(trace: Trace, row: int, max_cells: int = 40) -> str:
-    name = short_name(trace.name(row))
-    return name if len(name) <= max_cells else name[: max_cells - 1] + "…"
+    return clip(short_name(trace.name(row)), max_cells, "end")

@@ -18,7 +18,7 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.view import Finding, Headline, finding_rows, reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Flowing, Lines, Row, fit, row_width, spread
-from tuiprof.tui.widgets.spans import key_at, wrap
+from tuiprof.tui.widgets.spans import key_at, verdict_rows, wrap
 
 
 class TraceHead(Lines):
@@ -58,18 +58,15 @@ class TraceHead(Lines):
             self._update()
 
     def list_captures(self, captures: Captures) -> None:
-        """Show rank and capture of the trace."""
         self._captures = captures
         self._update()
 
     def advance(self, progress: Progress) -> None:
-        """Show the progress of reading the rest."""
         if self._part is not None:
             self._reached = progress
             self._update()
 
     def fail(self, error: TuiprofError) -> None:
-        """Show that the rest cannot be read."""
         self._failed = True
         self._update()
         self.notify(str(error), title="the rest cannot be read", severity="error", timeout=15)
@@ -181,7 +178,6 @@ class FindingHead(Flowing):
         self._lines = 6
 
     def show_headline(self, headline: Headline) -> None:
-        """Show a verdict."""
         self._headline, self._finding = headline, None
         self._fit_height()
 
@@ -191,7 +187,6 @@ class FindingHead(Flowing):
         self._fit_height()
 
     def allow(self, lines: int) -> None:
-        """Set the maximum height."""
         if lines != self._lines:
             self._lines = lines
             self._height = -1  # the current height was computed for another number of lines
@@ -207,14 +202,10 @@ class FindingHead(Flowing):
             return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
         head = self._headline
         show: Row = [(head.pointer, "key"), (" show ", "dim")] if head.pointer else []
-        mark = MARKS[head.level] if head.level else "…"
         lines = wrap(
             sanitize(head.sentence),
             max(width - 4 - (row_width(show) + 1 if show else 0), 8),
             min(height or 2, 2),
         )
-        rows: list[Row] = [
-            [(f"▌{' ' if i else mark} ", head.level or "dim"), (line, "strong" if head.level else "dim")]
-            for i, line in enumerate(lines)
-        ]
+        rows = verdict_rows(lines, head.level)
         return [spread(row, [] if i else show, width) for i, row in enumerate(rows)]

@@ -34,10 +34,7 @@ _MAX_FILES, _MAX_SESSIONS = 12, 12
 class TraceScreen(Screen[None]):
     """Shows one trace. Heavy modules are imported by workers, after the screen is shown.
 
-    Args:
-        path: The file to open.
-        step: Number of the step to analyse; None = the whole trace.
-        directory: The directory of traces that the file was chosen from; None = the file itself was named.
+    ``step`` is the number of the step to analyse; ``directory`` that of traces the file was chosen from, if any.
     """
 
     app = getters_app(TerminalApp)
@@ -93,9 +90,6 @@ class TraceScreen(Screen[None]):
     def _panel(self) -> LoadingPanel:
         return LoadingPanel(sanitize(self.path.name))
 
-    def on_mount(self) -> None:
-        self._start()
-
     def _start(self) -> None:
         path = self.path
         opening = self._opening = Opening(
@@ -111,12 +105,14 @@ class TraceScreen(Screen[None]):
             partial(self._show, path),
             partial(self._fail, path),
             problem=f"{path} could not be read",
-            cancelled=lambda: opening.cancelled,
+            cancelled=opening.stop.is_set,
         )
+
+    on_mount = _start
 
     def on_unmount(self) -> None:
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
 
     def _open(self, opening: Opening) -> tuple[Trace, Survey | None]:
         """In a thread: find the other ranks and captures, and read the file."""
@@ -193,7 +189,7 @@ class TraceScreen(Screen[None]):
 
     def action_give_up(self) -> None:
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
         self.action_leave()
 
     def on_trace_view_compare_wanted(self) -> None:
@@ -244,7 +240,7 @@ class TraceScreen(Screen[None]):
         if path is None or path == self.path:
             return
         if self._opening is not None:
-            self._opening.cancel()
+            self._opening.stop.set()
         view = self._view
         self._tab = view.current if view is not None else self._tab
         self.path, self._shown, self._step = path, False, None

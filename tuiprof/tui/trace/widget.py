@@ -59,13 +59,8 @@ class TraceView(Vertical):
     """Shows one trace. Analyses run in a worker, and their results are cached for each window.
 
     While the file is being read, the view shows the part read so far. Only the analysis in the open tab runs then, and
-    the whole view is updated at once when more was read.
-
-    Args:
-        trace: The trace.
-        part: The part of the file that the trace covers; None = the whole file.
-        step: Number of the step to analyse first; None = the whole trace.
-        found: Content of the first frame; None = computed after mounting.
+    the whole view is updated at once when more was read. The first analysed step is ``step``, None = the whole trace;
+    the content of the first frame is ``found``, None = computed after mounting.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -124,12 +119,10 @@ class TraceView(Vertical):
 
     @property
     def trace(self) -> Trace:
-        """The trace."""
         return self.work.results.trace
 
     @property
     def current(self) -> str:
-        """Name of the open tab."""
         return self.work.current
 
     def on_key(self) -> None:
@@ -406,7 +399,6 @@ class TraceView(Vertical):
     # -- window --------------------------------------------------------------------------------------------
 
     def set_window(self, window: Window) -> None:
-        """Analyse a range of the trace."""
         self.window = window
         self.timeline.state.set_window(window)
         self.evidence.close_detail()
@@ -578,7 +570,6 @@ class TraceView(Vertical):
         self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
 
     def action_trust(self) -> None:
-        """Show all remarks of the trust line."""
         if self.work.trust is not None:
             paragraphs = trust_paragraphs(self.work.trust)
             self.app.push_screen(ReadingScreen("limitations of this trace", paragraphs))

@@ -110,11 +110,7 @@ Node = Contains | Comparison | Not | Joined
 
 
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
-    """Parse a filter; None = all rows.
-
-    Raises:
-        FilterError: The filter is not valid.
-    """
+    """Parse a filter; None = all rows; raises FilterError if the filter is not valid."""
     if not text.strip():
         return None
     tokens = _tokens(text)
@@ -362,7 +358,6 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[Column]) -> None:
-        """Show and focus the input."""
         self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
@@ -372,7 +367,6 @@ class FilterBar(Vertical):
         self.explain(None)
 
     def close(self) -> None:
-        """Hide the input."""
         self.remove_class("-open")
 
     def explain(self, error: FilterError | None) -> None:

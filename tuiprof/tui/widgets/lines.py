@@ -21,7 +21,7 @@ from textual.widget import Widget
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread, wrap
+from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread, verdict_rows, wrap
 
 if TYPE_CHECKING:
     from tuiprof.model.report import Level, Report
@@ -246,7 +246,6 @@ class Heading(Lines):
         self._remark: Row = []
 
     def show(self, title: str, remark: Row | None = None) -> None:
-        """Change title and remark."""
         self._title, self._remark = title, remark or []
         self.redraw()
 
@@ -291,23 +290,13 @@ class VerdictLine(Flowing):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._sentence = ""
-        self._role = "text"
-        self._mark = ""
+        self._level: Level | None = None
 
     def show(self, sentence: str, level: Level | None = None) -> None:
         """Show a sentence, which may be untrusted; without a level, the verdict is still pending."""
         self._sentence = sanitize(sentence)
-        self._role = level or "dim"
-        self._mark = glyphs.MARKS[level] if level else "…"
+        self._level = level
         self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        most = height or 2
-        lines = wrap(self._sentence, max(width - 4, 8), most)
-        return [
-            [
-                (f"▌{self._mark if i == 0 else ' '} ", self._role),
-                (line, "strong" if self._mark != "…" else "dim"),
-            ]
-            for i, line in enumerate(lines)
-        ]
+        return verdict_rows(wrap(self._sentence, max(width - 4, 8), height or 2), self._level)

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.tui.terminal import glyphs
+
+if TYPE_CHECKING:
+    from tuiprof.model.report import Level
 
 #: Text and its role (see :data:`tuiprof.tui.widgets.lines.ROLES`).
 Span = tuple[str, str]
@@ -133,6 +137,20 @@ def _longest_prefix(word: str, width: int) -> str:
         if 3 * end >= width:
             return fits[:end]
     return fits
+
+
+def labelled(label: str, lines: list[str], role: str = "text") -> list[Row]:
+    """Return lines with a label in front of the first, and blanks in front of the others."""
+    return [[(" " * cell_len(label) if i else label, "dim"), (line, role)] for i, line in enumerate(lines)]
+
+
+def verdict_rows(lines: list[str], level: Level | None) -> list[Row]:
+    """Return the lines of a verdict after a bar in the colour of its level; None = it is still pending."""
+    mark = glyphs.MARKS[level] if level else glyphs.ELLIPSIS
+    return [
+        [(f"▌{' ' if i else mark} ", level or "dim"), (line, "strong" if level else "dim")]
+        for i, line in enumerate(lines)
+    ]
 
 
 def wrap_row(row: Row, width: int, max_lines: int, indent: int = 0) -> list[Row]:

@@ -126,7 +126,6 @@ class VirtualTable(ScrollView, can_focus=True):
 
         @property
         def control(self) -> VirtualTable:
-            """The table."""
             return self.table
 
     class Selected(Highlighted):
@@ -150,7 +149,6 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- content -------------------------------------------------------------------------------------------
 
     def load(self, rows: FrameRows, *, empty: str = "", in_order: bool = False) -> None:
-        """Show other rows."""
         self.rows, self.empty, self._in_order = rows, empty, in_order
         self.sorted_by, self.descending, self.sorting = None, False, None
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
@@ -159,11 +157,9 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def clear(self) -> None:
-        """Show an empty table."""
         self.load(FrameRows(pl.DataFrame(), ()))
 
     def state(self) -> TableState:
-        """Return the state for :meth:`restore`."""
         return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
 
     def restore(self, state: TableState) -> None:
@@ -419,9 +415,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.refresh()
 
     def action_sort(self) -> None:
-        """Sort by the column under the cursor: numbers first descending, text first ascending, then the other way, then
-        not at all.
-        """
+        """Sort by the column under the cursor: numbers descending, text ascending, then the other way, then not."""
         if not self.rows.headings:
             return
         index = self.heading_index
