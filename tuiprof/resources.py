@@ -8,13 +8,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(folder: str) -> Path:
-    """Return the folder of shipped files.
+    """Return the folder of shipped ``"scenarios"`` or ``"traces"``.
 
-    Args:
-        folder: ``"scenarios"`` or ``"traces"``.
-
-    Returns:
-        Its path; an installed wheel carries a copy inside the package, a checkout has it beside the package.
+    An installed wheel carries a copy inside the package, a checkout has it beside the package.
     """
     installed = _PACKAGE / "_shipped" / folder
     return installed if installed.is_dir() else _PACKAGE.parent / folder

@@ -57,12 +57,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Compare the ranks that a trace belongs to.
-
-    Args:
-        trace: The trace of one of them; opened from a directory of ranks, it knows the others.
-        window: The part of this trace; the others are analyzed in the same steps.
-    """
+    """Compare the ranks that a trace belongs to, known if it was opened from a directory, all in the same steps."""
     together = trace.siblings
     if together is None or len(together) < 2:
         return _alone(trace)

@@ -211,9 +211,7 @@ def _with_addresses(segment: Mapping[str, Any]) -> Iterable[tuple[int, int, str,
 def _at_peak(
     held: Mapping[int, tuple[int, Any]], trace: Sequence[Mapping[str, Any]]
 ) -> tuple[int | None, tuple[Held, ...]]:
-    """Walk the history back to the moment when most was held; return the bytes then and what held them, None without a
-    history.
-    """
+    """Walk the history back to when most was held; return the bytes and what held them, None without a history."""
     live = dict(held)
     total = peak = sum(size for size, _ in live.values())
     at = 0  # events to undo to reach the peak
@@ -255,11 +253,7 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
 
 
 def snapshot_report(path: Path, *, title: str = "") -> Report:
-    """Return what held the memory.
-
-    Raises:
-        TraceError: It cannot be read, or is not a snapshot.
-    """
+    """Return what held the memory; raises TraceError if it cannot be read, or is not a snapshot."""
     devices = read_snapshot(path)
     facts: list[Fact] = []
     tables: list[Table] = []
@@ -417,11 +411,7 @@ class Dump:
 
 
 def read_dump(path: Path, rank: int) -> Dump:
-    """Read a dump, JSON or pickle.
-
-    Raises:
-        TraceError: It cannot be read, or is neither.
-    """
+    """Read a dump, JSON or pickle; raises TraceError if it cannot be read, or is neither."""
     try:
         if path.stat().st_size > _MAX_FLIGHT_BYTES:
             raise TraceError(f"{path} is too large for a Flight Recorder dump")
@@ -477,9 +467,7 @@ def _ranks(found: Any) -> list[int]:
 
 
 def collectives(dumps: Sequence[Dump]) -> list[str]:
-    """Return which ranks never entered which collective, a sentence a process group; where nothing was recorded,
-    :data:`OFF`.
-    """
+    """Return which ranks never entered which collective, a sentence a process group; unrecorded = :data:`OFF`."""
     names = sorted({name for dump in dumps for name in dump.groups})
     if not names:
         return [OFF] if dumps else []

@@ -135,11 +135,7 @@ def report(
 
 
 def _only_of_one_trace(wanted: Selection, brief: bool, analyses: tuple[str, ...]) -> None:
-    """Refuse what a report of many ranks has no use for.
-
-    Raises:
-        UsageProblem: One of them was given.
-    """
+    """Refuse what a report of many ranks has no use for; raises UsageProblem if one of them was given."""
     from tuiprof.fleet.views import NAMES
 
     if analyses:
@@ -353,9 +349,7 @@ def gathered(
 def report_fleet(
     fleet: Fleet, views: Sequence[str], format_: str, title: str, verbose: bool, rules: bool, charts: bool
 ) -> int:
-    """Print what many ranks say of their job: some views in full, or the page. Returns the exit status: 3 = nothing
-    read.
-    """
+    """Print what many ranks say of their job: some views in full, or the page; the status 3 = nothing read."""
     from tuiprof.fleet.views import NAMES, reports
     from tuiprof.model import Unavailable
     from tuiprof.report import render_all, stdout_style

@@ -53,11 +53,7 @@ def open_screen(start: Start) -> int:
 
 
 def session_of(invocation: Invocation, text: str) -> Session:
-    """Return a session by its name, path, prefix, or ``last``.
-
-    Raises:
-        UsageProblem: There is none.
-    """
+    """Return a session by its name, path, prefix, or ``last``; raises UsageProblem if there is none."""
     from tuiprof.session.store.folders import find_session, sessions_root
 
     return find_session(sessions_root(invocation.sessions), text)

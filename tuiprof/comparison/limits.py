@@ -86,11 +86,7 @@ class _Figure(NamedTuple):
 
 
 def parse(text: str, side: Literal["max", "min"]) -> Limit:
-    """Read ``KEY=VALUE``.
-
-    Raises:
-        UsageProblem: It is not of that form.
-    """
+    """Read ``KEY=VALUE``; raises UsageProblem if it is not of that form."""
     key, equals, value = text.partition("=")
     value = typed_number(value)
     relative = _RELATIVE.fullmatch(value)

@@ -413,9 +413,7 @@ def session_setup(session: Session) -> dict[str, str]:
 
 
 def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
-    """Return the lines of the script that differ between two sessions, or why they are not known; and how many, in
-    words.
-    """
+    """Return the lines of the script that differ between two sessions, or why they are unknown; their number."""
     old, new = before.meta.source, after.meta.source
     if old is None or new is None:
         which = "neither session has" if old is new else f"{(before if old is None else after).id} has not"

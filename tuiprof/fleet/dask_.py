@@ -230,11 +230,7 @@ def _by_ssh(hosts: Sequence[str], workers: int) -> contextlib.AbstractContextMan
 
 
 def _connection(host: str) -> dict[str, Any]:
-    """Return the asyncssh connection options of a host.
-
-    Raises:
-        UsageProblem: It is not ``[user@]host[:port]``.
-    """
+    """Return the asyncssh connection options of a host; raises UsageProblem if it is not ``[user@]host[:port]``."""
     match = _HOST.fullmatch(host)
     if match is None:
         raise UsageProblem(

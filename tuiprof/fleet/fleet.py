@@ -190,9 +190,7 @@ class Fleet:
 
     @cached_property
     def clocks(self) -> Clocks:
-        """Clock offsets of the ranks; only if devices run the collectives, as host threads end them at varying
-        times.
-        """
+        """Clock offsets of the ranks; only if devices run the collectives, as host threads end them at any time."""
         origin = self.ranks["origin_unix_ns"]
         least = origin.min() or 0
         since = (origin - least).cast(pl.Float64).fill_null(np.nan).to_numpy()
@@ -244,14 +242,8 @@ class Fleet:
     def wins_ns(self, which: Mask) -> float | None:
         """Return the saving of the job per step if the given ranks arrived with the others of their groups, ns.
 
-        The host of a waiting rank runs ahead, so its waits are longer than the saving: no rank gets faster than
-        without waits.
-
-        Args:
-            which: Those ranks, shape ``(r,)``.
-
-        Returns:
-            The saving; None = ranks meet in several groups, and the replayed job does not match the capture.
+        The host of a waiting rank runs ahead, so its waits are longer than the saving: no rank gets faster than without
+        waits. None = ranks meet in several groups, and the replayed job does not match the capture.
         """
         if len(self.groups) == 1:
             sooner = meeting.wins_as_median(self.groups[0].wait, which, len(self.steps))

@@ -94,12 +94,7 @@ class Progress:
 def gather(
     files: Iterable[File], executor: Executor, progress: Callable[[Progress], None] | None = None
 ) -> Summary:
-    """Summarise files.
-
-    Args:
-        files: The files.
-        executor: The executor.
-        progress: Called after each batch.
+    """Summarise files; ``progress`` is called after each batch.
 
     Raises:
         TuiprofError: The executor is lost; completed summaries are in the cache.
@@ -300,11 +295,7 @@ _DIED_REMEDY = "read it on a machine with more memory, or record fewer steps"
 
 
 def affordable(largest_bytes: int) -> int:
-    """Return how many workers this machine has cores and memory for.
-
-    Args:
-        largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
-    """
+    """Return how many workers this machine has cores for, and memory if each holds a file of the largest size."""
     each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
     return max(1, min(cores(), available_bytes() // each))
 
@@ -319,12 +310,7 @@ def _start() -> None:
 
 
 class Processes:
-    """A pool of processes.
-
-    Args:
-        workers: How many.
-        task: The function that a worker runs on a batch.
-    """
+    """A pool of processes; a worker runs ``task`` on a batch."""
 
     def __init__(self, workers: int, task: Callable[[Batch], Summary] = run_batch) -> None:
         self.workers = workers

@@ -134,8 +134,7 @@ class Held:
 def lateness(wait: Floats) -> Floats:
     """Return the delay of each unit relative to the median of the others in each collective, ns, shape as given.
 
-    Args:
-        wait: Waits of units in collectives, NaN = absent.
+    Waits are NaN where a unit is absent; the same below.
     """
     if not wait.size or len(wait) < 2:
         return np.zeros_like(wait)
@@ -150,15 +149,12 @@ def lateness(wait: Floats) -> Floats:
 
 
 def always_late(per_step: Floats, min_ns: float) -> Mask:
-    """Return which units are consistently late, shape ``(units,)``.
+    """Return which units are late by at least ``min_ns`` in nearly all steps, shape ``(units,)``; delays are ns, shape
+    ``(units, steps)``.
 
-    A unit's delay is compared with its own variation between steps, not with the variation between units, which is
-    what is being measured. The median step counts, since a single delay makes no straggler, and it must be late in
-    nine of ten steps, since consecutive steps are similar.
-
-    Args:
-        per_step: Delay of units, ns, shape ``(units, steps)``; NaN = absent.
-        min_ns: Minimum delay to list.
+    A unit's delay is compared with its own variation between steps, not with the variation between units, which is what
+    is being measured. The median step counts, since a single delay makes no straggler, and it must be late in nine of
+    ten steps, since consecutive steps are similar.
     """
     if not per_step.size:
         return np.zeros(len(per_step), dtype=bool)
@@ -172,12 +168,7 @@ def always_late(per_step: Floats, min_ns: float) -> Mask:
 
 
 def held(wait: Floats, steps: int) -> Held:
-    """Return the cost of each row of a matrix of waits to the others.
-
-    Args:
-        wait: Waits of units in collectives, shape ``(units, c)``, NaN = was not there.
-        steps: Number of steps that they belong to.
-    """
+    """Return the cost of each row of a matrix of waits, shape ``(units, c)``, to the others; in ``steps`` steps."""
     units = len(wait)
     filled = np.where(np.isnan(wait), np.inf, wait)
     order = np.partition(filled, 1, axis=0)[:2] if units > 1 else np.vstack([filled, filled])
@@ -195,13 +186,7 @@ def held(wait: Floats, steps: int) -> Held:
 
 
 def wins_as_median(wait: Floats, which: Mask, steps: int) -> float:
-    """Return the saving of a job per step, ns, if the given ranks arrive no later than the median of the rest.
-
-    Args:
-        wait: Waits of ranks in collectives, shape ``(r, c)``, NaN = was not there.
-        which: Those ranks, shape ``(r,)``.
-        steps: Number of steps.
-    """
+    """Return the saving of a job per step, ns, if the given ranks arrive no later than the median of the rest."""
     if not wait.size or which.all() or not which.any():
         return 0.0
     late = np.nanmax(wait, axis=0) - wait
@@ -231,9 +216,8 @@ class Clocks:
 def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:
     """Estimate the clock offsets of ranks.
 
-    Args:
-        found: Collectives.
-        origin_unix_ns: Unix time of each trace's origin minus a common reference, ns, shape ``(r,)``; NaN = unknown.
+    ``origin_unix_ns`` is the Unix time of each trace's origin minus a common reference, ns, shape ``(r,)``; NaN =
+    unknown.
     """
     ends = found.start + found.dur + origin_unix_ns[:, None]
     if not ends.size or np.isnan(ends).all():
@@ -251,11 +235,7 @@ class Job:
     """The steps of a job, replayed: a collective begins when the last rank of its group arrives.
 
     Between two collectives, in any group, each rank has its own work. A collective takes as long as on the rank that
-    arrived last.
-
-    Args:
-        groups: Matched collectives of all process groups.
-        files: Numbers of the files, ascending, which is the order of ranks.
+    arrived last. ``files`` are the numbers of the files, ascending, which is the order of ranks.
     """
 
     def __init__(self, groups: Sequence[Meetings], files: Ints) -> None:
@@ -326,11 +306,7 @@ class Job:
         return levels
 
     def takes_ns(self, own: Floats | None = None) -> float:
-        """Return the duration of the matched stretch, ns.
-
-        Args:
-            own: Own work of each rank before each collective; None = unchanged.
-        """
+        """Return the duration of the matched stretch with another own work of each rank before each collective, ns."""
         work = self.own if own is None else own
         clock = np.zeros(len(self.files))
         for rows, first, counts in self._levels or ():
@@ -347,11 +323,7 @@ class Job:
         return self.captured_ns > 0 and abs(self.takes_ns() / self.captured_ns - 1) <= TOLERANCE
 
     def wins_ns(self, less: Floats) -> float:
-        """Return the saving of the job per step if the own work of ranks is reduced.
-
-        Args:
-            less: Time that each rank saves a step, ns, shape ``(r,)``; taken from its work in proportion.
-        """
+        """Return the saving of the job per step if each rank works ``less`` ns a step, taken in proportion."""
         total = np.bincount(self._rank, weights=self.own, minlength=len(self.files)) / self.steps
         keep = 1 - np.clip(np.divide(less, total, out=np.zeros_like(total), where=total > 0), 0, 1)
         return (self.takes_ns() - self.takes_ns(self.own * keep[self._rank])) / self.steps
@@ -360,9 +332,7 @@ class Job:
         """Return the saving of the job per step, ns, if the given ranks have no more own work than the others of their
         group.
 
-        Args:
-            which: Those ranks, shape ``(r,)``.
-            slowest: Compare with the slowest of the others instead of their median.
+        The others are their median, or the ``slowest`` of them.
         """
         chosen = which[self._rank]
         others = pl.DataFrame({"column": self._column, "own": self.own}).filter(~chosen).group_by("column")

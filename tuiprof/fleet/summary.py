@@ -171,11 +171,7 @@ def encode(summary: Summary) -> bytes:
 
 
 def decode(data: bytes) -> Summary:
-    """Decode the bytes of :func:`encode`.
-
-    Raises:
-        ValueError: The bytes are not a summary, or damaged.
-    """
+    """Decode the bytes of :func:`encode`; raises ValueError if the bytes are not a summary, or damaged."""
     try:
         found = msgspec.msgpack.decode(data, type=dict[str, bytes])
         frames = {name: pl.read_ipc_stream(found[name]) if name in found else table(name) for name in TABLES}
@@ -200,14 +196,7 @@ _WORKER: Final = re.compile(r"^(?P<host>.+?)_\d+\.\d{9,}\.pt\.trace\.json")
 
 
 def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
-    """Return the columns that are kept of one rank.
-
-    Args:
-        trace: Its trace.
-        file: Number of the file in the list that is gathered.
-        rank: Its rank.
-        size: Bytes of the file on disk.
-    """
+    """Return the columns that are kept of one rank; ``file`` is its number in the list that is gathered."""
     from tuiprof.analyses.shared.collectives import of_rank
 
     steps = of_rank(trace, rank)

@@ -106,11 +106,7 @@ def _format_of(source: Source) -> Format:
 
 
 def first_bytes(source: Source) -> bytes:
-    """Return the first decompressed bytes of a file.
-
-    Raises:
-        TraceError: Its compression is broken from the start.
-    """
+    """Return the first decompressed bytes of a file; raises TraceError if its compression is broken from the start."""
     with source.stream() as stream:
         parts: list[bytes] = []
         size = 0

@@ -58,9 +58,7 @@ def sidecar_name(trace: str) -> str:
 
 
 def read_sync_sites(trace: Path) -> pl.DataFrame | None:
-    """Return the table of :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without
-    one.
-    """
+    """Return :attr:`tuiprof.model.Trace.sync_sites` from a trace's ``<stem>.syncs.jsonl``; None without one."""
     try:
         beside = trace.with_name(sidecar_name(trace.name))
         if not beside.is_file() or beside.stat().st_size > _LARGEST:

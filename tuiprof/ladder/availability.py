@@ -129,12 +129,7 @@ def release(text: str) -> tuple[int, ...]:
 
 
 def satisfies(have: str, wanted: str) -> bool:
-    """Return whether a version meets a specifier.
-
-    Args:
-        have: The version; a pre-release or local part is not compared.
-        wanted: For example ``">=2.5,<3"``; empty accepts all.
-    """
+    """Return whether a version meets a specifier such as ``">=2.5,<3"``; pre-releases count as the release."""
     for clause in filter(None, map(str.strip, wanted.split(","))):
         match = _CLAUSE.fullmatch(clause)
         if match is None:

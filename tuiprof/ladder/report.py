@@ -253,11 +253,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
 
 
 def between(ratio: Interval | None) -> str:
-    """Return an interval of ratios in words.
-
-    Args:
-        ratio: Time over the baseline's; None = unknown.
-    """
+    """Return an interval of ratios of time to the baseline's in words."""
     return format_speed_range(ratio.low, ratio.high) if ratio is not None else ""
 
 
@@ -388,12 +384,7 @@ def _notes(meta: LadderMeta, judged: Sequence[Judged]) -> list[str]:
 
 
 def listing(ladders: Sequence[LadderRun | Exception], root: Path) -> Report:
-    """List ladders as a report.
-
-    Args:
-        ladders: The ladders, newest first; one that cannot be read as its error.
-        root: Their directory.
-    """
+    """List ladders, newest first, as a report; one that cannot be read as its error."""
     rows: list[tuple[str, str, int | None, int | None]] = []
     for ladder in ladders:
         if isinstance(ladder, Exception):

@@ -82,11 +82,7 @@ def plan(
     cwd: PurePath | None = None,
     once: bool = False,
 ) -> LadderMeta:
-    """Plan a ladder; nothing is run or written.
-
-    Raises:
-        UsageProblem: There is no such variant or preset.
-    """
+    """Plan a ladder, without running or writing anything; raises UsageProblem if there is no such variant or preset."""
     chosen = _chosen(ladder, variants)
     rungs = []
     for variant in chosen:
@@ -547,9 +543,7 @@ def start_in_background(ladder: LadderRun) -> subprocess.Popen[bytes]:
 
 
 def stop_runner(ladder: Path) -> bool:
-    """Ask the process that runs a ladder to stop (once = after the current trial, twice = at once); return whether
-    there is one.
-    """
+    """Ask what runs a ladder to stop (once = after the current trial, twice = at once); return whether it ran."""
     runner = runner_of(ladder)
     if runner is None or not is_own(ladder / "control" / RUNNER_FILE):
         return False

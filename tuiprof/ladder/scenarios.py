@@ -336,13 +336,7 @@ def _needs(raw: dict[str, Any], dependencies: tuple[str, ...], python: str) -> N
 
 
 class SameName(UsageProblem):
-    """A ladder has the name of one that was found before it, and is skipped.
-
-    Args:
-        name: Their name.
-        line: Its location: ``file:line``.
-        first: The script of the one that counts.
-    """
+    """A ladder (at ``line``) has the name of one that was found before it, in the script ``first``, and is skipped."""
 
     def __init__(self, name: str, line: str, first: Path) -> None:
         super().__init__(f"{line}: {first} also defines a ladder {name!r}", "give it another name")
@@ -363,11 +357,9 @@ def ladders(extra: Iterable[Path] = ()) -> list[Ladder]:
 
 
 def scan(extra: Iterable[Path] = ()) -> Scan:
-    """Read every header.
+    """Read every header: the shipped ones, then more directories or single scripts.
 
-    Args:
-        extra: More directories (or single scripts), read after the shipped ones; of two ladders of one name the
-            first counts, and the second is a problem.
+    Of two ladders of one name the first counts, and the second is a problem.
     """
     found: dict[str, Ladder] = {}
     problems: list[UsageProblem] = []
@@ -429,12 +421,8 @@ def command(
 ) -> tuple[str, ...]:
     """Return the command that runs a variant, as :class:`tuiprof.session.run.launch.LaunchSpec` takes it.
 
-    Args:
-        variant: The variant.
-        preset: Name of a preset; ``fit`` lets the script choose by the machine.
-        steps: Steps in all; None = the preset's.
-        flags: More arguments, for example ``("--check", "--steps", "0")``, which compares the variant's numbers
-            with its baseline's and ends with status 0, or 3 if they differ.
+    The preset ``fit`` lets the script choose by the machine; without ``steps`` the preset's are run. The flags
+    ``--check --steps 0`` compare the variant's numbers with its baseline's, with status 0, or 3 if they differ.
 
     Raises:
         UsageProblem: The ladder has no such preset.
@@ -455,15 +443,10 @@ def command(
 
 
 def least_steps(variant: Variant, preset: str = "fit", steps: int | None = None) -> int | None:
-    """Return how many steps a variant makes at least.
+    """Return how many steps a variant makes at least, with those asked for or the preset's; None = the script does not
+    say.
 
-    Args:
-        variant: The variant.
-        preset: Name of a preset; ``fit`` may be any.
-        steps: Steps asked for; None = the preset's.
-
-    Returns:
-        None where the script does not say.
+    The preset ``fit`` may be any.
     """
     if steps is not None:
         return steps

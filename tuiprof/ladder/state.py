@@ -51,11 +51,7 @@ class Rung(msgspec.Struct, frozen=True):
     check_and_run: tuple[str, ...] = ()
 
     def published_beside(self, sizes: Collection[str]) -> str:
-        """Return the published figures of the sizes given, in words.
-
-        Args:
-            sizes: Names of presets; none = figures of any size.
-        """
+        """Return the published figures of the given sizes (presets; none = of any size) in words."""
         places = self.published_at or ((),) * len(self.published)
         return "; ".join(
             text
@@ -156,11 +152,7 @@ class LadderMeta(msgspec.Struct):
         return known or ({self.preset} - {"fit", ""})
 
     def rung(self, name: str) -> Rung:
-        """Return a variant by name.
-
-        Raises:
-            KeyError: It is not part of this ladder.
-        """
+        """Return a variant by name; raises KeyError if it is not part of this ladder."""
         for rung in self.rungs:
             if rung.name == name:
                 return rung
@@ -168,11 +160,7 @@ class LadderMeta(msgspec.Struct):
 
 
 class LadderRun:
-    """One ladder folder.
-
-    Args:
-        path: The folder.
-        meta: Its content if already known; None = read it.
+    """One ladder folder, with its metadata if they are already known.
 
     Raises:
         SessionError: It holds no ladder, cannot be read, or a newer tuiprof wrote it.
@@ -197,11 +185,7 @@ class LadderRun:
         return self.path / "trials"
 
     def session(self, trial: Trial) -> Session:
-        """Return the session of a trial.
-
-        Raises:
-            SessionError: It is gone, or cannot be read.
-        """
+        """Return the session of a trial; raises SessionError if it is gone, or cannot be read."""
         return Session(self.session_path(trial))
 
     def session_path(self, trial: Trial) -> Path:
@@ -225,11 +209,7 @@ class LadderRun:
         self.save()
 
     def save(self) -> None:
-        """Write ``ladder.json``.
-
-        Raises:
-            SessionError: It cannot be written.
-        """
+        """Write ``ladder.json``; raises SessionError if it cannot be written."""
         data = msgspec.json.format(msgspec.json.encode(self.meta), indent=2)
         write_atomic(self.path / LADDER_FILE, data + b"\n")
 
@@ -248,10 +228,7 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
 
 
 def list_ladders(root: Path) -> list[LadderRun | SessionError]:
-    """Return the ladders under a root, newest first; a damaged one as its error.
-
-    Args:
-        root: Directory of the sessions; it need not exist.
+    """Return the ladders under a root, which need not exist, newest first; a damaged one as its error.
 
     Raises:
         SessionError: The root cannot be read.
@@ -268,9 +245,7 @@ def list_ladders(root: Path) -> list[LadderRun | SessionError]:
 def find_ladder(root: Path, text: str) -> LadderRun:
     """Return the ladder a user means.
 
-    Args:
-        root: Directory of the sessions.
-        text: A path; ``last``; a folder's name or its beginning; or a ladder's name (the newest of that name).
+    That is a path; ``last``; a folder's name or its beginning; or a ladder's name (the newest of that name).
 
     Raises:
         UsageProblem: There is none.

@@ -88,11 +88,7 @@ def median_known(values: Iterable[float | None]) -> float | None:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Return the median of independent values by :data:`MEDIAN_RULE`.
-
-    Args:
-        values: One or more.
-    """
+    """Return the median of one or more independent values by :data:`MEDIAN_RULE`."""
     ordered, count = sorted(values), len(values)
     # rank = how many are left out at each end; the chance that the median lies below the (rank+1)-th smallest.
     below, best = 0.0, (0, 1 - 2.0 ** (1 - count))
@@ -105,13 +101,9 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """Return how one time compares with another by :data:`RATIO_RULE`.
+    """Return how one time compares with another by :data:`RATIO_RULE`; below 1 is faster. None = fewer than two pairs.
 
-    Args:
-        pairs: Time of the variant and of its baseline in the same round, each above 0.
-
-    Returns:
-        The ratio; below 1 is faster. None = fewer than two pairs.
+    A pair is the time of the variant and of its baseline in the same round, each above 0.
     """
     logs = [math.log(ours / theirs) for ours, theirs in pairs]
     if len(logs) < 2:
@@ -122,11 +114,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
 
 
 def t95(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t.
-
-    Args:
-        freedom: Degrees of freedom, 1 or more.
-    """
+    """Return the two-sided 95 % quantile of Student's t with one or more degrees of freedom."""
     if freedom <= len(_T95):
         return _T95[freedom - 1]
     # Beyond the table: the first terms of its expansion around the normal quantile (Abramowitz & Stegun 26.7.5).
@@ -135,11 +123,7 @@ def t95(freedom: int) -> float:
 
 
 def word_for(ratio: Interval | None) -> Word:
-    """Return the verdict that a ratio allows, by :data:`VERDICT_RULE`.
-
-    Args:
-        ratio: Step time over the baseline's; None = unknown.
-    """
+    """Return the verdict that a ratio of step time to the baseline's allows, by :data:`VERDICT_RULE`."""
     if ratio is None:
         return "undecided"
     if ratio.low <= 1 <= ratio.high:

@@ -36,11 +36,7 @@ def _text(value: object, kind: Kind, signed: bool) -> str:
 
 
 def _named(key: str, items: Sequence[KeyedT], what: str) -> KeyedT:
-    """Return the item with a key.
-
-    Raises:
-        KeyError: There is none; says which there are.
-    """
+    """Return the item with a key; the KeyError if there is none says which there are."""
     for item in items:
         if item.key == key:
             return item
@@ -184,11 +180,7 @@ class Table:
             raise ValueError(f"table {self.key!r} has no column {', '.join(missing)}")
 
     def column(self, key: str) -> Column:
-        """Return a column.
-
-        Raises:
-            KeyError: There is no such column.
-        """
+        """Return a column; raises KeyError if there is no such column."""
         return _named(key, self.columns, f"column of table {self.key!r}")
 
 
@@ -207,11 +199,7 @@ class RowsOf(Generic[RowT]):
     row: type[RowT]
 
     def read(self, table: Table) -> Iterator[RowT]:
-        """Yield the rows of a table.
-
-        Raises:
-            KeyError: The table lacks a column.
-        """
+        """Yield the rows of a table; raises KeyError if the table lacks a column."""
         columns = [field.name.rstrip("_") for field in fields(self.row)]  # type: ignore[arg-type]
         missing = [name for name in columns if name not in table.rows.columns]
         if missing:
@@ -237,19 +225,11 @@ class Report:
     window: Window = field(default_factory=Window)  # the part of the trace looked at
 
     def fact(self, key: str) -> float | int | str | None:
-        """Return the value of a fact.
-
-        Raises:
-            KeyError: There is no such fact.
-        """
+        """Return the value of a fact; raises KeyError if there is no such fact."""
         return _named(key, self.facts, f"fact in the report of {self.analysis}").value
 
     def table(self, key: str) -> Table:
-        """Return a table.
-
-        Raises:
-            KeyError: There is no such table.
-        """
+        """Return a table; raises KeyError if there is no such table."""
         return _named(key, self.tables, f"table in the report of {self.analysis}")
 
 

@@ -511,9 +511,7 @@ class Trace:
         return [int(level[0]) for level in self.nesting.outward(np.array([row], dtype=np.int64))]
 
     def raw_event(self, row: int) -> str:
-        """Return the untouched text of an event as it stands in the file; untrusted, and empty when the format keeps
-        none.
-        """
+        """Return the untouched, untrusted text of an event in the file; empty if the format keeps none."""
         if self._raw is None:
             return ""
         return self._raw.text(int(self.events["ordinal"][row]))

@@ -20,13 +20,10 @@ _NOTHING = nullcontext()
 
 
 def step(**metrics: float) -> None:
-    """Mark the end of one training step explicitly.
+    """Mark the end of one training step explicitly; from the first call on, steps are no longer detected automatically.
 
-    From the first call on, steps are no longer detected automatically.
-
-    Args:
-        **metrics: Numbers to record with the step, for example ``loss=0.3``. A device tensor is not
-            accepted, because reading it would make the host wait; pass a Python number.
+    Metrics are recorded with the step, for example ``loss=0.3``. A device tensor is not accepted, because reading it
+    would make the host wait; pass a Python number.
     """
     runtime = _runtime if _runtime is not _UNKNOWN else _find()
     if runtime is not None:
@@ -34,16 +31,10 @@ def step(**metrics: float) -> None:
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Time a named part of a step: ``with tuiprof.phase("load"): ...``.
+    """Time a named part of a step: ``with tuiprof.phase("load"): ...``; outside a tuiprof run it does nothing.
 
-    The time of a phase inside another one counts for the inner one only, so that phases add up.
-
-    Args:
-        name: The part's name as it will be shown, for example ``"load"`` or ``"h2d"``. ``data``,
-            ``forward``, ``backward`` and ``optimizer`` replace the automatically detected phase.
-
-    Returns:
-        A context manager; outside a tuiprof run it does nothing.
+    The time of a phase inside another one counts for the inner one only, so that phases add up. ``data``, ``forward``,
+    ``backward`` and ``optimizer`` replace the automatically detected phase.
     """
     runtime = _runtime if _runtime is not _UNKNOWN else _find()
     return _NOTHING if runtime is None else runtime.phase(name)

@@ -143,13 +143,7 @@ def _read(module: Any) -> tuple[bytes, str]:
 
 
 class BlackBox:
-    """The black box of one process.
-
-    Args:
-        session: The session directory.
-        out: Where records go.
-        note: Reports a message to the user once: level and text.
-    """
+    """The black box of one process; records go ``out``; ``note`` gives the user a message (level, text) once."""
 
     def __init__(
         self, session: str, out: Callable[[], deque[tuple[Any, ...]]], note: Callable[[str, str], None]

@@ -140,11 +140,7 @@ class _Held:
         self._identity = _identity(self._fd)
 
     def fd(self) -> int:
-        """Return the descriptor, for the very next call.
-
-        Raises:
-            ClosedByScript: It was closed and deleted.
-        """
+        """Return the descriptor, for the very next call; raises ClosedByScript if it was closed and deleted."""
         while not self._is_ours():
             self._open_again()
         return self._fd
@@ -217,11 +213,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def pieces(path: str, size: int) -> Iterator[bytes]:
-    """Read a file piece by piece.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Read a file piece by piece; raises OSError if it cannot be read."""
     file = _Held(path, os.O_RDONLY)
     try:
         offset = 0

@@ -120,11 +120,8 @@ def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, lis
 class Log:
     """Appends the lines of one process to a file of its own.
 
-    Args:
-        folder: The session's ``log/``.
-        steps: Where the lines come from.
-        inside: Whether the script is inside one of its own phases.
-        poll: Called in the log's thread at every flush, to look for requests.
+    ``inside`` says whether the script is inside one of its own phases; ``poll`` looks for requests at every flush, in
+    the log's thread.
     """
 
     def __init__(

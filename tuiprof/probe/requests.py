@@ -92,10 +92,7 @@ class _Armed:
 class Triggers:
     """Watches the steps and requests captures.
 
-    Args:
-        session: The session directory.
-        tell: Reports a message to the user: level and text.
-        alone: Whether this process is the only rank.
+    ``tell`` reports a message to the user: level and text. ``alone``: this process is the only rank.
     """
 
     def __init__(self, session: str, tell: Callable[[str, str], None], alone: Callable[[], bool]) -> None:
@@ -273,11 +270,7 @@ class Request:
 
 
 class Requests:
-    """Finds requests, each once.
-
-    Args:
-        folder: The session's ``control/``.
-    """
+    """Finds requests in the session's ``control/``, each once."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -288,9 +281,7 @@ class Requests:
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
-        """Return requests not returned before, oldest name first, and all triggers if they changed; one ``stat`` if
-        nothing did.
-        """
+        """Return new requests, oldest name first, and all triggers if they changed; one ``stat`` if nothing did."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
             if changed == self._changed and time.time_ns() - changed > _FRESH_NS:

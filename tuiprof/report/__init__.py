@@ -79,16 +79,10 @@ def formats() -> dict[str, Renderer]:
 def render_all(
     reports: Sequence[Report | Unavailable], fmt: str = "text", *, trust: str = "", style: Style | None = None
 ) -> str:
-    """Render reports as one document.
+    """Render reports, below the trust line of the trace if any, as one document, ending in a newline.
 
-    Args:
-        reports: What analyses answered.
-        fmt: ``text``, ``json``, ``csv``, ``md`` or ``html``.
-        trust: The trust line of the trace; empty = none.
-        style: How to print; None = plain, for a terminal as wide as the one stdout is, else 100 cells.
-
-    Returns:
-        The document, ending in a newline.
+    ``fmt`` is ``text``, ``json``, ``csv``, ``md`` or ``html``; without a style, text is plain, for a terminal as wide
+    as the one stdout is, else 100 cells.
 
     Raises:
         tuiprof.errors.UsageProblem: There is no such format.

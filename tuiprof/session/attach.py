@@ -112,16 +112,9 @@ def attach(
     root: Path | None = None,
     watch_nan: bool = False,
 ) -> tuple[Session, list[ptrace.Answer]]:
-    """Attach to running processes and record them in one session.
+    """Attach to running processes, one or the ranks of one run, and record them in one session.
 
-    Args:
-        pids: The processes: one, or the ranks of one run.
-        name: Name of the session; empty = that of the first one's script.
-        root: Where to keep the session; None = the default.
-        watch_nan: Check loss and gradients for NaN and infinite values.
-
-    Returns:
-        The session, and what was found in each process.
+    Without a name, the session has that of the first one's script. Also return what was found in each process.
 
     Raises:
         SessionError: One cannot be attached to, or is already recorded. The others are detached again.
@@ -215,13 +208,10 @@ _LAST_LINE_S: Final = 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Record processes until all have ended or are left.
+    """Record processes until all have ended or are left; devices are matched with the first one's descendants.
 
-    Args:
-        argv: The session directory, and the processes; devices are matched with the first one's descendants.
-
-    Returns:
-        0 in the process that was started; the one it leaves behind records.
+    The arguments are the session directory and the processes. Returns in the process that was started; the one it
+    leaves behind records.
     """
     session = Session(argv[0])
     found = {pid: process.identify(pid) for pid in map(int, argv[1:])}

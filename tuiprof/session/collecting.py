@@ -133,21 +133,14 @@ class Remote:
         return re.sub(r"[^A-Za-z0-9_-]+", "-", self.host.rpartition("@")[2]).strip("-")[:40] or "host"
 
     def check(self) -> None:
-        """Check that the required programs are installed here.
-
-        Raises:
-            UsageProblem: One is not installed.
-        """
+        """Check that the required programs are installed here; raises UsageProblem if one is not installed."""
         for program in (self.ssh[0], "rsync"):
             if shutil.which(program) is None:
                 package = "openssh-client" if program == "ssh" else program
                 raise UsageProblem(f"{program} is not installed", f"install it: apt install {package}")
 
     def sessions(self, name: str = "") -> list[str]:
-        """Return the folders of its newest run, as full paths there; several where each process has one.
-
-        Args:
-            name: Name of the run; empty = whatever began last.
+        """Return the folders of its newest run (of this name), as full paths there; several where each process has one.
 
         Raises:
             Unreached: It does not answer, or its folder of sessions cannot be read.
@@ -281,12 +274,7 @@ Say = Callable[[str], None]
 
 
 class Copy:
-    """One session folder of another host, and its copy here.
-
-    Args:
-        remote: The host.
-        folder: The session's folder there.
-        root: Folder of the sessions here.
+    """One session folder of another host, and its copy below ``root``.
 
     Raises:
         SessionError: The path of the copy exists and is not a copy.
@@ -362,15 +350,9 @@ class Copy:
 
 
 class Collector:
-    """Collects from several hosts until their runs are over.
+    """Collects from several hosts until their runs are over, or ``once``; the newest run of each, or that of a name.
 
-    Args:
-        remotes: The hosts.
-        root: Folder of the sessions here.
-        say: Called with progress messages, one line each, from several threads.
-        name: Name of the run; empty = the newest on each host.
-        every_s: Pause between two copies, s.
-        once: Copy the current state and return.
+    ``say`` is called with progress messages, one line each, from several threads.
     """
 
     def __init__(

@@ -209,12 +209,8 @@ def check(pid: int) -> tuple[int, int]:
 
 
 def send(pid: int, control: Path, what: str) -> Answer:
-    """Have a process load the probe (``enter``) or remove it (``leave``), and wait for its answer.
-
-    Args:
-        pid: The process.
-        control: The session's ``control`` folder.
-        what: ``enter`` or ``leave``.
+    """Have a process load the probe (``enter``) or remove it (``leave``), and wait for its answer in the session's
+    ``control``.
 
     Raises:
         SessionError: The process cannot be entered, or did not answer.

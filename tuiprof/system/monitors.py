@@ -24,14 +24,10 @@ _MAX_BYTES = 16 << 20
 
 
 def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
-    """Decode a stream of JSON objects, one a line or pretty-printed over several.
+    """Decode a stream of JSON objects, one a line or pretty-printed over several, in order.
 
-    Args:
-        lines: Lines of bytes.
-        said: Is called with every line that belongs to no document (messages of the program).
-
-    Yields:
-        Objects in order. One that is cut off or damaged is left out; the next one counts again.
+    One that is cut off or damaged is left out; the next one counts again. ``said`` is called with every line that
+    belongs to no document (messages of the program).
     """
     pending: list[bytes] = []
     size = 0
@@ -68,11 +64,7 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 
 class JsonStream:
-    """Runs a program and hands over each document it prints.
-
-    Raises:
-        OSError: The program cannot be started.
-    """
+    """Runs a program and hands over each document it prints; raises OSError if the program cannot be started."""
 
     def __init__(self, argv: list[str], take: Callable[[dict[str, Any]], None]) -> None:
         self._take = take

@@ -72,11 +72,9 @@ IGNORED: Final = frozenset(
 
 
 def on_hang_up(descriptor: int, call: Callable[[], object]) -> None:
-    """Call a function once the other end of a terminal, pipe or socket is closed.
+    """Call a function, in a thread of its own, once the other end of a terminal, pipe or socket is closed.
 
-    Args:
-        descriptor: This end. Where it is none of these, or the system cannot tell, the function is never called.
-        call: The function; it runs in a thread of its own.
+    Where the descriptor is none of these, or the system cannot tell, it is never called.
     """
     poll = select.poll()
     poll.register(descriptor, 0)  # hang-ups are reported without being asked for

@@ -60,9 +60,7 @@ def _start(pid: int) -> str | None:
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's identity of this boot, shared by processes that share CLOCK_MONOTONIC; not on Linux, host
-    name and boot time.
-    """
+    """Return the kernel's identity of this boot, for which CLOCK_MONOTONIC counts; not on Linux, host and boot time."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -192,9 +192,7 @@ class Rates:
         self._at: float | None = None
 
     def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
-        """Take a reading; return rates per second since the one before by key, none the first time and when no time has
-        passed.
-        """
+        """Take a reading; return rates per second since the one before by key, none if there is no time between."""
         elapsed = now - self._at if self._at is not None else 0.0
         rates = {}
         if elapsed > 0:

@@ -165,13 +165,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def figure(key: str) -> Figure:
-    """Return how to show a figure.
+    """Return how to show a key of ``Sample.values``, for example ``"core3_util"``, with the number filled in.
 
-    Args:
-        key: A key of ``Sample.values``, for example ``"util"`` or ``"core3_util"``.
-
-    Returns:
-        Its description with the number filled in; for an unknown key one made from the key itself.
+    The description of an unknown key is made from the key itself.
     """
     return _among(FIGURES, key) or _among(declared(), key) or Figure(key, key.replace("_", " "), "number", "")
 
@@ -193,12 +189,7 @@ def declared() -> dict[str, Figure]:
 
 
 def show(key: str, value: float | None) -> str:
-    """Return a figure as text with its unit, for example ``611 W`` or ``94 %``.
-
-    Args:
-        key: A key of ``Sample.values``.
-        value: Its value; None = not given by the device.
-    """
+    """Return a value of ``Sample.values`` as text with its unit, as ``611 W`` or ``94 %``; None = not given."""
     from tuiprof.model.units import NONE, format_value  # brings Polars, which a recorder does without
 
     if value is None:
@@ -212,9 +203,7 @@ def show(key: str, value: float | None) -> str:
 
 
 def headline(kind: str, present: Iterable[str]) -> list[str]:
-    """Return the keys a panel shows first: those of :data:`HEADLINE`; for an unknown kind everything, in the order
-    given.
-    """
+    """Return the keys a panel shows first: those of :data:`HEADLINE`; of an unknown kind everything, as given."""
     present = list(present)
     if kind not in HEADLINE:
         return present

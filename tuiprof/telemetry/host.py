@@ -24,11 +24,7 @@ _SLOW_S = 1.0
 
 
 class Host:
-    """Samples the host.
-
-    Args:
-        root: Pid at the top of the run's process tree; None = the machine alone.
-    """
+    """Samples the host, and the process tree of the run below the pid ``root``; None = the machine alone."""
 
     def __init__(self, root: int | None) -> None:
         self._tree = ProcessTree(root) if root is not None else None

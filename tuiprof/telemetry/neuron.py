@@ -32,14 +32,7 @@ _FIRST_S: Final = 3.0
 
 
 class Neuron:
-    """Samples every NeuronCore.
-
-    Args:
-        monitor: Path of ``neuron-monitor``.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Samples every NeuronCore, with the ``neuron-monitor`` at a path; raises OSError if it cannot be started."""
 
     def __init__(self, monitor: str) -> None:
         # With it come the readers of profiles: only where needed.

@@ -180,12 +180,7 @@ class _Gpu:
 
 
 class Nvidia:
-    """Samples every GPU.
-
-    Args:
-        nvml: The ``pynvml`` module, initialised.
-        root: Pid at the top of the run's process tree; None = the machine alone.
-    """
+    """Samples every GPU by the initialised ``pynvml``, for the run below the pid ``root``; None = no run."""
 
     def __init__(self, nvml: Any, root: int | None) -> None:
         self._nvml = nvml
@@ -234,9 +229,7 @@ def _gpus(nvml: Any) -> list[_Gpu]:
 
 
 def throttle_words(reasons: int) -> str:
-    """Return why the clock is not higher, e.g. ``"power cap"``; ``"none"`` if nothing holds it down, ``"idle"`` without
-    work.
-    """
+    """Return why the clock is not higher, as ``"power cap"``; ``"none"`` = no reason, ``"idle"`` = no work."""
     held = [word for bit, word in _THROTTLE.items() if reasons & bit]
     return ", ".join(held) or ("idle" if reasons & _IDLE else "none")
 

@@ -28,11 +28,7 @@ _V2_V3: Final = ("0x0027", {"0x004e": ("TPU v2", 16), "0x004f": ("TPU v3", 32)})
 
 
 class Tpu:
-    """Samples every TPU chip.
-
-    Raises:
-        OSError: That Python cannot be started.
-    """
+    """Samples every TPU chip; raises OSError if that Python cannot be started."""
 
     def __init__(self, chips: list[tuple[str, int]], python: str) -> None:
         self._chips = chips

@@ -87,11 +87,7 @@ def _bounded(value: object, default: int, edges: tuple[int, int]) -> int:
 
 
 class Dashboard:
-    """One dashboard, from its start to its end.
-
-    Args:
-        process: Where it runs; leader of a process group.
-    """
+    """One dashboard, from its start to its end; its process is the leader of a process group."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -118,8 +114,7 @@ class Dashboard:
     async def draw(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Pass on what it draws until it is over or has said that it ends.
 
-        Args:
-            send: Sends to the page; waits while the page takes nothing, and the dashboard with it.
+        ``send`` waits while the page takes nothing, and the dashboard with it.
         """
         out, err = self._process.stdout, self._process.stderr
         assert out is not None
@@ -373,10 +368,7 @@ class DashboardServer:
     # -- running -----------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Serve until the process is asked to end.
-
-        Args:
-            ready: Called when browsers may come; :attr:`port` is the real one then.
+        """Serve until the process is asked to end; ``ready`` is called when browsers may come, at :attr:`port`.
 
         Raises:
             TuiprofError: The address or port cannot be had.

@@ -202,32 +202,21 @@ def less_than_others(waits: Floats) -> Floats:
 
 
 def own_lateness(late: Floats, late_in_all: Floats) -> Floats:
-    """Return the part of a delay that does not originate in another group.
+    """Return the part of a delay in the collectives of a group that does not originate in another group.
 
-    Args:
-        late: How much later than others a rank arrives at the collectives of a group.
-        late_in_all: How much less than those others it waits in all its groups.
+    ``late_in_all`` is how much less than the others of the group a rank waits in all its groups.
     """
     return np.where(late > 0, np.clip(late_in_all, 0.0, np.maximum(late, 0.0)), late)
 
 
 def gaps(starts: Ints, ends: Ints) -> Ints:
-    """Return the time before each collective in which its rank was in none, ns.
-
-    Args:
-        starts: Starts, ascending.
-        ends: Ends.
-    """
+    """Return the time before each collective, by ascending start, in which its rank was in none, ns."""
     before = np.maximum.accumulate(np.concatenate((starts[:1], ends[:-1])))
     return np.maximum(starts - before, 0)
 
 
 def waiting(ranks: list[RankSteps]) -> Waiting:
-    """Match the collectives of ranks by group, step and order, and compute how long each rank waited.
-
-    Args:
-        ranks: At least two ranks.
-    """
+    """Match the collectives of ranks by group, step and order, and compute how long each rank waited."""
     numbers = ranks[0].numbers
     for rank in ranks[1:]:
         numbers = np.intersect1d(numbers, rank.numbers)
@@ -309,15 +298,9 @@ def _clocks(ranks: list[RankSteps], groups: Sequence[GroupWaiting]) -> tuple[Flo
 
 
 def chained(members: Sequence[Ints], values: Sequence[Floats], count: int) -> Floats:
-    """Join figures that are known up to a constant per group, through shared members.
+    """Join figures of the members of groups, known up to a constant per group, through shared members.
 
-    Args:
-        members: Indices of the members of each group.
-        values: The figure of each member.
-        count: Number of indices.
-
-    Returns:
-        The figure of each index, shape ``(count,)``; NaN = the largest group does not reach it.
+    The result has shape ``(count,)``; NaN = the largest group does not reach it.
     """
     found = np.full(count, np.nan)
     left = sorted(range(len(members)), key=lambda index: -len(members[index]))
@@ -541,10 +524,6 @@ def groups_of(trace: Trace, rows: Ints) -> tuple[tuple[Group, ...], Ints]:
     """Return the groups of collectives, and the index of each collective's group, shape ``(len(rows),)``.
 
     Collectives without a recorded group are in :data:`UNKNOWN`.
-
-    Args:
-        trace: The trace.
-        rows: Rows of collectives.
     """
     said = trace.communications
     if said is None or not len(rows):

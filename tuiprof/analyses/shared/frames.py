@@ -84,9 +84,7 @@ def is_framework(path: str) -> bool:
 def is_user(name: str, jax: bool = False) -> bool:
     """Return whether a Python frame is neither the framework's nor the interpreter's.
 
-    Args:
-        name: The frame as the profiler wrote it.
-        jax: Whether JAX's tracer wrote it, which omits folders.
+    JAX's own tracer omits folders: ``jax`` = it wrote the frame.
     """
     match = _KINETO.match(name)
     if match is None or is_framework(match["file"]) or _JAX_FRAME.match(name) is not None:

@@ -129,9 +129,7 @@ class Waits:
 
 @cached_on_trace
 def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
-    """Find the calls that wait by their name alone: rows in order of start, and indices into the kinds of
-    :class:`Waits`.
-    """
+    """Find the calls that wait by their name alone: rows in order of start, and kinds as in :class:`Waits`."""
     kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
     for code, name in enumerate(trace.names):
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)

@@ -62,9 +62,7 @@ _WIDEST = 24  # characters of a plain number; longer ones go the slow way
 
 
 def ns_from_numbers(values: Sequence[object]) -> Ints | None:
-    """Convert decoded JSON numbers, microseconds, to ns; None unless every one is provably exact (use
-    :func:`ns_from_text`).
-    """
+    """Convert JSON numbers, microseconds, to ns; None unless all are provably exact (use :func:`ns_from_text`)."""
     whole = integers(values)
     if whole is None:
         return _from_floats(values)
@@ -363,11 +361,7 @@ def build(
     linked: bool = True,
     of_xla: bool = False,
 ) -> Columns:
-    """Turn events into columns.
-
-    Raises:
-        Untimely: A time cannot be read exactly from the decoded number.
-    """
+    """Turn events into columns; raises Untimely if a time cannot be read exactly from the decoded number."""
     cats = _codes([event.cat for event in events], books.cats)
     return Columns(
         ordinals,

@@ -336,11 +336,7 @@ def _plain(lines: Lines, books: Books, size: int) -> Chunk:
 def _chunk(
     events: Sequence[AnyEvent], listed: bytes, size: int, books: Books, positions: Codes | None = None
 ) -> Chunk:
-    """Sort events by phase into columns.
-
-    Raises:
-        Untimely: A time cannot be read exactly from the decoded number.
-    """
+    """Sort events by phase into columns; raises Untimely if a time cannot be read exactly from the decoded number."""
     phases = _phases(events)
     every = np.arange(len(events), dtype=np.uint32) if positions is None else positions
     if len(every) != len(events):
@@ -542,9 +538,7 @@ def _behind_comma(text: str, at: int) -> bool:
 
 
 def mend_event(data: bytes) -> bytes | None:
-    """Return an event as strict JSON that the typed decoders take: unchanged when sound, else what can be used of it,
-    or None.
-    """
+    """Return an event as strict JSON for the typed decoders: unchanged if sound, else what is usable, or None."""
     if _is_valid(data):
         return data
     text = data.decode("utf-8", errors="replace")

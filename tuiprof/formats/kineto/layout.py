@@ -202,11 +202,7 @@ class Inflow:
         self.damage: str | None = None  # why the stream ended early; None = it did not
 
     def open(self) -> Head:
-        """Find the list of events.
-
-        Raises:
-            NotATrace: There is none.
-        """
+        """Find the list of events; raises NotATrace if there is none."""
         size = 1 << 16
         while True:
             self._fill(size)

@@ -171,11 +171,7 @@ class Pool:
         return any(worker.held for worker in self._workers)
 
     def offer(self, number: int, stretch: Stretch) -> bool:
-        """Give a stretch to a worker; False if all queues are full.
-
-        Raises:
-            WorkerLost: The worker is gone.
-        """
+        """Give a stretch to a worker; False if all queues are full. Raises WorkerLost if the worker is gone."""
         worker = min(self._workers, key=lambda w: len(w.held))
         if len(worker.held) >= self._most:
             return False

@@ -50,11 +50,7 @@ def possible(path: Path) -> Conversion | None:
 
 
 def refuse(path: Path) -> None:
-    """Raise if a path is a raw capture.
-
-    Raises:
-        TraceError: It is one; the remedy is the command that converts it.
-    """
+    """Raise a TraceError with the command that converts it if a path is a raw capture."""
     if _is_capture_at(path):
         raise refusal(path)
 

@@ -244,11 +244,7 @@ _LONGEST_LINE: Final = 16 << 20
 
 
 def read(source: Source) -> Trace:
-    """Read a recording.
-
-    Raises:
-        TraceError: There is no report in it.
-    """
+    """Read a recording; raises TraceError if there is no report in it."""
     # The telemetry of a running script needs the reports alone, without Polars.
     from tuiprof.formats.event_table import counter_table
     from tuiprof.formats.neuron.profiles import empty

@@ -138,11 +138,7 @@ class ParquetTables:
         return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
-        """Return one row, untouched.
-
-        Raises:
-            TraceError: A file of the table is damaged.
-        """
+        """Return one row, untouched; raises TraceError if a file of the table is damaged."""
         for path in self.files.get(table, []):
             with _explained(path):
                 scan = _scan(path)

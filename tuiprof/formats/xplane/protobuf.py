@@ -201,9 +201,7 @@ class Chains:
         self._run_ends = np.flatnonzero(np.append(self._leads_to[:-1] != self._positions[1:], True))
 
     def follow(self, position: int, end: int) -> tuple[Positions, int]:
-        """Return where the messages of the chain at a position begin, none where there is none, and where the last
-        ends.
-        """
+        """Return where the messages of the chain at a position begin (maybe none), and where the last ends."""
         first = int(np.searchsorted(self._positions, position))
         if first == len(self._positions) or self._positions[first] != position:
             return self._positions[:0], position

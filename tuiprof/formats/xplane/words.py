@@ -117,9 +117,7 @@ _MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
 
 
 def runs_python(line: str) -> bool:
-    """Return whether a host thread runs Python, by the name of its line; on a TPU host the main thread's is
-    ``main/<tid>``.
-    """
+    """Return whether a host thread runs Python, by the name of its line; a TPU host's main thread is ``main/<tid>``."""
     return bool(_MAIN_LINES.match(line))
 
 

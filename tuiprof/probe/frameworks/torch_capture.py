@@ -53,11 +53,7 @@ _PAUSE_S = 0.0005
 
 @contextlib.contextmanager
 def visible_to_c(name: str, value: str) -> Iterator[None]:
-    """Make ``getenv`` find a variable that is not set.
-
-    Raises:
-        ValueError: This C library has no ``environ``.
-    """
+    """Make ``getenv`` find a variable that is not set; raises ValueError if this C library has no ``environ``."""
     library = ctypes.CDLL(None)
     variable = ctypes.c_void_p.in_dll(library, "environ")
     text = ctypes.create_string_buffer(f"{name}={value}".encode())
@@ -127,9 +123,7 @@ class Cupti:
             yield
 
     def taken_down_after(self, stop: Callable[[], None]) -> bool:
-        """Stop a profile, and shut CUPTI down; return whether it finished in time (else it happens at a later CUDA
-        call).
-        """
+        """Stop a profile, and shut CUPTI down; return whether it finished in time (else a later CUDA call does it)."""
         before = _threads()
         with visible_to_c(_NAME, "1"):
             stop()

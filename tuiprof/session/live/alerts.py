@@ -91,15 +91,10 @@ def alerts(
     storage: str = "",
     hosts: Sequence[HostState] = (),
 ) -> list[Alert]:
-    """Return the alerts at a time, the worst first.
+    """Return the alerts at a session time for the process shown, the worst first.
 
-    Args:
-        fold: The state at that time.
-        rank: The process shown; None = none.
-        now_ns: Session time.
-        others: Keys of devices that the run does not use (see :func:`~tuiprof.session.live.sharing.foreign_devices`).
-        storage: Why the run cannot be recorded; empty = it is recorded.
-        hosts: The hosts of a multi-host run.
+    ``others`` are devices that the run does not use (see :func:`~tuiprof.session.live.sharing.foreign_devices`);
+    ``storage`` is why the run cannot be recorded; ``hosts`` are those of a multi-host run.
     """
     found = [_alert("storage", storage, "bad")] if storage else []
     found += [_alert("lost host", text, "bad") for text in lost_hosts(hosts)]

@@ -58,9 +58,7 @@ _LEVELS: Final = ("info", "warn", "bad")
 class DeviceHistory:
     """The readings of one device: the last :data:`KEEP_READINGS` in full, all of them downsampled.
 
-    Args:
-        key: Key of the device: ``host``, ``gpu0``, …
-        cores: Whether to keep per-core figures, of which a host may have hundreds.
+    ``cores``: keep per-core figures, of which a host may have hundreds.
     """
 
     def __init__(self, key: str, *, cores: bool = True) -> None:
@@ -220,9 +218,6 @@ class Fold:
     """The state of a session after the records fed so far.
 
     Not thread-safe: feed and read it in one thread, or under one lock.
-
-    Args:
-        clock: Session time (``LogReader.clock``).
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -120,12 +120,7 @@ def host_problems(hosts: Sequence[HostState]) -> list[str]:
 
 
 class HostWatch:
-    """Watches the hosts of a running run, and notices one whose logs stop growing before its status changes.
-
-    Args:
-        session: The run.
-        now_s: The clock, for tests.
-    """
+    """Watches the hosts of a running run, and notices one whose logs stop growing before its status changes."""
 
     def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session

@@ -140,12 +140,9 @@ def run_summary(parts: list[Summary]) -> Summary:
 def list_sessions(
     root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
 ) -> list[Summary]:
-    """Return a summary of each run, newest first. Damaged sessions have the state ``unreadable``.
+    """Return a summary of each run below a root, which need not exist, newest first; at most ``limit``.
 
-    Args:
-        root: Folder of sessions; it need not exist.
-        limit: Maximum number of sessions; None = all.
-        known: Summaries from an earlier call by id; finished sessions among them are not read again.
+    Damaged sessions have the state ``unreadable``. Finished sessions among the ``known`` (by id) are not read again.
 
     Raises:
         SessionError: The root cannot be read.

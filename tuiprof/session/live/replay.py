@@ -29,10 +29,7 @@ _START_DELAY_S: Final = 1.5
 class Live:
     """Follows a session while it is written, or reads a finished one.
 
-    Args:
-        session: The session.
-        tail_bytes: First read this many bytes at the end of huge logs, then the whole logs in a thread; None = read
-            from the start.
+    First it reads ``tail_bytes`` at the end of huge logs, then the whole logs in a thread; None = read from the start.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
@@ -178,15 +175,10 @@ class _TimedLog:
 
 
 class Replay:
-    """Feeds a fold by a clock that can be paused, sped up and set.
+    """Feeds a fold by a clock that can be paused, sped up and set; ``speed`` is session seconds per second.
 
     After a seek, the fold has only the records shortly before that time (:data:`KEEP_BYTES` of each log), so that
     seeking is fast in a run of any length.
-
-    Args:
-        session: A finished or running session.
-        speed: Session seconds per second.
-        now_s: The clock, for tests.
     """
 
     def __init__(

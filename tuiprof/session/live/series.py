@@ -111,12 +111,9 @@ class Series:
 
 
 class Overview:
-    """Samples of a whole run in at most ``buckets`` rows, each of which aggregates ``width`` successive samples.
+    """Samples of a whole run in at most ``buckets`` (even) rows, each of which aggregates ``width`` successive samples.
 
     Sums, counts and extremes are exact. When the rows run out, neighbours are merged and ``width`` doubles.
-
-    Args:
-        buckets: Maximum number of rows; even.
     """
 
     def __init__(self, buckets: int = 2048) -> None:
@@ -306,13 +303,11 @@ NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
 def step_stats(
     dur_ns: Ints, device_ns: Ints | None = None, wall_ns: float = _NAN, first_ns: float = 0.0
 ) -> StepStats:
-    """Return the statistics of step times.
+    """Return the statistics of steps, without captured ones, from their times on the host and the device, ns, shape
+    ``(n,)``.
 
-    Args:
-        dur_ns: Host times of the steps in ns, shape ``(n,)``, without captured ones.
-        device_ns: Device times of the same steps in ns, shape ``(n,)``; negative = not timed on the device.
-        wall_ns: Total wall-clock time of the steps; NaN = the sum of the host times.
-        first_ns: Wall-clock time of the run's first step; 0 = it is not included.
+    A negative device time = not timed there. ``wall_ns`` is the total wall-clock time of the steps, NaN = the sum of
+    the host times; ``first_ns`` that of the run's first step, 0 = it is not included.
     """
     count = len(dur_ns)
     if not count:
@@ -339,12 +334,10 @@ def step_stats(
 
 
 def timed_steps(device_ns: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of the steps that were timed on the device, and how many steps each stands for.
+    """Return the positions of the steps that were timed on the device (the others are negative), and how many steps
+    each stands for.
 
     The share of timed steps may change during a run, so each stands for those since the one before.
-
-    Args:
-        device_ns: Times of all steps on the device, ns; negative = not timed.
     """
     timed = np.flatnonzero(device_ns >= 0)
     return timed, np.diff(timed, prepend=-1)

@@ -224,12 +224,7 @@ def _time_of(line: bytes) -> int | None:
 
 
 class LogReader:
-    """Reads all logs of a session while they grow.
-
-    Args:
-        session: The session.
-        tail_bytes: Start this many bytes before the end of each log; None = at the start.
-    """
+    """Reads all logs of a session while they grow, from the start or the last ``tail_bytes`` of each."""
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
         self.session = session

@@ -133,12 +133,7 @@ class StepSeries:
         return int(self.rows["n"][-1]) if len(self.rows) else None
 
     def since(self, window_ns: int | None, now_ns: int | None = None) -> slice:
-        """Return the kept rows in a window of time.
-
-        Args:
-            window_ns: Length of the window; None = all kept rows.
-            now_ns: End of the window in session time; None = the end of the last step.
-        """
+        """Return the kept rows (None = all) in a window of session time that ends now, else with the last step."""
         t_ns = self.rows["t_ns"]
         if window_ns is None or not len(t_ns):
             return slice(0, len(t_ns))
@@ -243,9 +238,7 @@ class StepSeries:
     def phase_means(self, rows: slice | None = None) -> dict[str, float]:
         """Return the mean time per step of each phase, in order of appearance, then ``"other"`` (outside all phases).
 
-        Args:
-            rows: Kept rows; None = the whole run. Of these, the :meth:`comparable` steps are used, else the captured
-                ones.
+        Of the kept rows (None = the whole run) the :meth:`comparable` steps are used, else the captured ones.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[0]

@@ -106,13 +106,10 @@ def parse_slower(text: str) -> tuple[int | None, float | None]:
 def trigger_requests(
     *, above_ns: int | None = None, times: float | None = None, every: int | None = None, **what: Any
 ) -> tuple[TriggerRequest, ...]:
-    """Return the triggers for captures after slow steps, every n steps, or both.
+    """Return the triggers for captures after slow steps, every n steps, or both; None = not so.
 
-    Args:
-        above_ns: Capture after a step longer than this; None = disabled.
-        times: Capture after a step longer than this multiple of the median of earlier steps; None = disabled.
-        every: Capture at each multiple of this step number; None = disabled.
-        **what: Fields for all of them: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
+    A step is slow that is longer than ``above_ns``, or ``times`` the median of earlier steps. ``what`` are fields for
+    all of them: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
     """
     found = []
     if above_ns is not None or times is not None:
@@ -232,11 +229,7 @@ def read_stop(session: Session) -> StopRequest | None:
 
 
 def running_parts(session: Session) -> list[Session]:
-    """Return the running parts of a run, one per host.
-
-    Raises:
-        SessionError: The run has ended.
-    """
+    """Return the running parts of a run, one per host; raises SessionError if the run has ended."""
     if not session.others:
         _must_run(session)
         return [session]

@@ -33,12 +33,9 @@ _ASK_VERSION = "import sys; sys.stdout.write('tuiprof-python:%d.%d' % sys.versio
 def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that runs scripts.
 
-    This is the first of: ``--python``; the active environment (VIRTUAL_ENV, then CONDA_PREFIX); ``python``, then
-    ``python3``, on PATH; the interpreter that tuiprof runs in.
-
-    Args:
-        explicit: ``--python``: an interpreter, the name of one on PATH, or the directory of an environment.
-        env: Environment variables; None = this process's.
+    This is the first of: ``--python`` (an interpreter, the name of one on PATH, or the directory of an environment);
+    the active environment (VIRTUAL_ENV, then CONDA_PREFIX); ``python``, then ``python3``, on PATH; the interpreter that
+    tuiprof runs in.
 
     Raises:
         LaunchError: ``explicit`` does not exist or is not executable.
@@ -191,13 +188,7 @@ class Interpreter:
 def find_interpreters(
     cwd: Path | None = None, env: Mapping[str, str] | None = None, home: Path | None = None
 ) -> list[Interpreter]:
-    """Return all interpreters found, without duplicates, the most likely ones first.
-
-    Args:
-        cwd: Directory in which scripts are run; None = the current one.
-        env: Environment variables; None = this process's.
-        home: The user's home directory; None = the system's default.
-    """
+    """Return all interpreters found, without duplicates, the most likely ones for scripts in a directory first."""
     env = os.environ if env is None else env
     found: dict[tuple[str, str], Interpreter] = {}
     for path, origin in _candidates(cwd or Path.cwd(), env, home or Path.home()):

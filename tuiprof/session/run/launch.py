@@ -287,10 +287,8 @@ STEP_AT, STEP_FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 def step_environment(at: str | None, function: str | None, option: str = "--step-{}") -> dict[str, str]:
     """Return the environment variables that tell the probe where a step ends.
 
-    Args:
-        at: ``FILE:LINE``; None = not given.
-        function: ``MODULE:NAME``, where the script itself is ``__main__``; None = not given.
-        option: Name of the options in error messages, with ``{}`` for ``at`` and ``function``.
+    That is ``FILE:LINE``, or ``MODULE:NAME``, where the script itself is ``__main__``. ``option`` is the name of the
+    options in error messages, with ``{}`` for ``at`` and ``function``.
 
     Raises:
         UsageProblem: A value is invalid, there is no such file, or both are given.
@@ -333,9 +331,7 @@ _MAX_FILES: Final = 1000
 def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
     """Return the absolute path of the Python file that a command runs; None = none, or unknown.
 
-    Args:
-        argv: The command as typed: ``python train.py``, ``train.py``, ``torchrun … train.py``, ``python -m train``.
-        cwd: Its working directory.
+    The command is as typed: ``python train.py``, ``train.py``, ``torchrun … train.py``, ``python -m train``.
     """
     for part in argv:
         if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):

@@ -30,18 +30,10 @@ _PRINTED_EVERY: Final = 120
 
 
 class Recorder:
-    """A thread that samples all telemetry backends.
+    """A thread that samples all telemetry backends, whose readings go to the recorder's log.
 
-    A backend that fails is reported in a note and closed; the others continue. All times are monotonic.
-
-    Args:
-        path: Session directory.
-        meta: Metadata of the session; devices and git state are added and stored.
-        log: The recorder's log.
-        root_pid: The script's process.
-        env: The script's environment.
-        backends: Returns telemetry backends by name.
-        output: The script's output pipes, whose writer's CPU time is counted as the recorder's.
+    A backend that fails is reported in a note and closed; the others continue. All times are monotonic. Devices and git
+    state are added to the session's metadata. The CPU time of the writer of ``output`` counts as the recorder's.
     """
 
     def __init__(

@@ -74,10 +74,8 @@ def become_subreaper() -> None:
 class ProcessTree:
     """A script and all its descendants, seen from the process that started it.
 
-    Args:
-        leader: The script's process, which leads its process group.
-        helper: Returns a child of this process, in its own group, that does not belong to the script; None = no such
-            child now.
+    ``leader`` leads the script's process group. ``helper`` returns a child of this process, in its own group, that does
+    not belong to the script; None = no such child now.
     """
 
     def __init__(self, leader: int, helper: Callable[[], int | None] = lambda: None) -> None:

@@ -61,12 +61,10 @@ _TRACE_SUFFIXES: Final = (
 
 
 class Session:
-    """A session directory, for reading; with the directories of other hosts, a run of several hosts.
+    """A session directory, for reading; with the directories of other hosts (see :func:`run_of`), a run of several
+    hosts.
 
-    Args:
-        path: The directory.
-        others: The parts of the run recorded by other hosts (see :func:`run_of`).
-        complete: Whether the parts include every rank of the run.
+    ``complete``: the parts include every rank of the run.
 
     Raises:
         SessionError: The session does not exist, cannot be read, or was written by a newer tuiprof.
@@ -199,16 +197,10 @@ def sessions_root(explicit: Path | None = None) -> Path:
 
 
 def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
-    """Create a directory ``<utc time>-<name>`` with folders inside.
+    """Create a directory ``<utc time>-<name>`` with folders inside; a number is appended if it exists.
 
     Only its owner may enter it, whatever the umask: it contains the script's arguments and output, and anyone who can
     write to ``control`` can stop the script.
-
-    Args:
-        root: Parent directory; created if missing.
-        unix_ns: Time in the name, Unix ns.
-        name: A number is appended if the directory exists.
-        folders: Names of the folders inside.
 
     Raises:
         SessionError: No permission, no space.
@@ -294,10 +286,8 @@ def run_order(part: Part | None, unix_ns: int, id_: str) -> tuple[object, ...]:
 def find_session(root: Path, text: str) -> Session:
     """Return the session that a user names, with the parts recorded by other hosts.
 
-    Args:
-        root: Folder of sessions.
-        text: A path, absolute or relative to the root; ``last``, or ``last~1`` for the one before it; an id or a unique
-            prefix of one; or a name (the newest session of that name).
+    That is a path, absolute or relative to the root; ``last``, or ``last~1`` for the one before it; an id or a unique
+    prefix of one; or a name (the newest session of that name).
 
     Raises:
         UsageProblem: No session matches, or several ids start with the text.
@@ -419,10 +409,8 @@ def _closest(text: str, paths: list[Path]) -> str | None:
 
 
 class RecorderLock:
-    """The exclusive lock of a session's recorder, held until it is released or the process ends.
-
-    Args:
-        control: The session's ``control`` folder.
+    """The exclusive lock of a session's recorder, in its ``control`` folder, held until it is released or the process
+    ends.
 
     Raises:
         SessionError: Another recorder holds the lock, or the folder cannot be written.

@@ -186,13 +186,9 @@ def _number(text: str) -> int | None:
 
 
 def join_waiting(groups: Iterable[Sequence[str]], launches: Iterable[Launch]) -> list[list[str]]:
-    """Add folders without ranks to the groups of folders that belong to one run.
+    """Add folders without ranks to the groups of folders that belong to one run by their ranks.
 
     Such a folder belongs to the run of the same command on other hosts that started nearest to it and lacks hosts.
-
-    Args:
-        groups: Folders that belong together by their ranks.
-        launches: Runs from the commands of these and of other folders.
     """
     of = {it.id: it for it in launches}
     joined: dict[str, list[str]] = {}

@@ -118,11 +118,7 @@ class SessionMeta(msgspec.Struct):
 
 
 def write_meta(path: Path, meta: SessionMeta) -> None:
-    """Write ``session.json`` atomically.
-
-    Raises:
-        SessionError: The file cannot be written.
-    """
+    """Write ``session.json`` atomically; raises SessionError if the file cannot be written."""
     write_atomic(path / SESSION_FILE, _readable(meta))
 
 
@@ -152,11 +148,8 @@ class Clock:
     """Converts times to session time: ns since the session was created, the same for all writers.
 
     On the session's machine, it is based on the monotonic clock, so that jumps of the wall clock do not matter. Writers
-    on other machines are aligned by the Unix times in their heads.
-
-    Args:
-        meta: The session.
-        shift_ns: Added to session time; for a part of a multi-host run, converts to the time of the first part.
+    on other machines are aligned by the Unix times in their heads. ``shift_ns`` is added: for a part of a multi-host
+    run, it converts to the time of the first part.
     """
 
     def __init__(self, meta: SessionMeta, shift_ns: int = 0) -> None:
@@ -219,11 +212,7 @@ def set_tags(session: Path, text: str) -> Labels:
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
-    """Return the tags in a text, without duplicates.
-
-    Raises:
-        UsageProblem: A tag is not valid.
-    """
+    """Return the tags in a text, without duplicates; raises UsageProblem if a tag is not valid."""
     tags = tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", text) if word.strip("#")))
     for tag in tags:
         if not _TAG.fullmatch(tag):

@@ -48,12 +48,7 @@ def safe_line(raw: bytes) -> str:
 
 
 class OutputReader:
-    """Reads the lines at the end of a growing output file.
-
-    Args:
-        path: ``stdout.log`` or ``stderr.log``.
-        tail_bytes: Number of bytes of the existing output to read.
-    """
+    """Reads the lines at the end of a growing output file: of the existing output, the last ``tail_bytes``."""
 
     def __init__(self, path: Path, tail_bytes: int = TAIL_BYTES) -> None:
         self._path = path
@@ -69,9 +64,7 @@ class OutputReader:
     def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
         """Return the complete lines written since the last call, sanitized, without the profiler's marks.
 
-        Args:
-            max_bytes: Limit for the new output to read; of more, only the end is read.
-            until: Do not read beyond this offset; None = no limit.
+        Nothing beyond the offset ``until`` is read; of more than ``max_bytes``, only the end.
         """
         if self._file is None and not self._open(until):
             return []

@@ -68,11 +68,7 @@ def unreached(session: Session) -> str:
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
-    """Store the origin of a copied session.
-
-    Raises:
-        SessionError: The file cannot be written.
-    """
+    """Store the origin of a copied session; raises SessionError if the file cannot be written."""
     write_inside(folder, COLLECTED_FILE, msgspec.json.encode(collected))
 
 

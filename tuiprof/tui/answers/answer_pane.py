@@ -61,13 +61,7 @@ class BelowTable(Lines):
         self._row_height, self._next_drawn = 0, ((0, 0), [])
 
     def show_row(self, source: int | None, complete: set[str], advice: Report | None) -> None:
-        """Show a row in full.
-
-        Args:
-            source: Row of the table; None = no row.
-            complete: Keys of the columns that are completely visible in the table.
-            advice: The report that may have advice on the row.
-        """
+        """Show the columns of a row that are not ``complete`` in the table, and the advice on it; None = no row."""
         self._source, self._complete_columns, self._advice = source, complete, advice
         if source is None:
             self._row_height = 0
@@ -229,12 +223,8 @@ class AnswerPane(Vertical):
     ) -> None:
         """Show a tab, in the state in which it was left.
 
-        Args:
-            tab: Name of the tab.
-            answer: Result of its analysis; None = still running.
-            question: The question of the analysis, shown while it runs.
-            verdict: Whether to show the verdict, which may be shown elsewhere already.
-            advice: The report that may have advice on a row of this one.
+        Without an answer its analysis is still running, and the question is shown. The verdict may be shown elsewhere
+        already. ``advice`` is the report that may have advice on a row of this one.
         """
         advice = advice if isinstance(advice, Report) else None
         if advice is not self.tables.advice:

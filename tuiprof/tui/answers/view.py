@@ -356,11 +356,9 @@ def _fields(trace: Trace, row: int, launch: int) -> list[tuple[str, str]]:
 
 
 def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | None:
-    """Return the source code around the first location in these texts whose file is on this machine.
+    """Return the source code around the first location in these untrusted texts whose file is on this machine.
 
-    Args:
-        texts: Names of frames, or cells of a table; untrusted.
-        near: File of the trace; relative names are also looked up beside it.
+    Relative names are also looked up beside the file of the trace.
     """
     for match in (match for text in texts for match in _LOCATION.finditer(text[:4096])):
         digits = match["in_frame"] or match["in_site"]

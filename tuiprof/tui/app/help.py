@@ -46,8 +46,7 @@ _TEXTUAL: Final = [
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
     """Lists the keys that work on a screen: those of the focused pane, of the screen, and of every screen.
 
-    Args:
-        about: The screen. Its ``HELP``, a plain text that explains the screen, comes last.
+    The screen's ``HELP``, a plain text that explains it, comes last.
     """
 
     CSS_PATH = "help.tcss"

@@ -59,11 +59,7 @@ class Picture:
 
 
 def take(shot: Shot) -> Picture:
-    """Take a snapshot.
-
-    Raises:
-        TuiprofError: The screen cannot be shown, or there is no such step or key.
-    """
+    """Take a snapshot; raises TuiprofError if the screen cannot be shown, or there is no such step or key."""
     return asyncio.run(_take(shot))
 
 

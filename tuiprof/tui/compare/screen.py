@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 class CompareScreen(Screen[None]):
     """Compares two runs. Heavy modules are imported by the worker, after the screen is shown.
 
-    Args:
-        before: The baseline: a trace file, a directory of them, a session (path, name, ``last``) or
-            ``LADDER:VARIANT``.
-        after: The run to compare with it, in the same form.
-        root: Folder of sessions; None = the default.
+    A run is a trace file, a directory of them, a session (path, name, ``last``) or ``LADDER:VARIANT``.
     """
 
     app = getters_app(TerminalApp)

@@ -60,11 +60,7 @@ KEYS: Final[tuple[Binding, ...]] = (
 
 
 class TimelinePair(Vertical):
-    """The timelines of both traces, one above the other, and a line about the selected event.
-
-    Args:
-        lanes: Lanes of both traces; None = there are no two traces to show.
-    """
+    """The timelines of both traces (if there are two), one above the other, and a line about the selected event."""
 
     def __init__(self, lanes: tuple[Lanes, Lanes] | None, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

@@ -193,12 +193,10 @@ Paragraph = tuple[str, str]
 
 
 class ReadingScreen(ModalScreen[None], inherit_bindings=False):
-    """Shows text in a window.
+    """Shows paragraphs, each a text and its role, in a window; an empty text is a blank line.
 
-    Args:
-        title: Heading; sanitized.
-        paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent wrapped lines too.
-        opened_by: Action of the screen below whose key opened the window, and then also closes it; empty = none.
+    Leading blanks indent wrapped lines too. ``opened_by`` is the action of the screen below whose key opened the
+    window, and then also closes it; empty = none.
     """
 
     DEFAULT_CSS = """
@@ -308,11 +306,7 @@ _MAX_SOURCE: Final = 4 << 20
 
 
 class SourceScreen(Screen[None], inherit_bindings=False):
-    """Shows a script.
-
-    Args:
-        find: Scroll to the first line below the header that contains this in quotes; empty = start at the top.
-    """
+    """Shows a script from the first line below the header that contains a text in quotes, else from the top."""
 
     CSS = """
     SourceScreen #head { height: 1; }

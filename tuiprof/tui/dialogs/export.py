@@ -100,11 +100,8 @@ def _umask() -> int:
 class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Asks what to export, in which format and to which file, then writes it. Returns the path; None = cancelled.
 
-    Args:
-        trace: The trace the suggested file is named after; None = none.
-        current: The open analysis; None = not offered.
-        answers: All finished analyses; empty = not offered.
-        shown: A report of the table with the rows, order and columns on screen; None = not offered.
+    The suggested file is named after the trace. Offered are, if given, the open analysis, all finished ones, and
+    ``shown``: a report of the table with the rows, order and columns on screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -170,12 +170,9 @@ def form_keys(
 
 
 class Form(ModalScreen[Answer], inherit_bindings=False):
-    """Asks for the values of its fields, and returns a result made from them; None = cancelled.
+    """Asks for the values of its fields, and returns the ``answer`` made from valid values by name; None = cancelled.
 
-    Args:
-        fields: From top to bottom.
-        answer: Builds the result; called with valid values, by field name.
-        hint: Text below the fields until enter is pressed; None = the first error, updated while typing.
+    The hint is shown below the fields until enter is pressed; None = the first error, updated while typing.
     """
 
     CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name would be resolved next to the subclass
@@ -238,11 +235,7 @@ class Form(ModalScreen[Answer], inherit_bindings=False):
 
 
 class TextForm(Form[str], inherit_bindings=False):
-    """Asks for one text.
-
-    Args:
-        check: Raises an error if it is called with a text that is not valid.
-    """
+    """Asks for one text; ``check`` raises an error for one that is not valid."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("text", "Text", "save", "Save the text", one_field=True)
 

@@ -75,11 +75,7 @@ class Library:
 
     @property
     def python(self) -> Path:
-        """The interpreter that scripts run in.
-
-        Raises:
-            LaunchError: The interpreter does not exist.
-        """
+        """The interpreter that scripts run in; raises LaunchError if the interpreter does not exist."""
         from tuiprof.session.run.interpreter import choose_python
 
         return choose_python(self._python)
@@ -95,11 +91,7 @@ class Library:
         return self.root / TRASH
 
     def scan(self) -> Listing:
-        """Return the present items.
-
-        Raises:
-            SessionError: The folder of sessions cannot be read.
-        """
+        """Return the present items; raises SessionError if the folder of sessions cannot be read."""
         from tuiprof.ladder import scenarios
         from tuiprof.session.live.listing import list_sessions
         from tuiprof.session.store.meta import Labels, read_labels
@@ -147,11 +139,7 @@ class Library:
                 return
 
     def run(self, argv: tuple[str, ...], cwd: Path, capture: str, *, stack: bool = False) -> Session:
-        """Start a command and return its session.
-
-        Raises:
-            TuiprofError: The command cannot be started.
-        """
+        """Start a command and return its session; raises TuiprofError if the command cannot be started."""
         from tuiprof.session.run.launch import LaunchSpec, parse_capture, start
 
         request = parse_capture(capture, stack=stack) if capture else None
@@ -178,11 +166,7 @@ class Library:
     def launch(
         self, ladder: str, variant: str, preset: str, steps: int | None, capture: str, *, stack: bool = False
     ) -> Session:
-        """Start a variant and return its session.
-
-        Raises:
-            TuiprofError: The variant cannot be started.
-        """
+        """Start a variant and return its session; raises TuiprofError if the variant cannot be started."""
         from tuiprof.ladder import scenarios
         from tuiprof.session.run.launch import LaunchSpec, fit_capture, parse_capture, start
         from tuiprof.session.store.meta import Scenario

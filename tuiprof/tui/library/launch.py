@@ -69,11 +69,9 @@ class RunOptions:
 
 
 class RunForm(Form[RunOptions], inherit_bindings=False):
-    """Asks for the command of a script.
+    """Asks for the command of a script, with a recent one as initial values.
 
-    Args:
-        command: Initial values of the fields; None = no recent command.
-        python: The interpreter that runs the script; empty = not known yet.
+    ``python`` is the interpreter that runs the script; empty = not known yet.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start the run")

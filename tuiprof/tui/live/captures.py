@@ -108,11 +108,7 @@ class RunCaptures:
         self.seen.update(self._all)
 
     def request(self, steps: int, *, stack: bool = False, shapes: bool = False, memory: bool = False) -> None:
-        """Ask the script for a capture of its next steps.
-
-        Raises:
-            SessionError: The request cannot be made.
-        """
+        """Ask the script for a capture of its next steps; raises SessionError if the request cannot be made."""
         first = common_step(self._session, self._moment.run.fold)
         name = control.request_capture(self._session, steps, first, stack=stack, shapes=shapes, memory=memory)
         self.requested = name, time.monotonic()
@@ -130,11 +126,7 @@ class RunCaptures:
         return next((trigger for trigger in self.armed if trigger.every is not None), None)
 
     def arm_slow(self, limit_ns: float) -> None:
-        """Capture after each step slower than this.
-
-        Raises:
-            SessionError: The request cannot be written.
-        """
+        """Capture after each step slower than this; raises SessionError if the request cannot be written."""
         control.arm(self._session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
 
     def disarm_slow(self) -> None:
@@ -142,11 +134,7 @@ class RunCaptures:
             control.disarm(self._session, self.armed_slow.id)
 
     def arm_only(self, requests: Sequence[TriggerRequest]) -> None:
-        """Replace the armed triggers with these.
-
-        Raises:
-            SessionError: A request cannot be written.
-        """
+        """Replace the armed triggers with these; raises SessionError if a request cannot be written."""
         for trigger in self.armed:
             control.disarm(self._session, trigger.id)
         for request in requests:
@@ -162,9 +150,8 @@ _ANSWER_S: Final = 10
 class Verdict:
     """Selects the most important message about the shown moment: an alert, a capture, a finding.
 
-    Args:
-        read_headline: Starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
-        last_errors: Returns the last n lines of the script's standard error.
+    ``read_headline`` starts reading a trace's headline, which takes seconds; the result goes to :meth:`set_headline`.
+    ``last_errors`` returns the last n lines of the script's standard error.
     """
 
     def __init__(

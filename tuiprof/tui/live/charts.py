@@ -129,20 +129,11 @@ def _mark(steps: StepSeries, row: int) -> Mark:
 def column_ranges(
     starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the least, mean and greatest value within each column of a time axis.
+    """Return the least, mean and greatest value within each column of a time axis; NaN in columns without a value.
 
-    A value counts in every column that its interval overlaps: a long step appears in all columns it covers, and
-    every one of many short steps in a column contributes.
-
-    Args:
-        starts: Start of each value, ascending, shape ``(n,)``.
-        ends: End of each value, ascending, same shape.
-        lows: The values, or their lower ends where each represents several.
-        highs: The values, or their upper ends.
-        edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
-
-    Returns:
-        Three arrays of shape ``(columns,)``; NaN in columns without a value.
+    A value counts in every column that its interval overlaps: a long step appears in all columns it covers, and every
+    one of many short steps in a column contributes. Starts and ends ascend, as do the edges, shape ``(columns + 1,)``.
+    ``lows`` and ``highs`` are the values, or their ends where each represents several.
     """
     least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
     first = np.searchsorted(ends, edges[:-1], side="right")
@@ -178,15 +169,10 @@ def joined(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def cells(top: Ints, bottom: Ints, height: int) -> Codes:
-    """Return the braille bits of columns of dots.
+    """Return the braille bits of ``height`` lines of text, four dots each, 0 = blank, shape ``(height, width)``.
 
-    Args:
-        top: Topmost dot of each dot column, shape ``(2 × width,)``.
-        bottom: Lowest dot; a column whose top lies below its bottom is empty.
-        height: Lines of text, four dots each.
-
-    Returns:
-        Bits of each cell, 0 = blank, shape ``(height, width)``.
+    ``top`` and ``bottom`` are the ends of each column of dots, shape ``(2 × width,)``; a column whose top lies below
+    its bottom is empty.
     """
     rows = np.arange(height * 4)[:, None]
     on = (rows >= top) & (rows <= bottom)

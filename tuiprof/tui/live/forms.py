@@ -47,10 +47,8 @@ class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """Asks when to capture automatically, and returns the triggers; empty = none.
 
-    Args:
-        slow: Initial limit for slow steps (``35 ms``, ``1.5x``); empty = off.
-        every: Initial interval in steps; empty = off.
-        budget_bytes: Maximum size of the session's traces.
+    Initial values: the limit for slow steps (``35 ms``, ``1.5x``), the interval in steps, both empty = off, and the
+    maximum size of the session's traces.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
@@ -89,12 +87,10 @@ def _requests(
 
 
 class StepsForm(Form[dict[str, str]], inherit_bindings=False):
-    """Asks what counts as a step.
+    """Asks what counts as a step, other than now.
 
-    Args:
-        now: What counts as a step now; empty = unknown.
-        parse: Turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises an error.
-        python: Version of the script's Python; empty = unknown.
+    ``parse`` turns a kind (``at``, ``function`` or ``by``) and its value into a request, or raises an error. ``python``
+    is the version of the script's Python; empty = unknown.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(

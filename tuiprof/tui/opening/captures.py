@@ -62,8 +62,7 @@ class Captures:
     def label(self, world_size: int | None = None) -> str:
         """Return rank and capture of the open trace, as ``rank 0 of 8, capture 2 of 3``; empty = it is the only one.
 
-        Args:
-            world_size: Number of ranks of the job as recorded in the trace; None = not recorded.
+        ``world_size`` is the number of ranks as recorded in the trace.
         """
         shown, parts = self.shown, []
         if shown is None or len(self) < 2:
@@ -132,11 +131,8 @@ def summarise(trace: Trace) -> TraceSummary:
 class CapturesScreen(ModalScreen[Path], inherit_bindings=False):
     """Lists traces, and returns the path of the one to open; None = cancelled.
 
-    Args:
-        captures: The traces.
-        summaries: Known summaries by path, to which others are added; None = the trace cannot be read.
-        straggler: Rank that delays the others in the open capture; None = unknown.
-        descriptions: Time and steps of each trace's capture, by path.
+    To the known summaries by path, others are added; None = the trace cannot be read. ``descriptions`` are time and
+    steps of each trace's capture, by path.
     """
 
     DEFAULT_CSS = """

@@ -73,10 +73,7 @@ class Progress:
 class Opening:
     """Opens a trace; :meth:`run` is called in a worker thread, and ends soon after :attr:`stop` is set.
 
-    Args:
-        path: The file.
-        report: Called in the worker thread with progress.
-        partial: Called in the worker thread with the part of the trace read so far.
+    There it reports progress, and the part of the trace read so far.
     """
 
     def __init__(
@@ -127,11 +124,7 @@ class Opening:
 
 
 class LoadingPanel(Lines, can_focus=True):
-    """A progress bar, or the error with its remedy.
-
-    Args:
-        name: Name of the file; sanitized.
-    """
+    """A progress bar under the sanitized name of the file, or the error with its remedy."""
 
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 

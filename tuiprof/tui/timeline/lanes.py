@@ -82,11 +82,7 @@ class Bars:
     def within(self, edges: Ints) -> Ints:
         """Return one event for each column: the one that runs at its middle, else the last one that starts in it.
 
-        Args:
-            edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
-
-        Returns:
-            Index into :attr:`rows` for each column; -1 = none.
+        Edges in ns ascend, shape ``(columns + 1,)``; the result are indices into :attr:`rows`, -1 = none.
         """
         picked = self.at((edges[:-1] + edges[1:]) // 2)
         if not len(self.rows):

@@ -246,15 +246,7 @@ def _label_runs(
 def legend(
     lanes: list[Lane], drawn: Collection[int], *, replayed: bool, nested: bool, has_nested: bool
 ) -> list[tuple[str, Kind, str]]:
-    """Return symbol, style and meaning of each entry of the legend.
-
-    Args:
-        lanes: The visible lanes.
-        drawn: The kinds of cells on the screen.
-        replayed: Whether the lanes show a simulated step.
-        nested: Whether nested lanes are shown.
-        has_nested: Whether there are nested lanes.
-    """
+    """Return symbol, style and meaning of each entry of the legend, for visible lanes and drawn cells."""
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
     if replayed:

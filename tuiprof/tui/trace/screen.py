@@ -34,10 +34,7 @@ _MAX_FILES, _MAX_SESSIONS = 12, 12
 class TraceScreen(Screen[None]):
     """Shows one trace. Heavy modules are imported by workers, after the screen is shown.
 
-    Args:
-        path: The file to open.
-        step: Number of the step to analyse; None = the whole trace.
-        directory: The directory of traces that the file was chosen from; None = the file itself was named.
+    ``step`` is the number of the step to analyse; ``directory`` that of traces the file was chosen from, if any.
     """
 
     app = getters_app(TerminalApp)

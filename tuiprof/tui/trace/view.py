@@ -299,12 +299,8 @@ def trace_facts(
 ) -> list[str]:
     """Return the facts about a trace for the head.
 
-    Args:
-        trace: The trace.
-        uncaptured_ns: Step time without the profiler; None = unknown, or results are for steps as captured.
-        captured_ns: Captured step time from the same computation; None = use the trace's step times.
-        surveyed: Whether the steps are known.
-        rank: Whether to include the rank.
+    The step times without the profiler and while captured are from the same computation; without the first, results are
+    for steps as captured. ``surveyed``: the steps are known.
     """
     facts = []
     count = len(trace.info.devices)

@@ -59,13 +59,8 @@ class TraceView(Vertical):
     """Shows one trace. Analyses run in a worker, and their results are cached for each window.
 
     While the file is being read, the view shows the part read so far. Only the analysis in the open tab runs then, and
-    the whole view is updated at once when more was read.
-
-    Args:
-        trace: The trace.
-        part: The part of the file that the trace covers; None = the whole file.
-        step: Number of the step to analyse first; None = the whole trace.
-        found: Content of the first frame; None = computed after mounting.
+    the whole view is updated at once when more was read. The first analysed step is ``step``, None = the whole trace;
+    the content of the first frame is ``found``, None = computed after mounting.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]

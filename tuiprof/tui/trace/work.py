@@ -42,13 +42,9 @@ _EVENT_COLUMNS: Final = (
 
 
 class Results:
-    """Results of all analyses of a trace, by window.
+    """Results of all analyses of a trace, by window. One worker thread writes them, the screen reads them.
 
-    One worker thread writes them, the screen reads them.
-
-    Args:
-        trace: The trace.
-        names: The analyses in tab order, before the table of events; None = all.
+    Names are those of the analyses in tab order, before the table of events; None = all.
     """
 
     def __init__(self, trace: Trace, names: Sequence[str] | None = None) -> None:
@@ -140,13 +136,7 @@ class Survey:
 
 
 def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
-    """Compute the content of the first frame; call it in a worker.
-
-    Args:
-        trace: The trace.
-        first: Name of the open tab; None = the first that is available.
-        window: The analysed range; None = the whole trace.
-    """
+    """Compute the content of the first frame, with the tab ``first`` if it is given; call it in a worker."""
     results = Results(trace)
     lanes = lane_builder.build(trace)
     step_period_ns(trace)  # fills the cache, for the head

@@ -42,12 +42,9 @@ class KeyBar(Lines):
     """The keys that currently work, clickable.
 
     The keys of every screen (palette, help, quit) are always shown, at the right edge; of the screen's own keys, as
-    many as fit.
-
-    Args:
-        labels: Labels by binding id that replace the bindings' own. After changing the dict, call
-            ``refresh_bindings``. A widget can replace those of its own keys by a method ``key_label``, which is given
-            the binding's id and returns the label; empty = the binding's own.
+    many as fit. ``labels`` by binding id replace the bindings' own; after changing the dict, call ``refresh_bindings``.
+    A widget can replace those of its own keys by a method ``key_label``, which is given the binding's id and returns
+    the label; empty = the binding's own.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"

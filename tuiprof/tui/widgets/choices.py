@@ -21,11 +21,7 @@ __all__ = ["Choice", "Choices"]
 
 
 class Choices(Lines, can_focus=True):
-    """A selection list; it scrolls by itself.
-
-    Args:
-        empty: Text shown while there are no choices.
-    """
+    """A selection list that scrolls by itself; without choices it shows the text ``empty``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _list("up,k", "move(-1)", "up", "One entry up", id="list.up", show=False),

@@ -33,12 +33,9 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 class FrameRows:
     """Sorted and filtered rows of a data frame.
 
-    The *position* of a row is its index after sorting and filtering; its *source* is its index in the frame.
-
-    Args:
-        columns: All columns.
-        chosen: Keys of the columns to show, in order; None = those that are not hidden.
-        faint: Key of a boolean column that selects the rows drawn in grey; empty = no rows.
+    The *position* of a row is its index after sorting and filtering; its *source* is its index in the frame. ``chosen``
+    are the keys of the columns to show, in order; None = those that are not hidden. ``faint`` is that of a boolean
+    column that selects the rows drawn in grey; empty = no rows.
     """
 
     def __init__(

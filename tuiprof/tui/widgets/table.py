@@ -415,9 +415,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.refresh()
 
     def action_sort(self) -> None:
-        """Sort by the column under the cursor: numbers first descending, text first ascending, then the other way, then
-        not at all.
-        """
+        """Sort by the column under the cursor: numbers descending, text ascending, then the other way, then not."""
         if not self.rows.headings:
             return
         index = self.heading_index
