@@ -359,7 +359,7 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, a step takes "
-            f"{format_ns(step.captured_ns)} ({format_share(slower)} more)."
+            f"{format_ns(step.captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
         )
     elif step.basis == "table":
         notes.append(

@@ -165,7 +165,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
 
 def _cost(win: Win) -> Win:
     """Return an additional cost as a negative saving."""
-    return Win(-win.ns, -win.high_ns, -win.low_ns)
+    return Win(0.0 - win.ns, 0.0 - win.high_ns, 0.0 - win.low_ns)
 
 
 _SCHEMA: Final = {

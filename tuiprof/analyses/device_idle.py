@@ -113,8 +113,8 @@ def _unavailable(trace: Trace) -> Unavailable:
     return no_device(
         trace,
         NAME,
-        "the CPU is the device; see `kernels` for what it does (operators by self time)",
-        "see `kernels` and `data_loading`",
+        "the CPU does the work itself",
+        "see Operators (`kernels`) and Data (`data_loading`)",
     )
 
 

@@ -175,7 +175,7 @@ def _unavailable(trace: Trace) -> Unavailable:
             trace,
             NAME,
             "operators run where they are called; nothing is launched",
-            "see `kernels` (operators by self time)",
+            "see Operators (`kernels`)",
         )
     if len(trace.links.launches):
         return Unavailable(NAME, "nothing is launched in this window", "choose a wider window")

@@ -137,7 +137,7 @@ def _unavailable(trace: Trace) -> Unavailable:
             trace,
             NAME,
             "no work runs asynchronously, so the host never waits for a device",
-            "see `kernels` (operators by self time), `steps` and `data_loading`",
+            "see Operators (`kernels`), Steps (`steps`) and Data (`data_loading`)",
         )
     return Unavailable(
         NAME,

@@ -48,7 +48,7 @@ def asked(session: Session) -> Report:
         more += read
         missing += why
     if not found.by_writer and not silent:
-        more, missing = _without_steps(session)
+        more, missing = ([], ["the script has ended"]) if fold.ranks else _without_steps(session)
     return _report(session, fold, found, more=more, missing=missing)
 
 
@@ -253,7 +253,7 @@ def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
     silent = [rank.name for rank in fold.ranks if rank.end is None]
     if silent and status.over:
         said.append(f"{', '.join(silent[:8])} ended without a final record, as with a signal or os._exit()")
-    said += [short for capture in fold.captures.values() if (short := capture.shortfall(status.over))]
+    said += fold.shortfalls(status.over)
     stall = newest(fold)
     if stall is not None and stall.cause:
         said.append(

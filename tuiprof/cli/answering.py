@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MAX_BYTES = 2000
 #: What the page of a session draws of its run.
 _DRAWN = ("step_time", "phases", "ranks")
+#: And these as text.
+_WHOLE = ("hosts", "lines", "raised_at", "output")
 
 
 @click.command(short_help="Say in a few lines what to change first.")
@@ -169,16 +171,27 @@ def _step_ns(summary: Report) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
-    """Report what went wrong in a session: how it failed, what held the memory, where it hung; none = nothing did."""
+def run_reports(session: Session, fold: Fold) -> tuple[Report, list[Report | Unavailable]]:
+    """Report how a session ran and, each apart, what went wrong: how it failed, what held the memory, where it hung.
+
+    A run that failed before its first step has nothing but its error: that is one report.
+    """
     from tuiprof.blackbox.dumps import snapshot_report
     from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
     from tuiprof.model import Unavailable
+    from tuiprof.session.live.summary import summarise
 
+    summary = summarise(session, fold)
     reports: list[Report | Unavailable] = []
-    ended = failure_report(session, fold, session.status())
+    status = session.status()
+    ended = failure_report(session, fold, status)
     if ended is not None:
-        reports.append(ended)
+        notes = tuple(note for note in ended.notes if note not in summary.notes)
+        if status.state == "failed" and (fold.lead is None or not len(fold.lead.steps)):
+            tables = (*summary.tables, *ended.tables)
+            summary = replace(summary, verdict=ended.verdict, tables=tables, notes=(*summary.notes, *notes))
+        else:
+            reports.append(replace(ended, notes=notes))
     for path in snapshots(fold)[-1:]:
         try:
             reports.append(snapshot_report(session.path / path, title="Where memory ran out"))
@@ -187,32 +200,24 @@ def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable
     stall = newest(fold)
     if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
         reports.append(report)
-    return reports
+    return summary, reports
 
 
 def page(session: Session | None, target: str, fmt: str, style: Style, wanted: Selection) -> str:
     """Return a trace or session on one page as ``text``, ``md`` or ``json``; of a session also where its steps go."""
-    from tuiprof.model import Report
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
     from tuiprof.session.live.replay import read_fold
-    from tuiprof.session.live.summary import summarise
 
     if fmt == "json":
         return to_json(answer_for(session, target, wanted))
     head = ""
     if session is not None:
         fold = read_fold(session)
-        summary = summarise(session, fold)
+        summary, wrong = run_reports(session, fold)
         drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
-        whole = tuple(table for table in summary.tables if table.key in ("hosts", "lines"))
+        whole = tuple(table for table in summary.tables if table.key in _WHOLE)
         bare = replace(summary, facts=(), tables=whole, rules=())
-        wrong = [
-            replace(report, notes=tuple(note for note in report.notes if note not in summary.notes))
-            if isinstance(report, Report)
-            else report
-            for report in black_box_reports(session, fold)
-        ]
         if fmt == "text":
             parts = [text.report_lines(bare, style) + text.pictures(drawn, style)]
             head = text.document([*parts, *(text.report_lines(report, style) for report in wrong)], style)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli.answering import black_box_reports, page, write_page_of_trace
+from tuiprof.cli.answering import page, run_reports, write_page_of_trace
 from tuiprof.cli.options import (
     Invocation,
     chart_option,
@@ -180,11 +180,11 @@ def session_reports(
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import by_path, refusal
-    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     refused = by_path(fold, refusal)
-    reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
+    summary, wrong = run_reports(session, fold)
+    reports: list[Report | Unavailable] = [summary, *wrong]
     if not session.all_traces():
         reports += [
             Unavailable(

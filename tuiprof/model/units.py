@@ -64,7 +64,7 @@ def format_ns(ns: float | None) -> str:
         # 999.6 µs rounds to "1000 µs": move up a unit instead.
         if ns >= scale * 0.9995:
             return f"{_three_figures(ns / scale)} {unit}"
-    return "<1 ns" if 0 < ns < 1 else f"{ns:.0f} ns"
+    return "<1 ns" if 0 < ns < 1 else f"{abs(ns):.0f} ns"
 
 
 def format_ns_range(low: float, high: float) -> str:

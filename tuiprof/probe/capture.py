@@ -31,6 +31,8 @@ from .steps import ANNOTATION, CAPTURE, NO_CALL, NONE, SYNC, Steps
 if TYPE_CHECKING:
     from .runtime import Runtime
 
+#: Why a capture has failed if there was no step at all.
+NO_STEPS = "no steps were detected in the script"
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
 #: Length of an automatic capture by the clock, s, time without a step after which it is made, and its id.
@@ -301,7 +303,7 @@ class Capturer:
             if request.cause:
                 continue  # of a trigger: nobody waits for it
             if not n:
-                why = "no steps were detected in the script"
+                why = NO_STEPS
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:

@@ -11,6 +11,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
+from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
@@ -43,6 +44,8 @@ def replayed(trace: Trace) -> Calibrated | str:
     main = main_thread(trace)
     if main is None:
         return "no host thread does any work"
+    if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
+        return "the step is work that XLA runs on the CPU beside the host, which is not replayed"
     low, high, step_count = stretch(trace, main)
     try:
         builder = GraphBuilder(
@@ -209,7 +212,7 @@ def opening(trace: Trace, title: str) -> Answer:
         title,
         next((device.name for device in trace.info.devices if device.name), ""),
         len(trace.steps),
-        found.step_ns if found else None,
+        found.step_ns if found else step_period_ns(trace),
         found.captured_ns if found else None,
         (found.graph.own_busy_ns or None) if found else None,
         None,

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.probe.capture import NO_STEPS
 from tuiprof.session import log
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
@@ -241,6 +242,15 @@ class Fold:
         """How the run ended, from the recorder; None = it is running, or the recorder died."""
         recorder = self.writers.get(RECORDER)
         return recorder.end if recorder else None
+
+    def shortfalls(self, over: bool) -> list[str]:
+        """Return why captures failed or are incomplete, without those that only lacked steps in a run without any."""
+        stepless = not any(len(rank.steps) for rank in self.ranks)
+        return [
+            short
+            for capture in self.captures.values()
+            if (short := capture.shortfall(over)) and not (stepless and capture.why == NO_STEPS)
+        ]
 
     @property
     def recorder_share(self) -> float | None:

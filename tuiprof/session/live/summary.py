@@ -118,7 +118,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     if status.state == "failed" and stats is not None and stats.count and (line := last_words(session)):
         notes.insert(0, f"the last line of its stderr: {line}")
     notes += dict.fromkeys(by_path(fold, refusal).values())
-    notes += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
+    notes += fold.shortfalls(status.over)
     notes += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
     if stats is not None and stats.count:
         for rank in fold.ranks:
@@ -399,6 +399,10 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
         for (file, line, count), what in zip(lines.top[:_MAX_LINES], doing, strict=False)
         if count >= _MIN_LINE_SHARE * lines.samples
     ]
+    if len(rows) > 1 and len({row["where"] for row in rows}) == 1:
+        return (
+            None  # the phases of one line that runs everything, such as trainer.train(), are a table already
+        )
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
         f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, taken where it "
@@ -425,8 +429,11 @@ def _diagnosis(
     remarks = []
     waits = sum(means.get(name, 0.0) for name in _DATA)
     if waits >= _MUCH_DATA * mean:
+        # The share in the table, unless it is rare long steps that wait.
+        usual = sum(ordinary.get(name, 0.0) for name in _DATA) / total
+        share = format_share(usual) if usual >= _MUCH_DATA else f"on average {format_share(waits / mean)}"
         remarks.append(
-            f"the script waits for data {format_share(waits / mean)} of the time: "
+            f"the script waits for data {share} of the time: "
             + _data_fix(lead.workers, waits * len(lead.steps))
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
