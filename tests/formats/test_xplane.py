@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests import real_traces
 from tuiprof import analyses
 from tuiprof.analyses.shared.replay import opening
+from tuiprof.comparison.headline import headline
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.xplane.protobuf import PADDING, Buffer
@@ -223,6 +224,7 @@ def test_the_host_of_a_cpu_program_that_runs_behind_it_is_not_taken_for_the_step
     page = opening(trace, "made")
     assert (page.step_ns, page.captured_step_ns) == (50_000, None)
     assert "slowed a step" not in page.trust
+    assert headline(trace).analysis == "kernels", "not the table of syncs, which is empty"
 
 
 @pytest.mark.parametrize(

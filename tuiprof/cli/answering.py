@@ -177,7 +177,7 @@ def run_reports(session: Session, fold: Fold) -> tuple[Report, list[Report | Una
     A run that failed before its first step has nothing but its error: that is one report.
     """
     from tuiprof.blackbox.dumps import snapshot_report
-    from tuiprof.blackbox.session import failure_report, kept, newest, snapshots
+    from tuiprof.blackbox.session import failure_report, kept, snapshots
     from tuiprof.model import Unavailable
     from tuiprof.session.live.summary import summarise
 
@@ -197,7 +197,7 @@ def run_reports(session: Session, fold: Fold) -> tuple[Report, list[Report | Una
             reports.append(snapshot_report(session.path / path, title="Where memory ran out"))
         except TraceError as error:
             reports.append(Unavailable("allocator", error.message, error.remedy))
-    stall = newest(fold)
+    stall = fold.newest_stacks
     if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
         reports.append(report)
     return summary, reports

@@ -28,6 +28,8 @@ CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
 #: Maximum number of requests for stacks whose answers are kept, for runs that stall repeatedly.
 KEEP_STACKS: Final = 32
+#: Id of the stack that an exception left when it ended the script.
+END_STACKS: Final = "end"
 #: A process whose last step is this much older than another one's of the same rank is not shown.
 SILENT_NS: Final = 10_000_000_000
 #: Known levels of notes.
@@ -251,6 +253,12 @@ class Fold:
             for capture in self.captures.values()
             if (short := capture.shortfall(over)) and not (stepless and capture.why == NO_STEPS)
         ]
+
+    @property
+    def newest_stacks(self) -> StacksState | None:
+        """The stacks that were written last, those that an exception left aside; None = none were."""
+        held = [found for name, found in self.stacks.items() if name != END_STACKS and found.by_writer]
+        return max(held, key=lambda found: found.t_ns, default=None)
 
     @property
     def recorder_share(self) -> float | None:
