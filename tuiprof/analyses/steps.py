@@ -17,21 +17,9 @@ from tuiprof.analyses.shared.scope import (
     plural,
     step_times,
 )
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
-from tuiprof.model.intervals import Ints, distinct, union
-from tuiprof.model.report import Level
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, Mask, distinct, union
+from tuiprof.model.report import Chart, Level, Series
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "steps", "Steps"
@@ -181,7 +169,7 @@ def _parts(scope: Scope) -> dict[str, Ints]:
     return parts
 
 
-def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.DataFrame:
+def _explained(parts: dict[str, Ints], slow: Mask) -> pl.DataFrame:
     rows = [
         {
             "part": name,
@@ -196,11 +184,7 @@ def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.
 
 
 def _verdict(
-    scope: Scope,
-    both: StepTimes,
-    parts: dict[str, Ints],
-    slow: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    explained: pl.DataFrame | None,
+    scope: Scope, both: StepTimes, parts: dict[str, Ints], slow: Mask, explained: pl.DataFrame | None
 ) -> Verdict:
     times = both.period
     median = float(np.median(times))
@@ -321,11 +305,8 @@ def _phases(scope: Scope, times: Ints) -> Table:
         ],
         schema={
             "phase": pl.String,
-            "per_step_ns": pl.Float64,
-            "share": pl.Float64,
-            "per_step": pl.Float64,
-            "longest_ns": pl.Int64,
-            "event": pl.Int64,
+            **dict.fromkeys(("per_step_ns", "share", "per_step"), pl.Float64),
+            **dict.fromkeys(("longest_ns", "event"), pl.Int64),
         },
     ).sort("per_step_ns", descending=True)
     return Table(
@@ -409,10 +390,8 @@ def _union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
     # Keys are offset on one axis, far enough apart not to touch.
     low = int(starts.min())
     stride = int(ends.max()) - low + 1
-    merged_starts, merged_ends = union(starts - low + keys * stride, ends - low + keys * stride)
-    return np.bincount(merged_starts // stride, weights=merged_ends - merged_starts, minlength=count).astype(
-        np.int64
-    )
+    starts, ends = union(starts - low + keys * stride, ends - low + keys * stride)
+    return np.bincount(starts // stride, weights=ends - starts, minlength=count).astype(np.int64)
 
 
 ANALYSIS = Analysis(

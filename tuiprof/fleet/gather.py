@@ -241,24 +241,17 @@ def cached_summary(entry: Path, file: File) -> Summary | None:
     """Return the cached summary of a file; None = there is none."""
     import polars as pl
 
-    from tuiprof.fleet.summary import Summary, decode, numbered
+    from tuiprof.fleet.summary import TABLES, Summary, decode, numbered
 
     try:
         kept = decode(entry.read_bytes())
         os.utime(entry)  # mark as recently used
     except (OSError, ValueError):
         return None
-    named = kept.files.with_columns(
-        pl.lit(file.path).alias("path"), pl.lit(file.rank, pl.Int64).alias("rank")
-    )
-    return Summary(
-        numbered(named, file.number),
-        numbered(kept.steps, file.number),
-        numbered(kept.collectives, file.number),
-        numbered(kept.kernels, file.number),
-        numbered(kept.findings, file.number),
-        kept.names,
-    )
+    tables = {name: getattr(kept, name) for name in TABLES}
+    tables["files"] = kept.files.with_columns(path=pl.lit(file.path), rank=pl.lit(file.rank, pl.Int64))
+    own = {name: numbered(rows, file.number) for name, rows in tables.items() if name != "names"}
+    return Summary(**own, names=kept.names)
 
 
 def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
@@ -280,22 +273,10 @@ def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
 
 def tidy_cache() -> None:
     """Delete the least recently used summaries until the rest fits the limit."""
-    from tuiprof.formats.cache import size_limit
+    from tuiprof.formats.cache import evict
 
-    folder = cache_folder()
-    if folder is None:
-        return
-    limit, entries = size_limit(LIMIT_VARIABLE, _DEFAULT_LIMIT), []
-    for entry in folder.glob("??/*"):
-        with contextlib.suppress(OSError):  # another process may delete it too
-            status = entry.stat()
-            entries.append((status.st_mtime_ns, status.st_size, entry))
-    total = sum(size for _, size, _ in entries)
-    for _, size, entry in sorted(entries):
-        if total <= limit:
-            return
-        entry.unlink(missing_ok=True)
-        total -= size
+    if (folder := cache_folder()) is not None:
+        evict(folder.glob("??/*"), LIMIT_VARIABLE, _DEFAULT_LIMIT)
 
 
 # -- processes -------------------------------------------------------------------------------------------

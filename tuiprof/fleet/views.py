@@ -491,22 +491,9 @@ def differences(fleet: Fleet) -> Report | Unavailable:
     late = (
         dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.groups) else {}
     )
-    rows = pl.DataFrame(
-        {
-            "rank": [one.rank for one in found],
-            "what": [one.words for one in found],
-            "own": [one.own for one in found],
-            "others": [one.others for one in found],
-            "late_ns": [late.get(one.rank) for one in found],
-        },
-        schema={
-            "rank": pl.Int64,
-            "what": pl.String,
-            "own": pl.Float64,
-            "others": pl.Float64,
-            "late_ns": pl.Float64,
-        },
-    )
+    schema = {"rank": pl.Int64, "what": pl.String, **dict.fromkeys(("own", "others", "late_ns"), pl.Float64)}
+    each = [(one.rank, one.words, one.own, one.others, late.get(one.rank)) for one in found]
+    rows = pl.DataFrame(each, schema=schema, orient="row")
     if found:
         first = found[0]
         rest = len({one.rank for one in found}) - 1
