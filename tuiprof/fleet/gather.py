@@ -7,6 +7,7 @@ set.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +30,7 @@ from tuiprof.system.own_process import available_bytes, cores, on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
+    from tuiprof.model.traceset import RankFile, TraceSet
 
 #: A batch ends with the file that reaches this size, bytes, or number of files.
 _BATCH_BYTES: Final = 8 << 20
@@ -160,8 +162,21 @@ def _read(file: File) -> Summary:
     from tuiprof.formats.registry import Options
 
     # The other cores read other files, and a trace read once needs no decoded cache.
-    trace = open_file(Path(file.path), Options(workers=0, cache=False))
+    opener = functools.partial(open_file, options=Options(workers=0, cache=False))
+    trace = opener(Path(file.path))
+    if (found := trace.siblings) is not None:
+        trace.siblings = _shared(found.files, replace(found, opener=opener))
     return summarise(trace, file.number, file.rank, file.size)
+
+
+_sets: dict[tuple[RankFile, ...], TraceSet] = {}
+
+
+def _shared(files: tuple[RankFile, ...], found: TraceSet) -> TraceSet:
+    """Return the set of the file before, if it is the same: each rank of a small job is compared with all others."""
+    if files not in _sets:
+        _sets.clear()
+    return _sets.setdefault(files, found)
 
 
 def bound_worker() -> None:

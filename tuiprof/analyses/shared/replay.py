@@ -184,23 +184,22 @@ def trust(trace: Trace) -> Trust:
         if not trace.device_indices:
             return known
         remark = Remark("not-replayed", f"savings cannot be predicted: {step}", level="info")
+        return Trust(known.events, (*known.remarks, remark))
+    own = step.uncaptured if step.basis == "session" else None
+    if own is not None and own.high_ns > SCATTERED * own.low_ns:
+        said = (
+            f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, and "
+            f"{format_ns(step.captured_ns)} in it: too far apart to tell the profiler's overhead, or a saving closely"
+        )
     elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
-        own = step.uncaptured if step.basis == "session" else None
-        if own is not None and own.high_ns > SCATTERED * own.low_ns:
-            said = (
-                f"a captured step took {format_ns(step.captured_ns)}, those before "
-                f"{format_ns(own.low_ns)} to {format_ns(own.high_ns)}: too far apart to tell the "
-                "profiler's overhead"
-            )
-        else:
-            source = "as the session measured" if own is not None else "estimated from typical costs"
-            said = (
-                f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
-                f"{format_ns(step.captured_ns)}, {source}"
-            )
-        remark = Remark("slowed", said, "predicted savings are for a step without it", "info")
+        source = "as the session measured" if own is not None else "estimated from typical costs"
+        said = (
+            f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
+            f"{format_ns(step.captured_ns)}, {source}"
+        )
     else:
         return known
+    remark = Remark("slowed", said, "predicted savings are for a step without it", "info")
     return Trust(known.events, (*known.remarks, remark))
 
 
