@@ -102,9 +102,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test."""
+    """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test.
+
+    And let it run less often: by default a third of the time of the tests of the screens is collections.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -122,7 +122,13 @@ def test_a_typo_is_named_even_where_something_cannot_be_told() -> None:
     result = check([parse("sync_per_step=0", "max")], [report(syncs_per_step=0), gone])[0]
     assert result.outcome == "unknown"
     assert "did you mean syncs_per_step?" in result.sentence
-    assert "memory: no memory events" in result.sentence
+    assert result.sentence.endswith("; unavailable here: no memory events")
+
+
+def test_a_figure_of_an_unavailable_analysis_says_why_of_that_one_alone() -> None:
+    missing = [Unavailable("sync_events", "a CPU-only trace"), Unavailable("compile", "nothing was compiled")]
+    result = check([parse("syncs_per_step=0", "max")], [report(self_ns_per_step=1), *missing])[0]
+    assert result.sentence == "syncs_per_step: sync_events is unavailable: a CPU-only trace"
 
 
 def test_relative_without_a_baseline() -> None:

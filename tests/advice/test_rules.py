@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, MAIN, Made, site
+from analyses.made import BACKWARD, MAIN, Made, report, site
 
 from tuiprof.advice import advise
 from tuiprof.advice.finding import Evidence
@@ -1136,6 +1136,12 @@ def test_operators_on_one_core_of_several(
     if row is not None and threads is not None:
         assert f"set_num_threads({threads})" in row["instead"]
         assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)
+
+
+def test_a_capture_that_is_faster_than_the_session_is_not_called_slower_by_a_negative_share() -> None:
+    trace = products("avx512_bf16")
+    trace.uncaptured = Uncaptured(40, 2e6, 2e6, 2e6, bf16="avx512_bf16")
+    assert "(50.0 % less)" in " ".join(report("advice", trace).notes)
 
 
 def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:

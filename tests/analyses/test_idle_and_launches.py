@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import BACKWARD, OTHER_STREAM, Made, report
+from analyses.made import BACKWARD, MAIN, OTHER_STREAM, Made, report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -240,6 +240,19 @@ def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
     found = report("steps", made.trace())
     assert "1 slow step took 80.0 µs longer, 80.0 µs of that data loading" in found.verdict.sentence
     assert found.table("slow").rows["part"][0] == "data loading"
+
+
+@pytest.mark.parametrize("track", [MAIN, BACKWARD])
+def test_forward_and_backward_in_the_closure_of_an_optimizer_are_not_its_own_time(track: int) -> None:
+    made = Made().step(1, 0, 100).op("Optimizer.step#Adam.step", 10, 90).op("aten::linear", 12, 30)
+    made.op("autograd::engine::evaluate_function: AddmmBackward0", 40, 70, track=track)
+    rows = report("steps", made.trace()).table("phases").rows
+    assert dict(rows.select("phase", "per_step_ns").rows()) == {
+        "forward (in a closure)": 30_000,
+        "backward (autograd engine)": 30_000,
+        "Optimizer.step#Adam.step": 20_000,
+        "other": 20_000,
+    }
 
 
 def test_phases_are_outermost_ranges_and_the_autograd_threads() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tuiprof.blackbox.session import failure_report
+from tuiprof.blackbox.session import asked, failure_report
 from tuiprof.cli import main
 from tuiprof.model.units import format_bytes
 from tuiprof.session.live.alerts import alerts
@@ -147,6 +147,20 @@ def test_the_report_of_the_session_has_the_page_and_the_snapshot(
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize("fmt", ["text", "html"])
+def test_a_run_that_failed_before_its_first_step_says_its_error_once(
+    fmt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = _session(tmp_path)
+    _log(session, "recorder", {"t": "end", "at": 400 * MS, "code": 1}, rank=None)
+    session.stderr.write_text("Traceback (most recent call last):\n  import torchh\nImportError: no torchh\n")
+    assert main(["report", str(session.path), "-f", fmt]) == 0
+    out = capsys.readouterr().out
+    assert out.count("train failed (exit 1)") == 1
+    assert out.count("ImportError: no torchh") == 2  # the verdict, and the last line of the output
+    assert "import torchh" in out
+
+
 def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:
     session = _session(tmp_path)
     _log(session, "rank0", *_steps(3))
@@ -209,3 +223,9 @@ def test_stacks_that_were_kept_are_shown_after_the_end(
     )
     assert main(["stacks", str(session.path)]) == 0
     assert "no step for 31 s: rank 0 in wait at …/home/u/train.py:9" in capsys.readouterr().out
+
+
+def test_stacks_of_a_script_that_has_just_ended_are_not_those_of_one_without_steps(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    _log(session, "rank0", *_steps(3), {"t": "end", "at": 40 * MS, "code": 0})
+    assert asked(session).notes == ("the script has ended",)

@@ -7,6 +7,7 @@ import base64
 import codecs
 import contextlib
 import csv
+import gc
 import io
 import json
 import multiprocessing
@@ -82,6 +83,7 @@ def run(options: Options) -> Outcome:
 
 def _put(number: int, key: str, text: str, options: Options) -> tuple[int, list[str], list[Page]]:
     """Put one text through every output; return the number of cases, what failed, and pages for the browser."""
+    gc.set_threshold(10_000, 5, 10)  # as for the dashboard: a third of the time would be collections
     folder, pages = options.folder / f"text {number}", list[Page]()
     made = hostile.make(folder, text, raw=key == "lone surrogates")
     found = [*_commands(made, pages, key), *_completion(made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tuiprof.fleet.gather import (
     tidy_cache,
 )
 from tuiprof.fleet.summary import TABLES, Summary, decode, encode, merge
+from tuiprof.formats.open import open_file
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,24 @@ def parts(folder: Path) -> list[Summary]:
     with pytest.MonkeyPatch.context() as without:
         without.setenv(FOLDER_VARIABLE, "off")
         return [run_batch((file,)) for file in four(folder)]
+
+
+def test_ranks_beside_which_one_is_read_are_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, "off")
+    job = shutil.copytree(folder, tmp_path / "job")
+    files, opened = files_in(job), list[Path]()
+    monkeypatch.setattr(
+        "tuiprof.formats.open.open_file",
+        lambda path, options, opener=open_file: (opened.append(path), opener(path, options))[1],
+    )
+    run_batch(tuple(files[:3]))
+    assert len(opened) <= 3 + len(files)
+    os.utime(files[5].path, (1, 1))  # another file
+    opened.clear()
+    run_batch((files[0],))
+    assert len(opened) == len(files)
 
 
 def test_a_batch_ends_at_its_bytes_and_its_files() -> None:

@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 
 from tests import real_traces
 from tuiprof import analyses
+from tuiprof.analyses.shared.replay import opening
+from tuiprof.comparison.headline import headline
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.xplane.protobuf import PADDING, Buffer
 from tuiprof.formats.xplane.space import decode
 from tuiprof.model import Trace, Unavailable
 from tuiprof.model.intervals import total, union
+from tuiprof.model.steps import Uncaptured
 
 REAL = (
     "selfgen-jax0102-cpu.xplane.pb",
@@ -213,6 +216,15 @@ def test_what_runs_behind_a_call_belongs_to_the_step_of_the_call(tmp_path: Path)
     assert (steps.fact("step_median_ns"), steps.fact("step_period_ns")) == (10_000, 50_000)
     assert kernels.table("operators").rows.row(0, named=True)["per_step_ns"] == 40_000
     assert not kernels.notes
+
+
+def test_the_host_of_a_cpu_program_that_runs_behind_it_is_not_taken_for_the_step(tmp_path: Path) -> None:
+    trace = cpu_runs(tmp_path, calls=3)
+    trace.uncaptured = Uncaptured(40, 8_000.0, 7_900.0, 8_100.0)  # the host launches a step and goes on
+    page = opening(trace, "made")
+    assert (page.step_ns, page.captured_step_ns) == (50_000, None)
+    assert "slowed a step" not in page.trust
+    assert headline(trace).analysis == "kernels", "not the table of syncs, which is empty"
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,10 @@ def test_little_is_not_nothing() -> None:
     assert [format_ns(v) for v in (0, 0.4, 1, 99_960)] == ["0 ns", "<1 ns", "1 ns", "100 µs"]
 
 
+def test_nothing_has_no_sign() -> None:
+    assert (format_ns(-0.0), format_ns(-3.0)) == ("0 ns", "−3 ns")
+
+
 def test_a_count_of_many_figures_is_exact() -> None:
     assert format_value(2**60 + 1, "count") == "1 152 921 504 606 846 977"
 

@@ -6,8 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from tuiprof.analyses.shared.changes import script_change
 from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import render
 from tuiprof.session.run.launch import (
@@ -154,3 +156,18 @@ def test_of_a_full_folder_always_the_same_files_belong_to_a_scenario(
         found.append([str(path.relative_to(folder)) for path in own_files(folder.with_suffix(".py"))])
     assert found[0] == found[1]
     assert len(found[0]) == 3
+
+
+def test_of_a_long_line_the_changed_part_is_shown() -> None:
+    line = "    trainer.fit(model, DataLoader(data, shuffle=True, pin_memory=True, drop_last=True, batch_size={}))"
+    short = "batch_size = {}"
+    before, after = ("\n".join((line.format(size), "x = 1", short.format(size))) for size in (64, 256))
+    table, said = script_change({"train.py": before}, {"train.py": after})
+    assert said == "2 lines removed, 2 lines added"
+    changed = table.rows.filter(pl.col("change").is_in(["-", "+"]))["text"].to_list()
+    assert changed == [
+        "… st=True, batch_size=64))",
+        "… st=True, batch_size=256))",
+        "batch_size = 64",
+        "batch_size = 256",
+    ]

@@ -12,6 +12,7 @@ import pytest
 from session_logs import append, head, line, new_session, step
 from waiting import until
 
+from tuiprof.cli import main
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.replay import read_fold
@@ -189,6 +190,16 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     assert "no training steps were detected" in report.verdict.sentence
     command = "tuiprof record --step-at scripts/train.py:46 -- python train.py"
     assert command in report.verdict.sentence
+
+
+def test_the_command_says_how_to_record_the_steps_of_a_run_that_had_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), line("likely", at=2_000, where="/scripts/train.py:46"))
+    append(session, "recorder", line("end", at=100_000_000, code=0, signal=None, why="exit"))
+    assert main(["steps", str(session.path)]) == 0
+    assert "tuiprof record --step-at scripts/train.py:46 -- python train.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from session.session_logs import append, head, line, new_session, step
 
@@ -123,6 +124,34 @@ def test_the_table_of_lines_is_referred_to_only_if_there_is_one(tmp_path: Path) 
         lines = line("lines", at=30_000_000, samples=samples, top=[["/train.py", 8, samples]])
         append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
         assert ("see the table of lines" in summarise(session).table("phases").note) == (samples == 50)
+
+
+def test_phases_of_the_one_line_that_runs_everything_are_not_listed_twice(tmp_path: Path) -> None:
+    for name, second, listed in (("trainer", 8, False), ("loop", 9, True)):
+        session = new_session(tmp_path, name)
+        top = [["/train.py", 8, 30], ["/train.py", second, 20]]
+        lines = line("lines", at=30_000_000, samples=50, top=top, doing=["forward", "backward"])
+        append(session, "rank0", head(session), *(step(n, ph={"forward": 400_000}) for n in range(20)), lines)
+        assert any(table.key == "lines" for table in summarise(session).tables) == listed
+
+
+def test_waiting_for_data_is_the_share_that_the_table_has(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    usual = [step(n, ph={"data": 300_000, "forward": 700_000}) for n in range(40)]
+    rare = step(40, 20_000_000, ph={"data": 19_000_000, "forward": 700_000})
+    append(session, "rank0", head(session), *usual, rare)
+    phases = summarise(session).table("phases")
+    assert phases.rows.filter(pl.col("phase") == "data")["share"].item() == pytest.approx(0.3)
+    assert "waits for data 30.0 % of the time" in phases.note
+
+
+def test_a_capture_that_lacked_steps_says_nothing_new_of_a_run_without_any(tmp_path: Path) -> None:
+    failed = line("capture", at=2_000, id="start", state="failed", why="no steps were detected in the script")
+    for name, steps in (("stepless", []), ("stepping", [step(n) for n in range(9)])):
+        session = new_session(tmp_path, name)
+        append(session, "rank0", head(session), *steps, failed)
+        end(session, 0)
+        assert any("capture 'start' failed" in note for note in summarise(session).notes) == bool(steps)
 
 
 def test_sampling_is_a_share_of_the_time_since_the_run_began(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert text.index("Search commands, scenarios") < text.index("Jitter is the median")
         # The screen's own keys first; of Textual's own only those for the panes, in our words.
         assert text.index("Pause the display") < text.index("Everywhere")
+        assert text.index("Capture the next 5 steps") < text.index("One line up")
         assert "Go to the next pane" in text
         assert "Focus Next" not in text
         assert "^" not in text.replace("ctrl+", ""), "one notation for ctrl"

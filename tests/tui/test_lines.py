@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,21 @@ async def test_a_line_that_is_drawn_again_is_freed_without_a_collection() -> Non
             assert await strips_kept(50) < few + 10
         finally:
             gc.enable()
+
+
+async def test_the_lines_of_widgets_that_are_gone_are_freed() -> None:
+    from tuiprof.tui.terminal import terminal_app  # noqa: F401 - it mends Textual's cache
+
+    app, gone = Host(Words()), list[weakref.ref[object]]()
+    async with app.run_test(size=(40, 9)) as pilot:
+        for _ in range(9):
+            widget = Words()
+            await app.mount(widget)
+            await pilot.pause()
+            gone.append(weakref.ref(widget._styles_cache))
+            await widget.remove()
+        gc.collect()
+        assert sum(lines() is not None for lines in gone) <= 1  # the last one
 
 
 class Tall(Words):

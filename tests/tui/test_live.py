@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -168,15 +169,20 @@ async def test_a_failed_run_says_so_with_its_last_words(tmp_path: Path) -> None:
         LaunchSpec(("python", str(script)), root=tmp_path / "s", python=sys.executable, capture=None)
     )
     assert wait(session, 20).code == 1
+    raised = {"t": "stacks", "at": 1, "id": "end", "threads": [{"frames": [["/train.py", 8, "train"]]}]}
+    head = {"t": "head", "v": 1, "writer": "rank0", "pid": 1, "unix_ns": 1, "mono_ns": 0, "rank": 0}
+    (session.log / "rank0.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(raised)}\n")
     app = live(session.path)
     async with app.run_test(size=(120, 30)) as pilot:
         text = await until_shown(pilot, "failed (exit 1)", "no step was detected")
-        assert "ValueError: no such [red]thing[/red]" in text
+        # In the output and in the line below it.
+        assert text.count("ValueError: no such [red]thing[/red]") == 2
         assert "\x1b" not in text
         assert "begun" in text
         # Keys that could do nothing are not shown.
         assert "capture 5" not in text
         assert "Q stop" not in text
+        assert "s stacks" not in text, "where the exception came from is in the report"
 
 
 async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None:

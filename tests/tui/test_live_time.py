@@ -331,10 +331,8 @@ def test_what_is_slow_can_be_said_in_several_ways() -> None:
 
 def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:
     over = Status("failed", 1)
-    assert no_step_lines(over, ["Traceback"]) == ["failed (exit 1), and no step was detected", "Traceback"]
-    assert no_step_lines(over, ["Traceback"], replayed=True)[0].startswith(
-        "no step yet at this point of the run"
-    )
+    assert no_step_lines(over) == ["failed (exit 1), and no step was detected"]
+    assert no_step_lines(over, replayed=True)[0].startswith("no step yet at this point of the run")
 
 
 async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> None:

@@ -220,9 +220,9 @@ def test_a_core_is_busy_that_works_for_most_of_the_time(tmp_path: Path, shown: S
 
 def test_without_a_step_the_remedy_is_named() -> None:
     running, over = Status("running"), Status("finished", 0)
-    assert "S, tuiprof run --step-at" in no_step_lines(running, [], can_ask=True)[-1]
-    assert "S, " not in no_step_lines(over, [])[-1]
-    assert no_step_lines(over, [], likely="train.py:7") == [
+    assert "S, tuiprof run --step-at" in no_step_lines(running, can_ask=True)[-1]
+    assert "S, " not in no_step_lines(over)[-1]
+    assert no_step_lines(over, likely="train.py:7") == [
         "finished, and no step was detected",
         "the script runs the loop at train.py:7; to count its iterations:",
         "tuiprof run --step-at train.py:7 -- …",

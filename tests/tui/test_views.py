@@ -13,6 +13,7 @@ from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
 from tuiprof.tui.trace import view
 from tuiprof.tui.trace.work import Results
+from tuiprof.tui.widgets.lines import most_important
 
 
 def report(name: str, level: Level, *, facts: tuple[Fact, ...] = ()) -> Report:
@@ -45,6 +46,18 @@ def test_the_headline_is_the_worst_verdict_and_points_to_its_tab(results: Result
     assert view.headline(results, whole, "bad", 0.4) == view.Headline(
         "so far, 40 % read: bad says so", "bad", "", True
     )
+
+
+def test_of_verdicts_of_one_weight_the_one_with_evidence_comes_first() -> None:
+    columns = (Column("what", "what"),)
+    nothing, something = (
+        Report(name, name, Verdict(f"{name} says so"), tables=(Table("t", "T", columns, rows),))
+        for name, rows in (("syncs", pl.DataFrame({"what": []})), ("kernels", pl.DataFrame({"what": ["mm"]})))
+    )
+    assert most_important([nothing, something]) is something
+    bad, plain = report("bad", "bad"), report("plain", "info")
+    assert most_important([nothing, something, bad]) is bad
+    assert most_important([plain, something]) is plain, "it has no tables at all"
 
 
 def test_a_bad_verdict_without_a_finding_says_that_no_rule_names_a_fix(

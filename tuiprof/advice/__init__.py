@@ -20,12 +20,11 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.roofline import roofline
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.model.units import format_ns, format_ns_span, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Losses, Win, losses
@@ -359,7 +358,7 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append(
             f"Savings are for a step of {format_ns(step.step_ns)}, the median of "
             f"{step.uncaptured.steps} steps {where}; while captured, a step takes "
-            f"{format_ns(step.captured_ns)} ({format_share(slower)} more)."
+            f"{format_ns(step.captured_ns)} ({format_share(abs(slower))} {'more' if slower >= 0 else 'less'})."
         )
     elif step.basis == "table":
         notes.append(

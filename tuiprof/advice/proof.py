@@ -150,12 +150,19 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
             Column(
-                "predicted_ns", "predicted", "ns", "Per step, predicted from the run that has the finding."
+                "predicted_ns",
+                "predicted saving",
+                "ns",
+                "Per step, predicted from the run that has the finding.",
             ),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
             Column(
-                "measured_ns", "measured", "ns", "Step time before minus after.", hidden=measured_ns is None
+                "measured_ns",
+                "measured saving",
+                "ns",
+                "Step time before minus after.",
+                hidden=measured_ns is None,
             ),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
@@ -165,7 +172,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
 
 def _cost(win: Win) -> Win:
     """Return an additional cost as a negative saving."""
-    return Win(-win.ns, -win.high_ns, -win.low_ns)
+    return Win(0.0 - win.ns, 0.0 - win.high_ns, 0.0 - win.low_ns)
 
 
 _SCHEMA: Final = {

@@ -117,7 +117,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
     facts = (
         Fact("step_ns", "step without the profiler" if stepped else "without the profiler", whole, "ns"),
         Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
-        Fact("floor_ns", "device work alone", step.graph.own_busy_ns, "ns"),
+        Fact("floor_ns", "device work alone", step.graph.own_busy_ns or None, "ns"),
         Fact("basis", "profiler overhead removed by", _BASIS[step.basis], "text"),
         Fact("replay_error", "unchanged replay, off by", step.error, "share"),
     )

@@ -10,10 +10,10 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, host_time_by_step, plural
+from tuiprof.analyses.shared.scope import Scope, host_time_by_step
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, distinct, total, union
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "compile", "Compile"
 
@@ -51,17 +51,13 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     per_step = None
     if scope.step_count:
         per_step = float(host_time_by_step(scope, trace.starts[compiling], trace.ends[compiling]).mean())
+    again = recompiled["frame"].n_unique() if len(regions) else None
     facts = (
         Fact("compile_ns", "compiling", time, "ns"),
         Fact("compile_ns_per_step", "a step", per_step, "ns"),
         Fact("compile_share", "of the window", time / max(scope.high - scope.low, 1), "share"),
         Fact("regions", "compiled frames", regions["frame"].n_unique() if len(regions) else None, "count"),
-        Fact(
-            "recompiled",
-            "recompiled frames",
-            recompiled["frame"].n_unique() if len(regions) else None,
-            "count",
-        ),
+        Fact("recompiled", "recompiled frames", again, "count"),
     )
     return Report(
         NAME,
@@ -105,15 +101,8 @@ def _regions(trace: Trace, scope: Scope, rows: Ints) -> pl.DataFrame:
                 "event": int(mine[0]),
             }
         )
-    schema = {
-        "region": pl.String,
-        "frame": pl.Int64,
-        "version": pl.Int64,
-        "count": pl.Int64,
-        "per_step": pl.Float64,
-        "total_ns": pl.Int64,
-        "event": pl.Int64,
-    }
+    numbers = dict.fromkeys(("frame", "version", "count", "total_ns", "event"), pl.Int64)
+    schema = {"region": pl.String, "per_step": pl.Float64, **numbers}
     return pl.DataFrame(found, schema=schema).sort("total_ns", descending=True)
 
 

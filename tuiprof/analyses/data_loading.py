@@ -13,11 +13,11 @@ from tuiprof.analyses.kernels import self_times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step, plural
+from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, total, union
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "data_loading", "Data"
 
@@ -156,24 +156,9 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     rows = rows[(last >= 0) & (trace.ends[rows] <= trace.ends[fetch]) & (track[rows] == track[fetch])]
     if not len(rows):
         return ()
-    frame = (
-        pl.DataFrame(
-            {
-                "event": rows,
-                "function": [_frames.function_label(trace.name(int(row))) for row in rows],
-                "self_ns": self_times(trace, rows, is_user),
-                "ns": trace.ends[rows] - trace.starts[rows],
-                "in_step": scope.in_steps(rows),
-            }
-        )
-        .group_by("function", maintain_order=True)
-        .agg(
-            *_summed("self_ns", scope),
-            (pl.col("in_step").sum() / (scope.step_count or None)).alias("per_step"),
-            pl.col("event").get(pl.col("ns").arg_max()),
-        )
-        .sort("total_ns", descending=True)
-    )
+    labels = [_frames.function_label(trace.name(row)) for row in rows.tolist()]
+    per_step = (pl.col("in_step").sum() / (scope.step_count or None)).alias("per_step")
+    frame = _grouped(scope, rows, "function", labels, per_step, own_ns=self_times(trace, rows, is_user))
     stepped = bool(scope.step_count)
     own = "Time in the function and its callees, except those listed in this table."
     return (
@@ -193,12 +178,30 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     )
 
 
-def _summed(times: str, scope: Scope) -> tuple[pl.Expr, ...]:
-    """Return the count of a group, and its time in total and per step."""
+def _grouped(
+    scope: Scope, rows: Ints, by: str, words: list[str], *more: pl.Expr, own_ns: Ints | None = None
+) -> pl.DataFrame:
+    """Group events by a word each: their number, (own) time in total and per step, ``more``, and the longest event."""
+    lengths = scope.trace.lengths(rows)
+    columns = {
+        "event": rows,
+        by: pl.Series(words, dtype=pl.String),
+        "ns": lengths,
+        "own_ns": lengths if own_ns is None else own_ns,
+        "bytes": scope.trace.events["bytes"].gather(rows),
+        "in_step": scope.in_steps(rows),
+    }
     return (
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col(times).sum().alias("total_ns"),
-        (pl.col(times).filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+        pl.DataFrame(columns)
+        .group_by(by, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("own_ns").sum().alias("total_ns"),
+            (pl.col("own_ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            *more,
+            pl.col("event").get(pl.col("ns").arg_max()),
+        )
+        .sort("total_ns", descending=True)
     )
 
 
@@ -223,24 +226,8 @@ def _verdict(
 
 
 def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
-    frame = (
-        pl.DataFrame(
-            {
-                "event": rows,
-                "range": [trace.name(int(row)) for row in rows],
-                "ns": trace.ends[rows] - trace.starts[rows],
-                "in_step": scope.in_steps(rows),
-            }
-        )
-        .group_by("range", maintain_order=True)
-        .agg(
-            *_summed("ns", scope),
-            pl.col("ns").median().alias("median_ns"),
-            pl.col("ns").max().alias("longest_ns"),
-            pl.col("event").get(pl.col("ns").arg_max()),
-        )
-        .sort("total_ns", descending=True)
-    )
+    median, longest = pl.col("ns").median().alias("median_ns"), pl.col("ns").max().alias("longest_ns")
+    frame = _grouped(scope, rows, "range", [trace.name(row) for row in rows.tolist()], median, longest)
     stepped = bool(scope.step_count)
     return Table(
         FETCHES.key,
@@ -263,24 +250,13 @@ def _copies(trace: Trace, scope: Scope) -> Table:
     known = pl.col("bytes").is_not_null()
     to_device = trace.is_category("memcpy") & trace.named(r"HtoD|HostToDevice|Host -> Device")
     rows = np.flatnonzero(to_device & trace.in_window(scope.window)).astype(np.int64)
-    frame = (
-        pl.DataFrame(
-            {
-                "event": rows,
-                "kind": pl.Series([trace.name(int(row)) for row in rows], dtype=pl.String),
-                "ns": trace.ends[rows] - trace.starts[rows],
-                "bytes": trace.events["bytes"].gather(rows),
-                "in_step": scope.in_steps(rows),
-            }
-        )
-        .group_by("kind", maintain_order=True)
-        .agg(
-            *_summed("ns", scope),
-            pl.when(known.any()).then(pl.col("bytes").sum()).alias("bytes"),
-            (pl.col("bytes").sum() / pl.col("ns").filter(known).sum().replace(0, None)).alias("gb_per_s"),
-            pl.col("event").get(pl.col("ns").arg_max()),
-        )
-        .sort("total_ns", descending=True)
+    frame = _grouped(
+        scope,
+        rows,
+        "kind",
+        [trace.name(row) for row in rows.tolist()],
+        pl.when(known.any()).then(pl.col("bytes").sum()).alias("bytes"),
+        (pl.col("bytes").sum() / pl.col("ns").filter(known).sum().replace(0, None)).alias("gb_per_s"),
     )
     stepped = bool(scope.step_count)
     return Table(

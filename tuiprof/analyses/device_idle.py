@@ -11,23 +11,11 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
-from tuiprof.model.intervals import Ints, total
-from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, Mask, total
+from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "device_idle", "Idle"
 
@@ -125,8 +113,8 @@ def _unavailable(trace: Trace) -> Unavailable:
     return no_device(
         trace,
         NAME,
-        "the CPU is the device; see `kernels` for what it does (operators by self time)",
-        "see `kernels` and `data_loading`",
+        "the CPU does the work itself",
+        "see Operators (`kernels`) and Data (`data_loading`)",
     )
 
 
@@ -140,12 +128,7 @@ def _work_ns(trace: Trace, found: list[_idle.Gaps]) -> int:
     return summed
 
 
-def _causes(
-    scope: Scope,
-    found: list[_idle.Gaps],
-    in_steps: list[np.ndarray[tuple[int], np.dtype[np.bool_]]],
-    span: int,
-) -> pl.DataFrame:
+def _causes(scope: Scope, found: list[_idle.Gaps], in_steps: list[Mask], span: int) -> pl.DataFrame:
     meaning = {**_idle.HOST_CAUSES, **_idle.DEVICE_CAUSES}
     idle = sum(int(gaps.ns.sum()) for gaps in found) or 1
     rows = []
@@ -183,12 +166,7 @@ def _uncaptured_share(trace: Trace, window: Window) -> float | None:
 
 
 def _verdict(
-    causes: pl.DataFrame,
-    idle: int,
-    span: int,
-    per_step: float | None,
-    word: str,
-    uncaptured: float | None,
+    causes: pl.DataFrame, idle: int, span: int, per_step: float | None, word: str, uncaptured: float | None
 ) -> Verdict:
     captured = idle / span
     share = captured if uncaptured is None else min(uncaptured, captured)
@@ -265,9 +243,7 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         ],
         "cause": [_idle.CAUSES[i] for i in causes.argmax(axis=0).tolist()] if len(order) else [],
         "where": [_location(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
-        "before": [_kernel_names.short_name(trace.name(row)) for row in before.tolist()]
-        if len(order)
-        else [],
+        "before": [_kernel_names.short_name(trace.name(row)) for row in before.tolist()],
         "after": [_kernel_names.short_name(trace.name(row)) for row in work.tolist()],
         "event": work,
     }

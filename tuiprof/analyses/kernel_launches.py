@@ -14,23 +14,11 @@ from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.launches import Launches, QueueDepth, find_launches, queue_depth, sequences
 from tuiprof.analyses.shared.replay import launched_faster, replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    RowsOf,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.report import Chart, RowsOf, Series
+from tuiprof.model.units import format_ns, format_share, plural
 from tuiprof.whatif.replay import Calibrated
 
 NAME, TITLE = "kernel_launches", "Launches"
@@ -187,7 +175,7 @@ def _unavailable(trace: Trace) -> Unavailable:
             trace,
             NAME,
             "operators run where they are called; nothing is launched",
-            "see `kernels` (operators by self time)",
+            "see Operators (`kernels`)",
         )
     if len(trace.links.launches):
         return Unavailable(NAME, "nothing is launched in this window", "choose a wider window")
@@ -349,7 +337,6 @@ def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps
     """Return one row a launch."""
     rows, first = launches.rows, launches.first_work
     host = np.where(launches.waits, -1, trace.ends[rows] - trace.starts[rows])
-    work = trace.ends[launches.work] - trace.starts[launches.work]
     idle = np.zeros(len(rows), dtype=np.int64)
     for item in gaps:
         at = np.searchsorted(rows, item.launch)
@@ -362,9 +349,7 @@ def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps
             "operator": _operator(trace, rows),
             "kernel": trace.name_codes[first],
             "host_ns": pl.Series(host).replace(-1, None),
-            "device_ns": np.bincount(launches.work_launch, weights=work, minlength=len(rows)).astype(
-                np.int64
-            ),
+            "device_ns": launches.device_ns(trace),
             "idle_ns": idle,
             "latency_ns": launches.latency,
             "works": launches.work_count,
@@ -529,8 +514,6 @@ def _sensitivity(gaps: list[_idle.Gaps]) -> Table:
 
 def _graphs(trace: Trace, launches: Launches) -> Table:
     many = np.flatnonzero(launches.graph)
-    work = trace.ends[launches.work] - trace.starts[launches.work]
-    device = np.bincount(launches.work_launch, weights=work, minlength=len(launches.rows)).astype(np.int64)
     rows = launches.rows[many]
     frame = pl.DataFrame(
         {
@@ -539,7 +522,7 @@ def _graphs(trace: Trace, launches: Launches) -> Table:
             "start_ns": trace.starts[rows],
             "host_ns": trace.ends[rows] - trace.starts[rows],
             "works": launches.work_count[many],
-            "device_ns": device[many],
+            "device_ns": launches.device_ns(trace)[many],
             "latency_ns": launches.latency[many],
         }
     ).sort("device_ns", descending=True)

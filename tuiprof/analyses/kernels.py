@@ -83,7 +83,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
                 "in_step": scope.in_steps(work),
             }
         )
-        .with_columns(pl.col("code").replace_strict(kinds_of, return_dtype=pl.String).alias("kind"))
+        .with_columns(_in_words("kind", kinds_of))
         .with_columns(
             pl.when(pl.col("category").is_in(_ITEM)).then("category").otherwise("kind").alias("kind")
         )
@@ -93,23 +93,19 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         total(*union(*clip(*trace.busy(device), scope.low, scope.high))) for device in trace.device_indices
     )
     names = {code: trace.names[code] for code in distinct(codes).tolist()}
+    tensor_cores = {code: _yes_no(_kernel_names.is_tensor_core(name)) for code, name in names.items()}
     by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
-        pl.col("code").replace_strict(names, return_dtype=pl.String).alias("kernel"),
-        pl.col("code")
-        .replace_strict(_kernel_names.short_names(names), return_dtype=pl.String)
-        .alias("short"),
-        pl.col("code")
-        .replace_strict(
-            {c: _yes_no(_kernel_names.is_tensor_core(n)) for c, n in names.items()}, return_dtype=pl.String
-        )
-        .alias("tensor_cores"),
+        _in_words("kernel", names),
+        _in_words("short", _kernel_names.short_names(names)),
+        _in_words("tensor_cores", tensor_cores),
     )
     by_kind = _group(frame, ["kind"], scope, summed)
     top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
-    word = device_word(trace)
+    word, short = device_word(trace), first["short"]
+    brief = short if len(short) <= 60 else f"{short[:59]}…"
     sentence = (
         f"{format_share(top['share'])} of {word} time is {top['kind']}; the most expensive kernel is "
-        f"{_brief(first['short'])} ({format_share(first['share'])}, median {format_ns(first['median_ns'])})"
+        f"{brief} ({format_share(first['share'])}, median {format_ns(first['median_ns'])})"
     )
     outside = ~scope.in_steps(work)
     apart = int(in_window[outside].sum()) / max(summed, 1) if scope.step_count else 0.0
@@ -216,9 +212,9 @@ def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
     return (f"{format_share(apart)} of the {what} lies outside the steps.", *left_out)
 
 
-def _brief(name: str, max_chars: int = 60) -> str:
-    """Return a name short enough for a sentence."""
-    return name if len(name) <= max_chars else name[: max_chars - 1] + "…"
+def _in_words(column: str, words: dict[int, str]) -> pl.Expr:
+    """Return the word for each name code as a column."""
+    return pl.col("code").replace_strict(words, return_dtype=pl.String).alias(column)
 
 
 def _yes_no(value: bool | None) -> str:
@@ -287,9 +283,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     for code, label in labels.items():
         if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
             labels[code] = f"{label} (engine)"
-    table = table.with_columns(
-        pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
-    )
+    table = table.with_columns(_in_words("operator", labels))
     threads = len(distinct(trace.track_codes[rows]))
     busy = total(*union(trace.starts[rows], trace.ends[rows]))
     first = table.row(0, named=True)

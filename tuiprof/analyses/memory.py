@@ -8,21 +8,9 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, distinct
-from tuiprof.model.report import Level
+from tuiprof.model.report import Chart, Level, Series
 from tuiprof.model.units import format_bytes, format_ns
 
 NAME, TITLE = "memory", "Memory"

@@ -14,25 +14,12 @@ from tuiprof.analyses.shared.scope import (
     StepTimes,
     device_word,
     host_time_by_step,
-    plural,
     step_times,
 )
-from tuiprof.model import (
-    Chart,
-    Column,
-    Fact,
-    Report,
-    Rule,
-    Series,
-    Table,
-    Trace,
-    Unavailable,
-    Verdict,
-    Window,
-)
-from tuiprof.model.intervals import Ints, distinct, union
-from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, Mask, distinct, union
+from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "steps", "Steps"
 _CHART = Chart("Time of every step", (Series("step_ns"),), at="step")
@@ -45,6 +32,9 @@ _FRAMEWORK_RANGE = (
     r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)|DistributedDataParallel\.|FullyShardedData)"
     r"|^FSDP::"
 )
+_OPTIMIZER = r"^Optimizer\.step#"
+#: What an optimizer's closure does before backward.
+_CLOSURE = "forward (in a closure)"
 _BACKWARD = r"^autograd::engine::evaluate_function"
 
 _RULES = (
@@ -65,7 +55,8 @@ _RULES = (
         "phase",
         "Outermost named ranges (record_function, the framework's own) inside the step; `backward "
         "(autograd engine)` is the union of what the autograd threads run outside of them, `other` is "
-        "the rest of the step: the rows add up to it, unless named ranges of several threads overlap.",
+        "the rest of the step. If an optimizer runs forward and backward itself, in a closure, its own phase "
+        "begins after them: the rows add up to it, unless named ranges of several threads overlap.",
     ),
 )
 
@@ -177,7 +168,7 @@ def _parts(scope: Scope) -> dict[str, Ints]:
     return parts
 
 
-def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.DataFrame:
+def _explained(parts: dict[str, Ints], slow: Mask) -> pl.DataFrame:
     rows = [
         {
             "part": name,
@@ -192,11 +183,7 @@ def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.
 
 
 def _verdict(
-    scope: Scope,
-    both: StepTimes,
-    parts: dict[str, Ints],
-    slow: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    explained: pl.DataFrame | None,
+    scope: Scope, both: StepTimes, parts: dict[str, Ints], slow: Mask, explained: pl.DataFrame | None
 ) -> Verdict:
     times = both.period
     median = float(np.median(times))
@@ -280,15 +267,25 @@ def _phases(scope: Scope, times: Ints) -> Table:
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
     rows = rows[_waits.outermost(trace, rows)]
     rows = rows[scope.in_steps(rows)]
+    backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
+    starts, ends = trace.starts[rows], trace.ends[rows]
+    first, after = _closures(trace, rows, backward)
+    closures = np.flatnonzero(after > starts)
+    starts = np.maximum(starts, after)
     found: list[tuple[str, Ints, int | None, int | None]] = []
     for code in distinct(trace.name_codes[rows]).tolist():
-        mine = rows[trace.name_codes[rows] == code]
-        each = host_time_by_step(scope, trace.starts[mine], trace.ends[mine])
-        found.append((trace.names[code], each, len(mine), int(mine[0])))
-    named_ns = host_time_by_step(scope, trace.starts[rows], trace.ends[rows])
-    backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
-    both = np.concatenate((rows, backward))
-    covered_ns = host_time_by_step(scope, trace.starts[both], trace.ends[both])
+        mine = trace.name_codes[rows] == code
+        each = host_time_by_step(scope, starts[mine], ends[mine])
+        found.append((trace.names[code], each, int(mine.sum()), int(rows[mine][0])))
+    if len(closures):
+        each = host_time_by_step(scope, trace.starts[rows][closures], first[closures])
+        found.append((_CLOSURE, each, len(closures), int(rows[closures[0]])))
+        starts = np.concatenate((starts, trace.starts[rows][closures]))
+        ends = np.concatenate((ends, first[closures]))
+    named_ns = host_time_by_step(scope, starts, ends)
+    covered_ns = host_time_by_step(
+        scope, np.concatenate((starts, trace.starts[backward])), np.concatenate((ends, trace.ends[backward]))
+    )
     if (covered_ns > named_ns).any():
         found.append(("backward (autograd engine)", covered_ns - named_ns, len(times), int(backward[0])))
     if found:
@@ -307,11 +304,8 @@ def _phases(scope: Scope, times: Ints) -> Table:
         ],
         schema={
             "phase": pl.String,
-            "per_step_ns": pl.Float64,
-            "share": pl.Float64,
-            "per_step": pl.Float64,
-            "longest_ns": pl.Int64,
-            "event": pl.Int64,
+            **dict.fromkeys(("per_step_ns", "share", "per_step"), pl.Float64),
+            **dict.fromkeys(("longest_ns", "event"), pl.Int64),
         },
     ).sort("per_step_ns", descending=True)
     return Table(
@@ -329,6 +323,17 @@ def _phases(scope: Scope, times: Ints) -> Table:
         empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
         chart=_PHASES,
     )
+
+
+def _closures(trace: Trace, rows: Ints, backward: Ints) -> tuple[Ints, Ints]:
+    """Return when backward begins and ends in ranges of optimizers that run it, as Lightning does; else 0."""
+    first, last = np.zeros((2, len(rows)), dtype=np.int64)
+    for i in np.flatnonzero(trace.named(_OPTIMIZER, rows)).tolist():
+        low, high = int(trace.starts[rows[i]]), int(trace.ends[rows[i]])
+        inside = backward[(trace.starts[backward] >= low) & (trace.ends[backward] <= high)]
+        if len(inside):
+            first[i], last[i] = trace.starts[inside].min(), trace.ends[inside].max()
+    return first, last
 
 
 def _busy(scope: Scope) -> Ints:
@@ -384,10 +389,8 @@ def _union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
     # Keys are offset on one axis, far enough apart not to touch.
     low = int(starts.min())
     stride = int(ends.max()) - low + 1
-    merged_starts, merged_ends = union(starts - low + keys * stride, ends - low + keys * stride)
-    return np.bincount(merged_starts // stride, weights=merged_ends - merged_starts, minlength=count).astype(
-        np.int64
-    )
+    starts, ends = union(starts - low + keys * stride, ends - low + keys * stride)
+    return np.bincount(starts // stride, weights=ends - starts, minlength=count).astype(np.int64)
 
 
 ANALYSIS = Analysis(

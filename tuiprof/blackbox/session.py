@@ -15,7 +15,7 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.session import ptrace
 from tuiprof.session.asking import expected, is_here, take_stacks
-from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.live.fold import END_STACKS, Fold, StacksState
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import NotFinite, OutOfMemory
 from tuiprof.session.store.folders import Session
@@ -24,8 +24,6 @@ from tuiprof.session.store.status import Status, processes, signal_name
 from tuiprof.system import process
 
 _RANK = re.compile(r"rank(\d+)")
-#: Id of the stack that an exception left when it ended the script.
-END = "end"
 
 
 def asked(session: Session) -> Report:
@@ -48,7 +46,7 @@ def asked(session: Session) -> Report:
         more += read
         missing += why
     if not found.by_writer and not silent:
-        more, missing = _without_steps(session)
+        more, missing = ([], ["the script has ended"]) if fold.ranks else _without_steps(session)
     return _report(session, fold, found, more=more, missing=missing)
 
 
@@ -82,14 +80,8 @@ def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[
 
 def kept(session: Session, fold: Fold) -> Report | None:
     """Return the stacks that were written last; None = none were."""
-    found = newest(fold)
+    found = fold.newest_stacks
     return None if found is None else _report(session, fold, found)
-
-
-def newest(fold: Fold) -> StacksState | None:
-    """Return the stacks that were written last, those that an exception left aside; None = none were."""
-    held = [found for name, found in fold.stacks.items() if name != END and found.by_writer]
-    return max(held, key=lambda found: found.t_ns, default=None)
 
 
 def _report(
@@ -166,7 +158,7 @@ def _sentence(session: Session, fold: Fold, status: Status, first: WriterState |
 
 
 def _where(fold: Fold, first: WriterState) -> str:
-    found = fold.stacks.get(END)
+    found = fold.stacks.get(END_STACKS)
     record = found.by_writer.get(first.name) if found is not None else None
     if record is None or not record.threads or not record.threads[0].frames:
         return ""
@@ -181,7 +173,7 @@ def _last_error(session: Session) -> str:
 
 
 def _stack(fold: Fold, first: WriterState | None) -> Table | None:
-    found = fold.stacks.get(END)
+    found = fold.stacks.get(END_STACKS)
     if found is None or first is None or first.name not in found.by_writer:
         return None
     processes = [process for process in processes_of(fold, found) if process.threads]
@@ -253,8 +245,8 @@ def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
     silent = [rank.name for rank in fold.ranks if rank.end is None]
     if silent and status.over:
         said.append(f"{', '.join(silent[:8])} ended without a final record, as with a signal or os._exit()")
-    said += [short for capture in fold.captures.values() if (short := capture.shortfall(status.over))]
-    stall = newest(fold)
+    said += fold.shortfalls(status.over)
+    stall = fold.newest_stacks
     if stall is not None and stall.cause:
         said.append(
             f"{stall.cause} at {format_ns(stall.t_ns)}; to show the stacks at that time: tuiprof stacks"

@@ -266,15 +266,15 @@ def steps(
     from tuiprof.session.asking import change_request, change_steps
     from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import counted
+    from tuiprof.session.live.summary import summarise
 
     found = session_of(invocation, session or "last")
     if not (at or function or by):
-        ranks = read_fold(found).ranks
-        none = "no steps were detected" if found.status().over else "no steps yet"
-        if not ranks:
-            sys.stdout.write(f"{none}\n")
-        for rank in ranks:
-            sys.stdout.write(sanitize(f"{rank.label}: steps: {counted(rank) or none}") + "\n")
+        fold = read_fold(found)
+        lines = [f"{rank.label}: steps: {counted(rank) or 'no steps yet'}" for rank in fold.ranks]
+        if found.status().over and not any(counted(rank) for rank in fold.ranks):
+            lines = [summarise(found, fold).verdict.sentence]  # with the option to record them
+        sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines or ["no steps yet"])
         return 0
     answers = change_steps(found, change_request(found, at, function, by))
     for answer in answers:

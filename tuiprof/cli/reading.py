@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tuiprof.cli.answering import black_box_reports, page, write_page_of_trace
-from tuiprof.cli.options import (
-    Invocation,
-    chart_option,
-    complete_analyses,
-    complete_targets,
-    convert_option,
-    fleet_options,
-    format_option,
-    trace_options,
-)
+from tuiprof.cli import options
+from tuiprof.cli.answering import page, run_reports, write_page_of_trace
 from tuiprof.cli.targets import Selection, open_rank, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
@@ -44,9 +35,9 @@ _ROWS: Final = 8
 
 
 @click.command(short_help="Print a report on a trace, a directory of traces or a session.")
-@click.argument("target", shell_complete=complete_targets)
-@click.argument("analyses", nargs=-1, shell_complete=complete_analyses)
-@format_option()
+@click.argument("target", shell_complete=options.complete_targets)
+@click.argument("analyses", nargs=-1, shell_complete=options.complete_analyses)
+@options.format_option()
 @click.option("--step", type=int, help="Analyse only this step.")
 @click.option("--verbose", "-v", is_flag=True, help="Every analysis with its tables (text, md).")
 @click.option(
@@ -55,13 +46,13 @@ _ROWS: Final = 8
 @click.option(
     "--brief", is_flag=True, help="With -f json: a short summary, as printed by `tuiprof why --json`."
 )
-@chart_option
-@trace_options
-@convert_option
-@fleet_options
+@options.chart_option
+@options.trace_options
+@options.convert_option
+@options.fleet_options
 @click.pass_obj
 def report(
-    invocation: Invocation,
+    invocation: options.Invocation,
     target: str,
     analyses: tuple[str, ...],
     format_: str,
@@ -180,11 +171,11 @@ def session_reports(
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
     from tuiprof.session.live.step_source import by_path, refusal
-    from tuiprof.session.live.summary import summarise
 
     fold = read_fold(session)
     refused = by_path(fold, refusal)
-    reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
+    summary, wrong = run_reports(session, fold)
+    reports: list[Report | Unavailable] = [summary, *wrong]
     if not session.all_traces():
         reports += [
             Unavailable(
@@ -229,7 +220,7 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_obj
-def list_(invocation: Invocation, as_json: bool) -> int:
+def list_(invocation: options.Invocation, as_json: bool) -> int:
     """List recorded sessions, newest first."""
     from tuiprof.session.live.listing import list_sessions
     from tuiprof.session.live.summary import listing
@@ -293,7 +284,7 @@ def is_job(target: str, run: str | None) -> bool:
         return False
 
 
-def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) -> list[File]:
+def files_of(invocation: options.Invocation, targets: Sequence[str], run: str | None) -> list[File]:
     """Return the files that targets stand for: all ranks of the newest run of each folder, or of the run named.
 
     Raises:
@@ -326,7 +317,11 @@ def _trace_folders(session: Session) -> list[Path]:
 
 
 def gathered(
-    invocation: Invocation, targets: Sequence[str], run: str | None, on: str | None, dask_workers: int | None
+    invocation: options.Invocation,
+    targets: Sequence[str],
+    run: str | None,
+    on: str | None,
+    dask_workers: int | None,
 ) -> Fleet:
     """Read all ranks of some targets.
 
@@ -334,9 +329,9 @@ def gathered(
         TuiprofError: There is no trace, or what reads them is lost.
         UsageProblem: ``on`` says nothing that is known.
     """
-    from tuiprof.analyses.shared.scope import plural
     from tuiprof.fleet.fleet import Fleet
     from tuiprof.fleet.gather import gather
+    from tuiprof.model.units import plural
 
     files = files_of(invocation, targets, run)
     with (

@@ -70,11 +70,11 @@ def headline(trace: Trace) -> Headline:
     if found and not isinstance(step, str):
         line, level = _finding_line(found[0])
         return Headline(line, level, "advice", count)
-    names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
+    names = ("sync_events", *_OTHERS) if trace.device_indices else ("sync_events", "kernels", *_OTHERS)
     answers = [answer for name in names if isinstance(answer := run(name, trace), Report)]
     if not answers:
         return Headline(problem="no analysis is available for this trace")
-    first = min(answers, key=lambda report: _WEIGHT[report.verdict.level])
+    first = min(answers, key=lambda report: (_WEIGHT[report.verdict.level], report.is_empty))
     return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
 

@@ -182,9 +182,18 @@ def _test(
 
 def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unavailable]) -> str:
     """Return why a figure has no value, and what was probably meant where its name is not among those found."""
-    reasons = "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
     if _value(limit.key, facts) is not None:
-        return reasons or "unknown from this trace"
+        return "; ".join(f"{item.analysis}: {item.reason}" for item in missing) or "unknown from this trace"
+    # A figure is named after its subject, as the analysis is: syncs_per_step is of sync_events.
+    if its := [item for item in missing if _stems(limit.key) & _stems(item.analysis)]:
+        return "; ".join(f"{item.analysis} is unavailable: {item.reason}" for item in its)
     near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"no such metric in this trace{hint}; unavailable analyses: {reasons}"
+    reasons = {item.reason for item in missing}
+    why = f": {reasons.pop()}" if len(reasons) == 1 else ": " + ", ".join(m.analysis for m in missing)
+    return f"no such metric{hint}; unavailable here{why}"
+
+
+def _stems(name: str) -> set[str]:
+    """Return the first letters of the words of a name, which are the same in ``syncs`` and ``sync``."""
+    return {word[:4] for word in name.split("_") if len(word) >= 4}

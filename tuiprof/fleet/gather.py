@@ -7,6 +7,7 @@ set.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +30,7 @@ from tuiprof.system.own_process import available_bytes, cores, on_hang_up
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
+    from tuiprof.model.traceset import RankFile, TraceSet
 
 #: A batch ends with the file that reaches this size, bytes, or number of files.
 _BATCH_BYTES: Final = 8 << 20
@@ -160,8 +162,21 @@ def _read(file: File) -> Summary:
     from tuiprof.formats.registry import Options
 
     # The other cores read other files, and a trace read once needs no decoded cache.
-    trace = open_file(Path(file.path), Options(workers=0, cache=False))
+    opener = functools.partial(open_file, options=Options(workers=0, cache=False))
+    trace = opener(Path(file.path))
+    if (found := trace.siblings) is not None:
+        trace.siblings = _shared(found.files, replace(found, opener=opener))
     return summarise(trace, file.number, file.rank, file.size)
+
+
+_sets: dict[tuple[RankFile, ...], TraceSet] = {}
+
+
+def _shared(files: tuple[RankFile, ...], found: TraceSet) -> TraceSet:
+    """Return the set of the file before, if it is the same: each rank of a small job is compared with all others."""
+    if files not in _sets:
+        _sets.clear()
+    return _sets.setdefault(files, found)
 
 
 def bound_worker() -> None:
@@ -226,24 +241,17 @@ def cached_summary(entry: Path, file: File) -> Summary | None:
     """Return the cached summary of a file; None = there is none."""
     import polars as pl
 
-    from tuiprof.fleet.summary import Summary, decode, numbered
+    from tuiprof.fleet.summary import TABLES, Summary, decode, numbered
 
     try:
         kept = decode(entry.read_bytes())
         os.utime(entry)  # mark as recently used
     except (OSError, ValueError):
         return None
-    named = kept.files.with_columns(
-        pl.lit(file.path).alias("path"), pl.lit(file.rank, pl.Int64).alias("rank")
-    )
-    return Summary(
-        numbered(named, file.number),
-        numbered(kept.steps, file.number),
-        numbered(kept.collectives, file.number),
-        numbered(kept.kernels, file.number),
-        numbered(kept.findings, file.number),
-        kept.names,
-    )
+    tables = {name: getattr(kept, name) for name in TABLES}
+    tables["files"] = kept.files.with_columns(path=pl.lit(file.path), rank=pl.lit(file.rank, pl.Int64))
+    own = {name: numbered(rows, file.number) for name, rows in tables.items() if name != "names"}
+    return Summary(**own, names=kept.names)
 
 
 def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
@@ -265,22 +273,10 @@ def cache_summary(entry: Path, summary: Summary, took_s: float) -> None:
 
 def tidy_cache() -> None:
     """Delete the least recently used summaries until the rest fits the limit."""
-    from tuiprof.formats.cache import size_limit
+    from tuiprof.formats.cache import evict
 
-    folder = cache_folder()
-    if folder is None:
-        return
-    limit, entries = size_limit(LIMIT_VARIABLE, _DEFAULT_LIMIT), []
-    for entry in folder.glob("??/*"):
-        with contextlib.suppress(OSError):  # another process may delete it too
-            status = entry.stat()
-            entries.append((status.st_mtime_ns, status.st_size, entry))
-    total = sum(size for _, size, _ in entries)
-    for _, size, entry in sorted(entries):
-        if total <= limit:
-            return
-        entry.unlink(missing_ok=True)
-        total -= size
+    if (folder := cache_folder()) is not None:
+        evict(folder.glob("??/*"), LIMIT_VARIABLE, _DEFAULT_LIMIT)
 
 
 # -- processes -------------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import attempt
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import stragglers
 from tuiprof.fleet.fleet import HOST_SHARE, SLOWER, Fleet, differing
 from tuiprof.fleet.meeting import TOLERANCE
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Floats
-from tuiprof.model.units import format_bytes, format_ns, format_share
+from tuiprof.model.units import format_bytes, format_ns, format_share, plural
 
 # -- job -------------------------------------------------------------------------------------------------
 
@@ -491,22 +490,9 @@ def differences(fleet: Fleet) -> Report | Unavailable:
     late = (
         dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.groups) else {}
     )
-    rows = pl.DataFrame(
-        {
-            "rank": [one.rank for one in found],
-            "what": [one.words for one in found],
-            "own": [one.own for one in found],
-            "others": [one.others for one in found],
-            "late_ns": [late.get(one.rank) for one in found],
-        },
-        schema={
-            "rank": pl.Int64,
-            "what": pl.String,
-            "own": pl.Float64,
-            "others": pl.Float64,
-            "late_ns": pl.Float64,
-        },
-    )
+    schema = {"rank": pl.Int64, "what": pl.String, **dict.fromkeys(("own", "others", "late_ns"), pl.Float64)}
+    each = [(one.rank, one.words, one.own, one.others, late.get(one.rank)) for one in found]
+    rows = pl.DataFrame(each, schema=schema, orient="row")
     if found:
         first = found[0]
         rest = len({one.rank for one in found}) - 1

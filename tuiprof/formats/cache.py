@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,7 +135,7 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
             rest = (replace(trace.info, path=None), trace.tracks, trace.stats, raw)
             (new / _REST).write_bytes(msgspec.json.encode(rest))
             os.rename(new, entry)  # fails if another process was faster; its entry is equivalent
-        evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
+        evict(entry.parent.iterdir(), LIMIT_VARIABLE, _DEFAULT_LIMIT, newest=entry)
 
 
 def _path_of(source: Source) -> Path | None:
@@ -165,18 +166,23 @@ def _path_of(source: Source) -> Path | None:
     return folder / digest.hexdigest()
 
 
-def evict(newest: Path, variable: str, default: int) -> None:
-    """Delete the least recently used entries next to ``newest`` until the rest fits :func:`size_limit`."""
-    limit, entries = size_limit(variable, default), []
-    for entry in newest.parent.iterdir():
+def evict(entries: Iterable[Path], variable: str, default: int, newest: Path | None = None) -> None:
+    """Delete the least recently used entries, files or directories, until the rest fits :func:`size_limit`."""
+    limit, found = size_limit(variable, default), []
+    for entry in entries:
         with contextlib.suppress(OSError):  # another process may evict it too
-            size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
-            used_ns = entry.stat().st_mtime_ns
-            if not entry.name.startswith(UNFINISHED) or time.time_ns() - used_ns > _GIVEN_UP_NS:
-                entries.append((entry == newest, used_ns, size, entry))
-    total = sum(size for _, _, size, _ in entries)
-    for is_newest, _, size, entry in sorted(entries):
+            status = entry.stat()
+            files = entry.rglob("*") if stat.S_ISDIR(status.st_mode) else (entry,)
+            size = sum(file.stat().st_size for file in files if file.is_file())
+            if not entry.name.startswith(UNFINISHED) or time.time_ns() - status.st_mtime_ns > _GIVEN_UP_NS:
+                found.append((entry == newest, status.st_mtime_ns, size, entry))
+    total = sum(size for _, _, size, _ in found)
+    for is_newest, _, size, entry in sorted(found):
         if total <= limit or is_newest:
             return
-        shutil.rmtree(entry, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
         total -= size

@@ -139,7 +139,7 @@ def _by_capture(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSou
 
 def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
     statuses = {rank: _size_and_time(path) for rank, path in files.items()}
-    ordered = tuple(RankFile(rank, files[rank], rank_from, statuses[rank][0]) for rank in sorted(files))
+    ordered = tuple(RankFile(rank, files[rank], rank_from, *statuses[rank]) for rank in sorted(files))
     return Run(name, ordered, max(modified for _, modified in statuses.values()))
 
 

@@ -90,7 +90,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
     if not entry.is_dir():
         with _explained(url):
             _download(system, files, path if is_folder else "", local, progress, cancelled)
-        evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
+        evict(entry.parent.iterdir(), LIMIT_VARIABLE, _DEFAULT_LIMIT, newest=entry)
     with contextlib.suppress(OSError):
         os.utime(entry)  # mark as recently used
     return local

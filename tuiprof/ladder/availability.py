@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _CLAUSE = re.compile(r"(>=|<=|==|!=|<|>)\s*([\d.]+)")
+_MEETS = {">=": ge, "<=": le, "==": eq, "!=": ne, "<": lt, ">": gt}
 _PACKAGE = re.compile(r"([\w.-]+)\s*(.*)")
 _LIBRARY_REMEDIES = {
     "tcmalloc": "apt install libtcmalloc-minimal4, then link libtcmalloc_minimal.so.4 as libtcmalloc.so into the"
@@ -99,20 +101,11 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
         lacks += _compiler(facts)
     if needs.nvcc and not facts.nvcc:
         lacks.append(("needs nvcc, the CUDA compiler", "install the CUDA toolkit and put its bin on PATH"))
-    if facts.cores < needs.cores:
-        lacks.append(
-            (
-                f"needs {needs.cores} physical cores, this machine has {facts.cores}",
-                "run it on a larger machine",
-            )
-        )
-    if facts.numa_nodes < needs.numa_nodes:
-        lacks.append(
-            (
-                f"needs {needs.numa_nodes} NUMA nodes, this machine has {facts.numa_nodes}",
-                "run it on a larger machine",
-            )
-        )
+    cores = ("physical cores", needs.cores, facts.cores)
+    for what, wanted_count, have in (cores, ("NUMA nodes", needs.numa_nodes, facts.numa_nodes)):
+        if have < wanted_count:
+            why = f"needs {wanted_count} {what}, this machine has {have}"
+            lacks.append((why, "run it on a larger machine"))
     for name in needs.libraries:
         if name not in facts.libraries:
             lacks.append((f"lib{name}.so is not installed", _LIBRARY_REMEDIES.get(name, "")))
@@ -136,15 +129,7 @@ def satisfies(have: str, wanted: str) -> bool:
             raise ValueError(f"{clause!r} is not a version specifier")
         width = max(len(release(have)), len(release(match[2])))
         left, right = ((*release(v), *(0,) * (width - len(release(v)))) for v in (have, match[2]))
-        meets = {
-            ">=": left >= right,
-            "<=": left <= right,
-            "==": left == right,
-            "!=": left != right,
-            "<": left < right,
-            ">": left > right,
-        }
-        if not meets[match[1]]:
+        if not _MEETS[match[1]](left, right):
             return False
     return True
 

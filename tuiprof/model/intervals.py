@@ -7,16 +7,30 @@ sorted by start, and no interval touches the next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 #: Times have 64 bits; rows, steps and codes may be narrower.
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+
+
+RecordT = TypeVar("RecordT", bound="DataclassInstance")
+
+
+def picked(record: RecordT, which: Mask | Ints) -> RecordT:
+    """Return a dataclass of arrays with some of their entries; what is no array stays as it is."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(
+        record, **{key: value[which] for key, value in values.items() if isinstance(value, np.ndarray)}
+    )
 
 
 def row_type(count: int) -> type[np.signedinteger[Any]]:

@@ -224,6 +224,11 @@ class Report:
     notes: tuple[str, ...] = ()  # caveats that change how to read the figures
     window: Window = field(default_factory=Window)  # the part of the trace looked at
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it looked for something, and none of its tables has a row."""
+        return bool(self.tables) and all(table.rows.is_empty() for table in self.tables)
+
     def fact(self, key: str) -> float | int | str | None:
         """Return the value of a fact; raises KeyError if there is no such fact."""
         return _named(key, self.facts, f"fact in the report of {self.analysis}").value

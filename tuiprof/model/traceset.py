@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tuiprof.errors import UsageProblem
 
@@ -26,6 +26,7 @@ class RankFile:
     path: Path  # the file (or directory, for formats that write one)
     rank_from: RankSource = "order"  # what the rank was taken from
     size_bytes: int = 0  # its size on disk; 0 = not known
+    modified: float = 0.0  # Unix time of its last change, s; 0 = not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class TraceSet:
     opener: Callable[[Path], Trace] = field(repr=False)  # reads a file
     runs: tuple[str, ...] = ()  # names of all runs in the same folder, this one included, the newest last
     notes: tuple[str, ...] = ()  # remarks on the choice, for example files that were left out
+    #: What analyses read of a rank beside another: it is read once for all traces that share this set.
+    kept: dict[RankFile, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of ranks."""

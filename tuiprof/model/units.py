@@ -64,7 +64,7 @@ def format_ns(ns: float | None) -> str:
         # 999.6 µs rounds to "1000 µs": move up a unit instead.
         if ns >= scale * 0.9995:
             return f"{_three_figures(ns / scale)} {unit}"
-    return "<1 ns" if 0 < ns < 1 else f"{ns:.0f} ns"
+    return "<1 ns" if 0 < ns < 1 else f"{abs(ns):.0f} ns"
 
 
 def format_ns_range(low: float, high: float) -> str:
@@ -100,6 +100,14 @@ def format_count(value: float | None) -> str:
     if float(value).is_integer():
         return f"{int(value):,}".replace(",", " ")  # exactly: a count may have more figures than a float
     return _three_figures(value)
+
+
+def plural(count: float, word: str) -> str:
+    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``."""
+    text = format_count(round(count, 2))
+    if text == "1":
+        return f"1 {word}"
+    return f"{text} {word}" + ("es" if word.endswith(("s", "ch")) else "s")
 
 
 def format_factor(value: float) -> str:

@@ -63,35 +63,23 @@ _ORDER = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"
 
 
 class Assembly:
-    """Builds steps from marks.
-
-    Args:
-        born: Begin of the first step if only its end is seen, monotonic ns.
-
-    Attributes:
-        thread: The thread that makes the steps; parts of others are ignored. None = not known yet.
-        steps: Complete steps not yet written.
-        sources: Changes of the step source not yet written: the fields of the mark ``SOURCE``.
-        ended: Number of steps that ended so far.
-        cost_ns: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a
-            step: from its last look at the clock for the script to the end of our own work. That is taken for
-            each hook of the step, :data:`_TAILS` times, because a hook is also called and begins: the benchmark of
-            the probe measures that from outside, and this figure is within a quarter of it. Not in it: looking
-            at the metrics that the script gives, the opening of the log at the end of the first step, and captures
-            (their cost is in their own record).
-        cost_steps: Number of steps that this is the cost of: all but captured ones.
-        kinds: Parts found by hooks since the start, on the thread that steps once that is known.
-    """
+    """Builds steps from marks."""
 
     def __init__(self, born: int) -> None:
-        self.thread: int | None = None
-        self.steps: list[Step] = []
-        self.sources: list[Mark] = []
-        self.ended = 0
-        self.cost_ns = self.cost_steps = 0
-        self.kinds: set[int] = set()
+        self.thread: int | None = None  # makes the steps; parts of others are ignored. None = not known yet
+        self.steps: list[Step] = []  # complete steps not yet written
+        self.sources: list[Mark] = []  # changes of the step source not yet written: marks ``SOURCE``
+        self.ended = 0  # number of steps that ended so far
+        #: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a step: from
+        #: its last look at the clock for the script to the end of our own work. That is taken for each hook of the
+        #: step, :data:`_TAILS` times, because a hook is also called and begins: the benchmark of the probe measures
+        #: that from outside, and this figure is within a quarter of it. Not in it: looking at the metrics that the
+        #: script gives, the opening of the log at the end of the first step, and captures (they record their own).
+        self.cost_ns = 0
+        self.cost_steps = 0  # number of steps that this is the cost of: all but captured ones
+        self.kinds: set[int] = set()  # parts found by hooks, on the thread that steps once that is known
         self._lock = threading.Lock()
-        self._born = born
+        self._born = born  # begin of the first step if only its end is seen, monotonic ns
         self._touched = 0
         self._began = 0  # 0 = no step ended or began yet
         self._parts: list[Part] = []

@@ -31,6 +31,8 @@ from .steps import ANNOTATION, CAPTURE, NO_CALL, NONE, SYNC, Steps
 if TYPE_CHECKING:
     from .runtime import Runtime
 
+#: Why a capture has failed if there was no step at all.
+NO_STEPS = "no steps were detected in the script"
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
 #: Length of an automatic capture by the clock, s, time without a step after which it is made, and its id.
@@ -69,33 +71,28 @@ def jax_on_gpu() -> bool:
 
 
 class Capturer:
-    """Serves requests, one after the other.
-
-    Attributes:
-        writer: Name of this process's log, for the names of its traces.
-        disturbing: The step that is running does so under a profiler, or while one is being prepared.
-        ending: The script is ending: slower later steps no longer matter.
-        timed: A profiler that runs by the clock (see :class:`TimedCaptures`); it only gets the steps marked.
-        wanted: Captures were asked for.
-        alone: Whether this process is the only one that makes steps: several have to capture the same ones.
-        must_wait: Whether a profiler cannot be started or stopped at the moment.
-        note: Reports a message to the user once: level and text.
-        ended: Called with the id of each finished capture, and whether there is a trace.
-        torch: Creates a torch profiler from (request, capturer); None = torch is not available. ``xla`` and ``jax``
-            likewise.
-    """
+    """Serves requests, one after the other."""
 
     def __init__(self, session: str, steps: Steps) -> None:
         self.session = session
-        self.writer = ""
-        self.disturbing = self.ending = self.wanted = False
-        self.timed: Any = None
+        self.writer = ""  # name of this process's log, for the names of its traces
+        self.disturbing = False  # the running step does so under a profiler, or while one is being prepared
+        self.ending = False  # the script is ending: slower later steps no longer matter
+        self.wanted = False  # captures were asked for
+        self.timed: Any = (
+            None  # a profiler by the clock (see :class:`TimedCaptures`), which gets the steps marked
+        )
+        #: Whether this process is the only one that makes steps: several have to capture the same ones.
         self.alone: Callable[[], bool] = lambda: False
+        #: Whether a profiler cannot be started or stopped at the moment.
         self.must_wait: Callable[[], bool] = lambda: False
+        #: Reports a message to the user once: level and text.
         self.note: Callable[[str, str], None] = lambda level, text: None
+        #: Each creates a profiler of its framework from (request, capturer); None = that is not available.
         self.torch: Callable[..., Any] | None = None
         self.xla: Callable[..., Any] | None = None
         self.jax: Callable[..., Any] | None = None
+        #: Is given the id of each finished capture, and whether there is a trace.
         self.ended: Callable[[str, bool], None] = lambda identity, written: None
         self._steps = steps
         self._queue: list[Request] = []
@@ -306,7 +303,7 @@ class Capturer:
             if request.cause:
                 continue  # of a trigger: nobody waits for it
             if not n:
-                why = "no steps were detected in the script"
+                why = NO_STEPS
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:

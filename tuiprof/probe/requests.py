@@ -305,13 +305,16 @@ class Requests:
                 self.changes.append(self._read_change(name))
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
+    def _text(self, name: str) -> str:
+        with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+            return file.read()
+
     def _triggers(self, names: list[str]) -> list[Trigger] | None:
         """Return the armed triggers; None = unchanged."""
         texts: dict[str, str] = {}
         for name in names:
             try:
-                with open(os.path.join(self._folder, name), encoding="utf-8") as file:
-                    texts[name] = file.read()
+                texts[name] = self._text(name)
             except (OSError, ValueError):  # disarmed just now
                 continue
         if texts == self._armed:
@@ -329,8 +332,7 @@ class Requests:
 
     def _read_change(self, name: str) -> Change:
         try:
-            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
-                fields = loads(file.read())
+            fields = loads(self._text(name))
             wanted = {key: str(fields.get(key) or "") for key in ("at", "function", "by")}
             if sum(map(bool, wanted.values())) != 1 or (wanted["at"] and not _LINE.search(wanted["at"])):
                 raise ValueError("exactly one of at, function and by is required")
@@ -341,8 +343,7 @@ class Requests:
     def _read(self, name: str, identity: str) -> Request:
         """Return one request; an error is in ``problem``."""
         try:
-            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
-                fields = loads(file.read())
+            fields = loads(self._text(name))
             at = fields.get("at")
             request = Request(
                 id=str(fields.get("id", identity)),

@@ -124,12 +124,7 @@ class Hook:
 
 
 class Runtime:
-    """The probe of this process.
-
-    Attributes:
-        phase: Returns a context manager that times the part of a step with this name.
-        has_left: The process was attached to, and has been left again.
-    """
+    """The probe of this process."""
 
     def __init__(self) -> None:
         # Set if the probe was attached to a running process (see :mod:`.attached`).
@@ -139,7 +134,7 @@ class Runtime:
         self._world: int | None = None
         self.steps = Steps(self._first_step)
         self._phases = Phases(self.steps)
-        self.phase = self._phases.__getitem__
+        self.phase = self._phases.__getitem__  # returns what times the part of a step with this name
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self._watch: ProbeThread | None = None  # see _watch_script
         self._watch_stop = threading.Event()
@@ -149,7 +144,7 @@ class Runtime:
         self._explicit = self.hook("tuiprof.step")
         self.models: Any = None  # see torch_hooks; None = PyTorch is not there
         self._told: set[str] = set()
-        self.has_left = False
+        self.has_left = False  # the process was attached to, and has been left again
         self._begin()
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):

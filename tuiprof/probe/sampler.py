@@ -131,18 +131,16 @@ def imports_framework() -> bool:
 
 
 class Loop:
-    """A loop of the script.
+    """A loop of the script."""
 
-    Attributes:
-        code: The code object that it is in.
-        head: Offset of the instruction that each iteration begins with, bytes.
-        end: Offset of the last instruction that jumps there.
-        line: Its first line.
-        over_epochs: A ``for`` loop whose variable is named like an epoch.
-        seen_ns: When the main thread was first seen in it, monotonic ns; 0 = not yet.
-    """
-
-    __slots__ = ("code", "end", "head", "line", "over_epochs", "seen_ns")
+    __slots__ = {
+        "code": "the code object that it is in",
+        "end": "offset of the last instruction that jumps to its head, bytes",
+        "head": "offset of the instruction that each iteration begins with, bytes",
+        "line": "its first line",
+        "over_epochs": "a ``for`` loop whose variable is named like an epoch",
+        "seen_ns": "when the main thread was first seen in it, monotonic ns; 0 = not yet",
+    }
 
     def __init__(self, code: CodeType, head: int, end: int, line: int, over_epochs: bool = False) -> None:
         self.code, self.head, self.end, self.line, self.over_epochs = code, head, end, line, over_epochs
@@ -150,22 +148,16 @@ class Loop:
 
 
 class Sampler:
-    """Samples of the main thread.
-
-    Attributes:
-        samples: Number of samples in which the script ran.
-        cost_ns: Time of the sampling thread, ns.
-        recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
-            in no code of the script, or waited for somebody else.
-        recent_with_queues: The same, but samples in which it waited for a queue count as well.
-        wants_loops: Whether to keep loops.
-    """
+    """Samples of the main thread."""
 
     def __init__(self) -> None:
-        self.samples = self.cost_ns = 0
+        self.samples = 0  # number of samples in which the script ran
+        self.cost_ns = 0  # time of the sampling thread, ns
+        #: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was in no
+        #: code of the script, or waited for somebody else. In the second, waiting for a queue counts as well.
         self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
         self.recent_with_queues: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
-        self.wants_loops = True
+        self.wants_loops = True  # whether to keep loops
         self._compiling: deque[bool] = deque(maxlen=RECENT)
         self._lines: Counter[tuple[str, int, str]] = Counter()
         self._loops: dict[CodeType, list[Loop]] = {}

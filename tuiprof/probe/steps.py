@@ -94,92 +94,58 @@ def _nobody() -> None:
 
 
 class Steps:
-    """The steps of this process.
+    """The steps of this process; ``marks`` is a deque to use again, as hooks hold its ``append``."""
 
-    Args:
-        on_first: Called once, on the stepping thread, before the first step is recorded.
-        marks: The deque to use again (hooks hold its ``append``); None = a new one.
-        several: There are several optimizers.
-
-    Attributes:
-        marks: Timed parts, oldest first.
-        assembly: Builds steps from the marks.
-        out: Other events, oldest first.
-        missed: Steps that ended before they were detected, if ``source`` is found by repetition.
-        n: Number of the running step, from 0.
-        due: The next step whose end needs additional work.
-        optimizer_due: The same if there is only one optimizer, whose step ends the step; 0 = the optimizer has to be
-            checked.
-        thread: The thread that makes the steps.
-        device: Records device events at step boundaries; None = no device.
-        capture: Serves capture requests at step boundaries; None = nothing to do.
-        source: What ends a step, one of the constants above.
-        stepped: An optimizer has stepped; reset by the reader.
-        call: Returns the id of the framework call that has called back into Python on this thread, such as a backward
-            pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that is started or
-            stopped inside is undone when the call returns, and then takes the process down.
-        at_next_end: Called once, at the end of the running step; None = no callback.
-        put_off: A postponed end inside such a call: the call, and the arguments of :meth:`end`; None = none.
-        own_annotation: An annotation that ends now was made by the probe itself.
-        range: Marks a phase in the trace being recorded; None = no recording.
-        watch_backward: Backward passes may end steps.
-        loop_at: The loop whose iterations may be the steps, ``file:line``.
-        loop_missed_ns: Time of the script in it before its iterations were counted.
-        loop_on_trial: Its iterations may turn out to be parts of a step.
-        has_jitted: The script uses a framework whose jitted functions are counted.
-        has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
-        called: The script has called a model since the last batch was requested.
-        floor: Lower sources do not end steps, because the user named a source.
-        ceiling: Higher sources do not end steps, because the user requested a lower one.
-        optimizer_made: The script has made an optimizer that calls torch's hooks.
-    """
-
-    __slots__ = (
-        "_backward_at",
-        "_backwards",
-        "_batches",
-        "_between_loaders",
-        "_counting_anew",
-        "_device_due",
-        "_in_turns",
-        "_longest_row",
-        "_most_of_others",
-        "_on_first",
-        "_optimizer",
-        "_others",
-        "_parts",
-        "_row",
-        "_said",
-        "_sites",
-        "assembly",
-        "at_next_end",
-        "call",
-        "called",
-        "capture",
-        "ceiling",
-        "device",
-        "due",
-        "floor",
-        "has_jitted",
-        "has_modules",
-        "knows_several",
-        "loop_at",
-        "loop_missed_ns",
-        "loop_on_trial",
-        "marks",
-        "missed",
-        "n",
-        "optimizer_due",
-        "optimizer_made",
-        "out",
-        "own_annotation",
-        "put_off",
-        "range",
-        "source",
-        "stepped",
-        "thread",
-        "watch_backward",
-    )
+    __slots__ = {
+        "_backward_at": "when the last backward pass ended",
+        "_backwards": "number of backward passes",
+        "_batches": "number before the first step, and since the last loader that ended without backward",
+        "_between_loaders": "a loader has ended, and no batch was requested since",
+        "_counting_anew": "count from 0 from the next step of the optimizer on",
+        "_device_due": "the next step whose end the device has to record",
+        "_in_turns": "only the first step of the optimizer after one of another optimizer counts",
+        "_longest_row": "the largest :attr:`_row` so far",
+        "_most_of_others": "steps of other optimizers after which one of them takes over",
+        "_on_first": "called once, on the stepping thread, before the first step is recorded",
+        "_optimizer": "weak reference to the optimizer whose steps count",
+        "_others": "steps of other optimizers since its last one",
+        "_parts": "ids of other optimizers whose steps are parts of its steps",
+        "_row": "consecutive steps of the counted optimizer",
+        "_said": "warnings that were recorded",
+        "_sites": "where the counted optimizer stepped first",
+        "assembly": "builds steps from the marks",
+        "at_next_end": "called once, at the end of the running step; None = no callback",
+        "call": (
+            "returns the id of the framework call that has called back into Python on this thread, such as a backward "
+            "pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that is started "
+            "or stopped inside is undone when the call returns, and then takes the process down"
+        ),
+        "called": "the script has called a model since the last batch was requested",
+        "capture": "serves capture requests at step boundaries; None = nothing to do",
+        "ceiling": "higher sources do not end steps, because the user requested a lower one",
+        "device": "records device events at step boundaries; None = no device",
+        "due": "the next step whose end needs additional work",
+        "floor": "lower sources do not end steps, because the user named a source",
+        "has_jitted": "the script uses a framework whose jitted functions are counted",
+        "has_modules": "the script uses ``torch.nn.Module``, whose calls set ``called``",
+        "knows_several": "there are several optimizers",
+        "loop_at": "the loop whose iterations may be the steps, ``file:line``",
+        "loop_missed_ns": "time of the script in that loop before its iterations were counted",
+        "loop_on_trial": "the iterations of that loop may turn out to be parts of a step",
+        "marks": "timed parts, oldest first",
+        "missed": "steps that ended before they were detected, if ``source`` is found by repetition",
+        "n": "number of the running step, from 0",
+        "optimizer_due": "as ``due`` if there is one optimizer, whose step ends the step; 0 = it has to be checked",
+        "optimizer_made": "the script has made an optimizer that calls torch's hooks",
+        "out": "other events, oldest first",
+        "own_annotation": "an annotation that ends now was made by the probe itself",
+        "put_off": "a postponed end inside a framework call: that, and the arguments of :meth:`end`; None = none",
+        "range": "marks a phase in the trace being recorded; None = no recording",
+        "source": "what ends a step, one of the constants above",
+        "stepped": "an optimizer has stepped; reset by the reader",
+        "thread": "the thread that makes the steps",
+        "watch_backward": "backward passes may end steps",
+    }
 
     def __init__(
         self, on_first: Callable[[], None], marks: deque[Mark] | None = None, several: bool = False
@@ -212,18 +178,18 @@ class Steps:
         self.loop_on_trial = False
         self.missed = 0
         self._backwards = self._backward_at = 0
-        self._batches = 0  # before the first step, and since the last loader that ended without backward
+        self._batches = 0
         self._between_loaders = False
-        self._optimizer: Callable[[], Any] = _nobody  # weak reference to the optimizer whose steps count
+        self._optimizer: Callable[[], Any] = _nobody
         self._others = 0
         self._most_of_others = _STEPS_OF_OTHERS
-        self._row = self._longest_row = 0  # consecutive steps of the counted optimizer
-        self._sites: list[Site] = []  # where the counted optimizer stepped first
-        self._parts: set[int] = set()  # ids of other optimizers whose steps are parts of its steps
-        self._in_turns = False  # only its first step after one of another optimizer counts
-        self._counting_anew = False  # from its next step on
+        self._row = self._longest_row = 0
+        self._sites: list[Site] = []
+        self._parts: set[int] = set()
+        self._in_turns = False
+        self._counting_anew = False
         self._said: set[str] = set()
-        self.knows_several = several  # whether there are several optimizers
+        self.knows_several = several
 
     # -- the end of a step ----------------------------------------------------------------------------------
 

@@ -226,10 +226,6 @@ class DashboardServer:
         port: Port; 0 = a free one.
         token: What a browser must bring; None = a random one.
 
-    Attributes:
-        port: The port; the real one once it listens.
-        token: The token.
-
     Raises:
         UsageProblem: The token could be guessed.
     """
@@ -242,7 +238,8 @@ class DashboardServer:
                 f"a token needs at least {_MIN_TOKEN} printable ASCII characters",
                 "omit --token to use a random one",
             )
-        self.host, self.port = host, port
+        self.host = host
+        self.port = port  # the real one once it listens
         self.token = token or secrets.token_urlsafe(24)
         self._command = command_of(start)
         self._environment = {

@@ -17,10 +17,9 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread, probe_intervals
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
-from tuiprof.model.units import format_rough_share
+from tuiprof.model.units import format_rough_share, plural
 from tuiprof.whatif import Edit, HostTime
 
 #: Minimum length of a stretch without operators and calls, ns, and minimum share of the step. Shorter ones are

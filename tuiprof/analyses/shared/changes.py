@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Column, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, Kind, Level, Series
@@ -25,6 +24,7 @@ from tuiprof.model.units import (
     format_speed,
     format_speed_range,
     format_value,
+    plural,
 )
 
 #: Standard errors from which on a difference of medians is significant; minimum number of steps per side.
@@ -316,6 +316,9 @@ _CONTEXT: Final = 2
 #: Rows shown, and characters of a line.
 _ROWS: Final = 400
 _LINE: Final = 200
+#: Longer lines do not fit beside their numbers; this much is shown of what comes before their first difference.
+_WIDE: Final = 60
+_BEFORE: Final = 20
 _SCHEMA: Final = {
     "file": pl.String,
     "before_line": pl.Int64,
@@ -385,13 +388,26 @@ def _changed(name: str, old: str, new: str) -> Iterator[dict[str, Any]]:
                 for i, j in zip(range(a, a_end), range(b, b_end), strict=True):
                     yield _row(name, i, j, " ", lines[0][i])
                 continue
+            alike = [_alike(*pair) for pair in zip(lines[0][a:a_end], lines[1][b:b_end], strict=False)]
             for i in range(a, a_end):
-                yield _row(name, i, None, "-", lines[0][i])
+                yield _row(name, i, None, "-", lines[0][i], *alike[i - a : i - a + 1])
             for j in range(b, b_end):
-                yield _row(name, None, j, "+", lines[1][j])
+                yield _row(name, None, j, "+", lines[1][j], *alike[j - b : j - b + 1])
 
 
-def _row(name: str, before: int | None, after: int | None, change: str, text: str) -> dict[str, Any]:
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two lines begin with alike."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _row(
+    name: str, before: int | None, after: int | None, change: str, text: str, alike: int = 0
+) -> dict[str, Any]:
+    """Return a row; of a long line whose first ``alike`` characters did not change, what did is shown."""
+    if len(text) > _WIDE and alike > _WIDE - _BEFORE:
+        text = f"… {text[alike - _BEFORE :]}"
     text = text.expandtabs(4).rstrip()
     return {
         "file": name,

@@ -337,8 +337,14 @@ def ranks_of(trace: Trace) -> tuple[list[RankSteps], list[str]]:
     problems: list[str] = []
     own = own_rank(trace)
     for rank in _chosen(together):
+        file = together.file(rank)
         try:
-            read.append(of_rank(trace if rank == own else together.open(rank), rank))
+            if rank == own:
+                read.append(of_rank(trace, rank))
+                continue
+            if file not in together.kept:
+                together.kept[file] = of_rank(together.open(rank), rank)
+            read.append(together.kept[file])
         except TraceError as problem:
             problems.append(f"rank {rank}: {problem.message}")
     return read, problems

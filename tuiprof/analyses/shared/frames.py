@@ -174,17 +174,6 @@ class Ancestry:
     #: Whether a frame of the profiler lies between the event and the user's code.
     by_profiler: Mask
 
-    def take(self, mask: Mask) -> Ancestry:
-        """Return the ancestry of some of the events."""
-        return Ancestry(
-            self.annotation[mask],
-            self.operators[mask],
-            self.outer_operator[mask],
-            self.outer_row[mask],
-            self.frames[mask],
-            self.by_profiler[mask],
-        )
-
 
 def ancestry_of(trace: Trace, rows: Ints) -> Ancestry:
     """Look up the ancestors of host events."""

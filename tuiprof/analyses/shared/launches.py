@@ -35,6 +35,11 @@ class Launches:
     work: Ints  # rows of all device work launched by them, shape ``(w,)``
     work_launch: Ints  # for each of ``work`` the index of its launch in ``rows``, shape ``(w,)``
 
+    def device_ns(self, trace: Trace) -> Ints:
+        """Return the device time that each launched, ns."""
+        lengths = trace.lengths(self.work)
+        return np.bincount(self.work_launch, weights=lengths, minlength=len(self.rows)).astype(np.int64)
+
 
 def find_launches(trace: Trace, low: int, high: int) -> Launches:
     """Collect the launches that begin in a window, ns."""

@@ -12,6 +12,7 @@ from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
 from tuiprof.analyses.shared.model_calls import MODEL_CALL
+from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, complement, union
@@ -41,6 +42,8 @@ def replayed(trace: Trace) -> Calibrated | str:
     main = main_thread(trace)
     if main is None:
         return "no host thread does any work"
+    if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
+        return "the step is work that XLA runs on the CPU beside the host, which is not replayed"
     low, high, step_count = stretch(trace, main)
     try:
         builder = GraphBuilder(
@@ -179,23 +182,22 @@ def trust(trace: Trace) -> Trust:
         if not trace.device_indices:
             return known
         remark = Remark("not-replayed", f"savings cannot be predicted: {step}", level="info")
+        return Trust(known.events, (*known.remarks, remark))
+    own = step.uncaptured if step.basis == "session" else None
+    if own is not None and own.high_ns > SCATTERED * own.low_ns:
+        said = (
+            f"steps took {format_ns(own.low_ns)} to {format_ns(own.high_ns)} before the capture, and "
+            f"{format_ns(step.captured_ns)} in it: too far apart to tell the profiler's overhead, or a saving closely"
+        )
     elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
-        own = step.uncaptured if step.basis == "session" else None
-        if own is not None and own.high_ns > SCATTERED * own.low_ns:
-            said = (
-                f"a captured step took {format_ns(step.captured_ns)}, those before "
-                f"{format_ns(own.low_ns)} to {format_ns(own.high_ns)}: too far apart to tell the "
-                "profiler's overhead"
-            )
-        else:
-            source = "as the session measured" if own is not None else "estimated from typical costs"
-            said = (
-                f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
-                f"{format_ns(step.captured_ns)}, {source}"
-            )
-        remark = Remark("slowed", said, "predicted savings are for a step without it", "info")
+        source = "as the session measured" if own is not None else "estimated from typical costs"
+        said = (
+            f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
+            f"{format_ns(step.captured_ns)}, {source}"
+        )
     else:
         return known
+    remark = Remark("slowed", said, "predicted savings are for a step without it", "info")
     return Trust(known.events, (*known.remarks, remark))
 
 
@@ -207,7 +209,7 @@ def opening(trace: Trace, title: str) -> Answer:
         title,
         next((device.name for device in trace.info.devices if device.name), ""),
         len(trace.steps),
-        found.step_ns if found else None,
+        found.step_ns if found else step_period_ns(trace),
         found.captured_ns if found else None,
         (found.graph.own_busy_ns or None) if found else None,
         None,

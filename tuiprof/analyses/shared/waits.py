@@ -11,14 +11,14 @@ between them on their thread are a wait: a blocked thread records nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Ints, Mask, distinct, member, union
+from tuiprof.model.intervals import Ints, Mask, distinct, member, picked, union
 from tuiprof.model.trace import cached_on_trace
 
 #: Kinds by the name of the call alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
@@ -153,18 +153,7 @@ def find(trace: Trace, window: Window) -> Waits:
     inside = (waits.starts < high) & (waits.ends > low)
     cut = (waits.starts < low) | (waits.ends > high)
     apart = np.where((waits.apart == COUNTED) & cut, AT_EDGE, waits.apart)
-    return Waits(
-        first=waits.first[inside],
-        last=waits.last[inside],
-        copy=waits.copy[inside],
-        starts=waits.starts[inside],
-        ends=waits.ends[inside],
-        waited=waits.waited[inside],
-        kind=waits.kind[inside],
-        kinds=waits.kinds,
-        apart=apart[inside],
-        ancestry=waits.ancestry.take(inside),
-    )
+    return picked(replace(waits, apart=apart, ancestry=picked(waits.ancestry, inside)), inside)
 
 
 def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:

@@ -15,33 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.event_table import LIMIT_NS, Ints
-from tuiprof.formats.xplane.protobuf import (
-    BYTES,
-    DOUBLE,
-    FIXED64,
-    REF,
-    STR,
-    VARINT,
-    Buffer,
-    Chains,
-    Damaged,
-    Data,
-    Metadata,
-    Value,
-    fields,
-    put_stat,
-    read_entry,
-    read_metadata,
-    read_text,
-    signed,
-    varint,
-    walk,
-)
+from tuiprof.formats.xplane import protobuf as pb
 from tuiprof.formats.xplane.words import THREAD_ID
 
 _EVENTS_AT_ONCE: Final = 1 << 16
-_EVENT_TAG: Final = 4 << 3 | BYTES
-_METADATA_TAG: Final = 1 << 3 | VARINT
+_EVENT_TAG: Final = 4 << 3 | pb.BYTES
+_METADATA_TAG: Final = 1 << 3 | pb.VARINT
 #: Number of events to skip before searching their chain again.
 _STEPS: Final = 64
 
@@ -55,9 +34,9 @@ class Plane:
 
     name: str = ""  # for example ``"/device:TPU:0"``
     id: int = 0  # as in the file; not unique
-    events: dict[int, Metadata] = field(default_factory=dict)  # event metadata by id
+    events: dict[int, pb.Metadata] = field(default_factory=dict)  # event metadata by id
     stats: dict[int, str] = field(default_factory=dict)  # names of stats by id
-    values: dict[str, Value] = field(default_factory=dict)  # stats of the plane itself by name
+    values: dict[str, pb.Value] = field(default_factory=dict)  # stats of the plane itself by name
 
 
 @dataclass(slots=True)
@@ -88,7 +67,7 @@ class Stats:
 class Space:
     """One file."""
 
-    buffer: Buffer  # its bytes
+    buffer: pb.Buffer  # its bytes
     planes: list[Plane]  # planes in file order
     lines: list[Line]  # lines in file order
     line: npt.NDArray[np.uint32]  # line of each event, shape ``(n,)``
@@ -109,54 +88,54 @@ class Space:
         """Return the number of events."""
         return len(self.offset_ps)
 
-    def metadata_values(self, plane: Plane, metadata: Metadata) -> dict[str, Value]:
+    def metadata_values(self, plane: Plane, metadata: pb.Metadata) -> dict[str, pb.Value]:
         """Return the stats that all events of one name share."""
-        data, values = self.buffer.data, dict[str, Value]()
-        for number, kind, start, end in fields(data, *metadata.span):
-            if number == 5 and kind == BYTES:
-                put_stat(data, start, end, plane.stats, values)
+        data, values = self.buffer.data, dict[str, pb.Value]()
+        for number, kind, start, end in pb.fields(data, *metadata.span):
+            if number == 5 and kind == pb.BYTES:
+                pb.put_stat(data, start, end, plane.stats, values)
         return values
 
-    def event_values(self, event: int) -> dict[str, Value]:
+    def event_values(self, event: int) -> dict[str, pb.Value]:
         """Return the stats of one event."""
-        data, values = self.buffer.data, dict[str, Value]()
+        data, values = self.buffer.data, dict[str, pb.Value]()
         plane = self.planes[self.lines[self.line[event]].plane]
-        for number, kind, start, end in fields(data, int(self.starts[event]), int(self.ends[event])):
-            if number == 4 and kind == BYTES:
-                put_stat(data, start, end, plane.stats, values)
+        for number, kind, start, end in pb.fields(data, int(self.starts[event]), int(self.ends[event])):
+            if number == 4 and kind == pb.BYTES:
+                pb.put_stat(data, start, end, plane.stats, values)
         return values
 
 
-def decode(data: Data) -> Space:
+def decode(data: pb.Data) -> Space:
     """Decode an XSpace followed by :data:`~tuiprof.formats.xplane.protobuf.PADDING`.
 
     Raises:
         Damaged: It is no XSpace, or is cut off.
     """
-    return _Decoder(Buffer(data)).run()
+    return _Decoder(pb.Buffer(data)).run()
 
 
 class _Decoder:
     """Collects bounds of events while walking over planes and lines, then reads all events at once."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: pb.Buffer) -> None:
         self.buffer = buffer
         self.data = buffer.data
         self.planes: list[Plane] = []
         self.lines: list[Line] = []
-        self.chains = Chains(buffer, _EVENT_TAG, _METADATA_TAG)
+        self.chains = pb.Chains(buffer, _EVENT_TAG, _METADATA_TAG)
         self.heads: list[Ints] = []
         self.count = 0
 
     def run(self) -> Space:
         words: dict[int, list[str]] = {2: [], 3: [], 4: []}
-        for number, kind, start, end in fields(self.data, 0, self.buffer.size):
-            if kind != BYTES or number > 4:
-                raise Damaged(f"field {number} is not one of an XSpace")
+        for number, kind, start, end in pb.fields(self.data, 0, self.buffer.size):
+            if kind != pb.BYTES or number > 4:
+                raise pb.Damaged(f"field {number} is not one of an XSpace")
             if number == 1:
                 self._plane(start, end)
             else:
-                words[number].append(read_text(self.data, start, end))
+                words[number].append(pb.read_text(self.data, start, end))
         heads = np.concatenate([np.empty(0, dtype=np.int64), *self.heads])
         size, length = self.buffer.varints(heads + 1)
         starts = heads + 1 + length
@@ -170,30 +149,30 @@ class _Decoder:
         plane, index = Plane(), len(self.planes)
         self.planes.append(plane)
         values: list[tuple[int, int]] = []
-        for number, kind, a, b in fields(self.data, start, end):
-            if number == 1 and kind == VARINT:
-                plane.id = signed(a)
-            elif kind != BYTES:
+        for number, kind, a, b in pb.fields(self.data, start, end):
+            if number == 1 and kind == pb.VARINT:
+                plane.id = pb.signed(a)
+            elif kind != pb.BYTES:
                 continue
             elif number == 2:
-                plane.name = read_text(self.data, a, b)
+                plane.name = pb.read_text(self.data, a, b)
             elif number == 3:
                 self._line(index, a, b)
             elif number == 4:
-                key, span = read_entry(self.data, a, b)
-                plane.events[key] = read_metadata(self.data, *span)
+                key, span = pb.read_entry(self.data, a, b)
+                plane.events[key] = pb.read_metadata(self.data, *span)
             elif number == 5:
-                key, span = read_entry(self.data, a, b)
+                key, span = pb.read_entry(self.data, a, b)
                 names = (
-                    read_text(self.data, p, q)
-                    for n, k, p, q in fields(self.data, *span)
-                    if n == 2 and k == BYTES
+                    pb.read_text(self.data, p, q)
+                    for n, k, p, q in pb.fields(self.data, *span)
+                    if n == 2 and k == pb.BYTES
                 )
                 plane.stats[key] = next(names, "")
             elif number == 6:
                 values.append((a, b))
         for a, b in values:  # their names may come after them
-            put_stat(self.data, a, b, plane.stats, plane.values)
+            pb.put_stat(self.data, a, b, plane.stats, plane.values)
 
     def _line(self, plane: int, start: int, end: int) -> None:
         data, line = self.data, Line(plane, first=self.count)
@@ -206,18 +185,18 @@ class _Decoder:
                     heads, position = self._step(position, end)
                     self._add(heads)
                 continue
-            number, kind, a, b = next(fields(data, position, end))
-            position = b if kind != VARINT else varint(data, varint(data, position)[1])[1]
-            if number == 1 and kind == VARINT:
-                line.id = signed(a)
-            elif number == 2 and kind == BYTES:
-                line.name = read_text(data, a, b)
-            elif number == 3 and kind == VARINT:
-                line.timestamp_ns = signed(a)
-            elif number == 11 and kind == BYTES:
-                line.display_name = read_text(data, a, b)
+            number, kind, a, b = next(pb.fields(data, position, end))
+            position = b if kind != pb.VARINT else pb.varint(data, pb.varint(data, position)[1])[1]
+            if number == 1 and kind == pb.VARINT:
+                line.id = pb.signed(a)
+            elif number == 2 and kind == pb.BYTES:
+                line.name = pb.read_text(data, a, b)
+            elif number == 3 and kind == pb.VARINT:
+                line.timestamp_ns = pb.signed(a)
+            elif number == 11 and kind == pb.BYTES:
+                line.display_name = pb.read_text(data, a, b)
         if position > end:
-            raise Damaged(f"the line at byte {start} ends in the middle of an event")
+            raise pb.Damaged(f"the line at byte {start} ends in the middle of an event")
         line.count = self.count - line.first
         self.lines.append(line)
 
@@ -227,7 +206,7 @@ class _Decoder:
         heads: list[int] = []
         while position < end and data[position] == _EVENT_TAG and len(heads) < _STEPS:
             heads.append(position)
-            size, position = varint(data, position + 1)
+            size, position = pb.varint(data, position + 1)
             position += size
         return np.array(heads, dtype=np.int64), position
 
@@ -237,7 +216,7 @@ class _Decoder:
 
 
 def _read_events(
-    buffer: Buffer, starts: Ints, ends: Ints
+    buffer: pb.Buffer, starts: Ints, ends: Ints
 ) -> tuple[Ints, Ints, Ints, dict[int, int], Ints, Ints, Stats, npt.NDArray[np.bool_]]:
     """Read all events and their stats, some hundred thousand at a time so that the intermediate columns stay small."""
     n = len(starts)
@@ -249,15 +228,15 @@ def _read_events(
         part = slice(low, min(n, low + _EVENTS_AT_ONCE))
         columns = {1: metadata[part], 2: offset[part], 3: duration[part]}
         rows, at, size = [], [], []
-        for step in walk(buffer, starts[part], ends[part], bad[part]):
+        for step in pb.walk(buffer, starts[part], ends[part], bad[part]):
             for number, column in columns.items():
-                mine = step.tag == number << 3 | VARINT
+                mine = step.tag == number << 3 | pb.VARINT
                 column[step.rows[mine]] = step.value[mine].view(np.int64)
-            mine = step.tag == 5 << 3 | VARINT
+            mine = step.tag == 5 << 3 | pb.VARINT
             if mine.any():
                 counted = zip(step.rows[mine].tolist(), step.value[mine].tolist(), strict=True)
                 occurrences.update((low + row, count) for row, count in counted)
-            mine = step.tag == 4 << 3 | BYTES
+            mine = step.tag == 4 << 3 | pb.BYTES
             rows.append(step.rows[mine])
             at.append(step.at[mine])
             size.append(step.value[mine].view(np.int64))
@@ -268,21 +247,23 @@ def _read_events(
     return metadata, offset, duration, occurrences, starts, ends, _join(stats), bad
 
 
-def _read_stats(buffer: Buffer, event: Ints, starts: Ints, ends: Ints, bad: npt.NDArray[np.bool_]) -> Stats:
+def _read_stats(
+    buffer: pb.Buffer, event: Ints, starts: Ints, ends: Ints, bad: npt.NDArray[np.bool_]
+) -> Stats:
     """Read stats whose messages are known; one that is damaged takes its event with it."""
     m = len(event)
     name, kind = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=np.uint8)
     value, size = np.zeros(m, dtype=np.int64), np.zeros(m, dtype=np.uint32)
     broken = np.zeros(m, dtype=bool)
-    for step in walk(buffer, starts, ends, broken):
-        mine = step.tag == 1 << 3 | VARINT
+    for step in pb.walk(buffer, starts, ends, broken):
+        mine = step.tag == 1 << 3 | pb.VARINT
         name[step.rows[mine]] = step.value[mine].astype(np.int32)
         rest = ~mine
         rows, tag, content, at = step.rows[rest], step.tag[rest], step.value[rest], step.at[rest]
         kind[rows] = tag >> 3
-        text = (tag & 7) == BYTES
+        text = (tag & 7) == pb.BYTES
         number = content.view(np.int64)
-        fixed = (tag & 7) == FIXED64
+        fixed = (tag & 7) == pb.FIXED64
         number = np.where(fixed, buffer.words[at].view(np.int64), number)
         value[rows] = np.where(text, at, number)
         size[rows] = np.where(text, content, 0).astype(np.uint32)
@@ -406,10 +387,10 @@ class Named:
         rows = self._rows[name]
         stats = self.space.stats
         value = stats.value[rows]
-        double = stats.kind[rows] == DOUBLE
+        double = stats.kind[rows] == pb.DOUBLE
         if double.any():
             value = np.where(double, np.nan_to_num(value.view(np.float64)).astype(np.int64), value)
-        number = (stats.kind[rows] > 1) & (stats.kind[rows] < STR)
+        number = (stats.kind[rows] > 1) & (stats.kind[rows] < pb.STR)
         column[stats.event[rows[number]]] = value[number]
         return column
 
@@ -417,7 +398,9 @@ class Named:
         """Return a fractional stat as (events, values)."""
         rows = self._rows[name]
         stats = self.space.stats
-        values = np.where(stats.kind[rows] == DOUBLE, stats.value[rows].view(np.float64), stats.value[rows])
+        values = np.where(
+            stats.kind[rows] == pb.DOUBLE, stats.value[rows].view(np.float64), stats.value[rows]
+        )
         return self.events(name), values
 
     def sizes(self, name: str) -> Ints:
@@ -432,7 +415,7 @@ class Named:
         plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
         for row in self._rows[name].tolist():
             event = int(stats.event[row])
-            if stats.kind[row] == REF:
+            if stats.kind[row] == pb.REF:
                 text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
             else:
                 at = int(stats.value[row])

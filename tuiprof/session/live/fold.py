@@ -10,31 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.probe.capture import NO_STEPS
+from tuiprof.session import log
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState, steps_kept
-from tuiprof.session.log import (
-    Capture,
-    Cost,
-    DeviceStep,
-    End,
-    Flight,
-    Head,
-    LikelyStep,
-    Lines,
-    Memory,
-    Note,
-    NotFinite,
-    OutOfMemory,
-    Printed,
-    Record,
-    Stacks,
-    Step,
-    StepSource,
-    Telemetry,
-    Uses,
-    WorkersStarted,
-)
 from tuiprof.session.store.meta import Clock
 
 #: Readings kept per device: a quarter of an hour at two per second, more than any alert needs. Each figure takes memory
@@ -48,6 +28,8 @@ CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
 #: Maximum number of requests for stacks whose answers are kept, for runs that stall repeatedly.
 KEEP_STACKS: Final = 32
+#: Id of the stack that an exception left when it ended the script.
+END_STACKS: Final = "end"
 #: A process whose last step is this much older than another one's of the same rank is not shown.
 SILENT_NS: Final = 10_000_000_000
 #: Known levels of notes.
@@ -81,7 +63,7 @@ class DeviceHistory:
             return np.full(len(self.rows), np.nan)
         return self.rows[name]
 
-    def extend(self, readings: list[Telemetry], offset_ns: int) -> None:
+    def extend(self, readings: list[log.Telemetry], offset_ns: int) -> None:
         """Append readings."""
         count = len(readings)
         t_ns = np.fromiter((reading.at for reading in readings), np.int64, count) + offset_ns
@@ -113,7 +95,7 @@ class CaptureState:
     """One capture request and its result on each rank."""
 
     id: str
-    by_writer: dict[str, Capture] = field(default_factory=dict)  # newest record of each writer
+    by_writer: dict[str, log.Capture] = field(default_factory=dict)  # newest record of each writer
     t_ns: int = 0  # session time of the newest record
     withdrawn: bool = False  # whether what was captured turned out not to be steps
 
@@ -172,7 +154,7 @@ class StacksState:
     """The answers of all ranks to one request for stacks."""
 
     id: str  # of the request
-    by_writer: dict[str, Stacks] = field(default_factory=dict)
+    by_writer: dict[str, log.Stacks] = field(default_factory=dict)
     #: Flight Recorder dumps by writer, relative to the session
     flights: dict[str, str] = field(default_factory=dict)
     t_ns: int = 0  # session time of the last answer
@@ -189,7 +171,7 @@ class Trouble:
 
     t_ns: int  # session time
     writer: str
-    record: NotFinite | OutOfMemory
+    record: log.NotFinite | log.OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +240,25 @@ class Fold:
         return next(state for state in same if newest_ns - state.last_step_ns <= SILENT_NS)
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> log.End | None:
         """How the run ended, from the recorder; None = it is running, or the recorder died."""
         recorder = self.writers.get(RECORDER)
         return recorder.end if recorder else None
+
+    def shortfalls(self, over: bool) -> list[str]:
+        """Return why captures failed or are incomplete, without those that only lacked steps in a run without any."""
+        stepless = not any(len(rank.steps) for rank in self.ranks)
+        return [
+            short
+            for capture in self.captures.values()
+            if (short := capture.shortfall(over)) and not (stepless and capture.why == NO_STEPS)
+        ]
+
+    @property
+    def newest_stacks(self) -> StacksState | None:
+        """The stacks that were written last, those that an exception left aside; None = none were."""
+        held = [found for name, found in self.stacks.items() if name != END_STACKS and found.by_writer]
+        return max(held, key=lambda found: found.t_ns, default=None)
 
     @property
     def recorder_share(self) -> float | None:
@@ -289,10 +286,10 @@ class Fold:
             state = self.writers[writer] = WriterState(writer)
             state.host = batch.log.host if batch.log is not None else ""
             state.offset_ns = clock.offset_ns(None)
-        steps: list[Step] = []
-        device_times: list[DeviceStep] = []
-        memory: dict[int, list[Memory]] = {}
-        readings: dict[str, list[Telemetry]] = {}
+        steps: list[log.Step] = []
+        device_times: list[log.DeviceStep] = []
+        memory: dict[int, list[log.Memory]] = {}
+        readings: dict[str, list[log.Telemetry]] = {}
 
         def put() -> None:
             """Append the collected records at once, because an array operation per record is slow."""
@@ -309,19 +306,19 @@ class Fold:
 
         newest_at: int | None = None
         for record in records:
-            if type(record) is Step:  # by far the most frequent, and the fastest check
+            if type(record) is log.Step:  # by far the most frequent, and the fastest check
                 steps.append(record)
-            elif isinstance(record, DeviceStep):
+            elif isinstance(record, log.DeviceStep):
                 device_times.append(record)
                 continue
-            elif isinstance(record, Telemetry):
+            elif isinstance(record, log.Telemetry):
                 readings.setdefault(record.dev + on_host, []).append(record)
-            elif isinstance(record, Printed):
+            elif isinstance(record, log.Printed):
                 if not on_host:  # only the first host's output is shown
                     self.printed = record.out, record.err
-            elif isinstance(record, Memory):
+            elif isinstance(record, log.Memory):
                 memory.setdefault(record.dev, []).append(record)
-            elif isinstance(record, Head):
+            elif isinstance(record, log.Head):
                 put()
                 self._seen(state, newest_at)
                 newest_at = None
@@ -335,19 +332,19 @@ class Fold:
                 state.offset_ns = clock.offset_ns(record)
                 state.elsewhere = clock.elsewhere(record)
                 continue
-            elif isinstance(record, Lines):
+            elif isinstance(record, log.Lines):
                 state.lines = record
-            elif isinstance(record, WorkersStarted):
+            elif isinstance(record, log.WorkersStarted):
                 state.workers = record
-            elif isinstance(record, LikelyStep):
+            elif isinstance(record, log.LikelyStep):
                 state.likely_step = record.where
-            elif isinstance(record, StepSource):
+            elif isinstance(record, log.StepSource):
                 put()
                 state.step_source = record
                 if record.withdrawn:
                     self._withdraw(state)
             else:
-                if isinstance(record, Capture) and record.state == "written":
+                if isinstance(record, log.Capture) and record.state == "written":
                     put()
                     state.steps.watch.written()
                 self._rare(state, record, record.at + state.offset_ns, folder)
@@ -369,35 +366,35 @@ class Fold:
             state.seen_ns = at + state.offset_ns
             self.now_ns = max(self.now_ns, state.seen_ns)
 
-    def _rare(self, state: WriterState, record: Record, t_ns: int, folder: str) -> None:
+    def _rare(self, state: WriterState, record: log.Record, t_ns: int, folder: str) -> None:
         match record:
-            case Cost():
+            case log.Cost():
                 state.cost = record
-            case Uses():
+            case log.Uses():
                 state.uses[record.dev] = record
-            case Capture():
+            case log.Capture():
                 record.path = _path_in(folder, record.path)
                 capture = self.captures.setdefault(record.id, CaptureState(record.id))
                 capture.by_writer[state.name] = record
                 capture.t_ns = max(capture.t_ns, t_ns)
-            case Note():
+            case log.Note():
                 level = record.level if record.level in _LEVELS else "info"
                 self._note(NoteLine(t_ns, state.name, level, record.text))
-            case Stacks() | Flight():
+            case log.Stacks() | log.Flight():
                 self._stacks(state.name, record, t_ns, folder)
-            case NotFinite() | OutOfMemory():
-                if isinstance(record, OutOfMemory):
+            case log.NotFinite() | log.OutOfMemory():
+                if isinstance(record, log.OutOfMemory):
                     record.path = _path_in(folder, record.path)
                 if len(self.troubles) < KEEP_NOTES:
                     self.troubles.append(Trouble(t_ns, state.name, record))
-            case End():
+            case log.End():
                 state.end = record
 
-    def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int, folder: str) -> None:
+    def _stacks(self, writer: str, record: log.Stacks | log.Flight, t_ns: int, folder: str) -> None:
         """Store an answer to a request for stacks; the oldest request is dropped if there are too many."""
         found = self.stacks.setdefault(record.id, StacksState(record.id))
         found.t_ns = max(found.t_ns, t_ns)
-        if isinstance(record, Stacks):
+        if isinstance(record, log.Stacks):
             found.by_writer[writer] = record
         elif path := _path_in(folder, record.path):
             found.flights[writer] = path

@@ -14,7 +14,7 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verd
 from tuiprof.model.characters import as_utf8, shell_word
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
@@ -118,7 +118,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     if status.state == "failed" and stats is not None and stats.count and (line := last_words(session)):
         notes.insert(0, f"the last line of its stderr: {line}")
     notes += dict.fromkeys(by_path(fold, refusal).values())
-    notes += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
+    notes += fold.shortfalls(status.over)
     notes += filter(None, (lost_output(session), "" if status.over else recording_problem(session)))
     if stats is not None and stats.count:
         for rank in fold.ranks:
@@ -172,10 +172,9 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
-    steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
     return (
-        f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
+        f"{session.title} {status}: {plural(len(fold.lead.steps), 'step')}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{format_value(stats.rate_hz, 'number')} steps/s"
@@ -399,6 +398,10 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
         for (file, line, count), what in zip(lines.top[:_MAX_LINES], doing, strict=False)
         if count >= _MIN_LINE_SHARE * lines.samples
     ]
+    if len(rows) > 1 and len({row["where"] for row in rows}) == 1:
+        return (
+            None  # the phases of one line that runs everything, such as trainer.train(), are a table already
+        )
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
         f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, taken where it "
@@ -425,8 +428,11 @@ def _diagnosis(
     remarks = []
     waits = sum(means.get(name, 0.0) for name in _DATA)
     if waits >= _MUCH_DATA * mean:
+        # The share in the table, unless it is rare long steps that wait.
+        usual = sum(ordinary.get(name, 0.0) for name in _DATA) / total
+        share = format_share(usual) if usual >= _MUCH_DATA else f"on average {format_share(waits / mean)}"
         remarks.append(
-            f"the script waits for data {format_share(waits / mean)} of the time: "
+            f"the script waits for data {share} of the time: "
             + _data_fix(lead.workers, waits * len(lead.steps))
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
@@ -584,7 +590,7 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
         Column("median_ns", "median step", "ns"),
     )
     running = sum(item.state == "running" for item in summaries)
-    sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
+    sentence = f"{plural(len(rows), 'session')} in {root}"
     sentence += f", {running} running" if running else ""
     note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
     table = Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None), note)

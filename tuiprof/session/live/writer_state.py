@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
+from tuiprof.session import log
 from tuiprof.session.live.series import (
     NO_STATS,
     Array,
@@ -25,18 +26,6 @@ from tuiprof.session.live.series import (
     outliers_above_ns,
     rate_hz,
     step_stats,
-)
-from tuiprof.session.log import (
-    Cost,
-    DeviceStep,
-    End,
-    Head,
-    Lines,
-    Memory,
-    Step,
-    StepSource,
-    Uses,
-    WorkersStarted,
 )
 
 RECORDER: Final = "recorder"
@@ -292,7 +281,7 @@ class StepSeries:
         self._segment = self.rows.total
         self._early.clear()
 
-    def extend(self, steps: Sequence[Step], offset_ns: int) -> None:
+    def extend(self, steps: Sequence[log.Step], offset_ns: int) -> None:
         """Append steps."""
         if not steps:
             return
@@ -323,7 +312,7 @@ class StepSeries:
                 self.longest = (int(numbers[longest]), int(t_ns[longest]), int(dur_ns[longest]))
         if self._early:
             found = [(n, self._early.pop(n)) for n in numbers.tolist() if n in self._early]
-            self.add_device_times([DeviceStep(n, dur) for n, dur in found])
+            self.add_device_times([log.DeviceStep(n, dur) for n, dur in found])
 
     def _since_last(self, t_ns: Ints, n: Ints, captured: npt.NDArray[np.bool_], dur_ns: Ints) -> Ints:
         """Return the time since the previous step; next to a capture, or if unknown, the step time."""
@@ -366,7 +355,7 @@ class StepSeries:
                     self._first_wall_ns = int(columns["wall_ns"][low])
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
-    def add_device_times(self, times: Sequence[DeviceStep]) -> None:
+    def add_device_times(self, times: Sequence[log.DeviceStep]) -> None:
         """Store device times, which arrive some steps after their step."""
         if not times:
             return
@@ -408,9 +397,9 @@ class MemorySeries:
         #: ``t_ns`` (session time); ``alloc``, ``reserved`` and ``peak`` in bytes
         self.rows = Series(KEEP_MEMORY, kinds)
         self.overview = Overview(1024)  # of ``alloc`` over the whole run
-        self.last: Memory | None = None  # newest reading
+        self.last: log.Memory | None = None  # newest reading
 
-    def extend(self, readings: Sequence[Memory], offset_ns: int) -> None:
+    def extend(self, readings: Sequence[log.Memory], offset_ns: int) -> None:
         """Append readings."""
         columns = {name: _column(readings, name, np.int64) for name in ("alloc", "reserved", "peak")}
         t_ns = _column(readings, "at", np.int64) + offset_ns
@@ -427,19 +416,19 @@ class WriterState:
         self.host = ""  # empty = the run has only one
         #: Name of its machine if a launcher (``srun``) started it on another machine than the recorder's; else empty.
         self.elsewhere = ""
-        self.head: Head | None = None  # None = not read
+        self.head: log.Head | None = None  # None = not read
         self.offset_ns = 0  # from its ``at`` to session time
         self.seen_ns = 0  # session time of its newest record
         self.steps = StepSeries()
-        self.step_source: StepSource | None = None  # what ends its steps; None = unknown
+        self.step_source: log.StepSource | None = None  # what ends its steps; None = unknown
         #: ``file:line`` of the loop whose iterations are probably its steps; empty = unknown.
         self.likely_step = ""
-        self.lines: Lines | None = None  # sampled lines of its main thread
-        self.workers: WorkersStarted | None = None  # restarts of loader workers
+        self.lines: log.Lines | None = None  # sampled lines of its main thread
+        self.workers: log.WorkersStarted | None = None  # restarts of loader workers
         self.memory: dict[int, MemorySeries] = {}  # by device index
-        self.uses: dict[int, Uses] = {}  # accelerator of each device index
-        self.cost: Cost | None = None  # of its hooks so far or, for the recorder, CPU time of sampling
-        self.end: End | None = None  # None = running, or died
+        self.uses: dict[int, log.Uses] = {}  # accelerator of each device index
+        self.cost: log.Cost | None = None  # of its hooks so far or, for the recorder, CPU time of sampling
+        self.end: log.End | None = None  # None = running, or died
         self.restarts = 0  # number of restarts
 
     @property

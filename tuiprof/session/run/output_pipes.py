@@ -49,10 +49,7 @@ _WRITER: Final = Path(output_writer.__file__).resolve()
 class OutputPipes:
     """The pipes of one script, and the process that reads them.
 
-    Attributes:
-        out: Descriptor for the script's standard output; :meth:`close_script_ends` closes it here.
-        err: The same for its standard error.
-        problem: Why the script prints directly to the files; empty = it prints to the pipes.
+    ``out`` and ``err`` are descriptors for the script, which :meth:`close_script_ends` closes here.
 
     Raises:
         SessionError: The files cannot be opened.
@@ -69,7 +66,7 @@ class OutputPipes:
         self.pid: int | None = None  # process id of the writer; None = not running
         self._killed = False
         self._restart_s = 0.0  # earliest time of the next start
-        self.problem = ""
+        self.problem = ""  # why the script prints directly to the files; empty = it prints to the pipes
         try:
             self._counts = _counts_file(session.control / "output.json")
             ends = [_pipe() for _ in self._files]

@@ -42,25 +42,16 @@ RESERVE_BYTES = 64 << 10
 
 
 class Stream:
-    """One of the two outputs, copied from a pipe to a file.
-
-    Attributes:
-        pipe: Descriptor to read.
-        file: Descriptor to write.
-        open: Whether the pipe has a write end.
-        lost: Bytes dropped so far.
-        why: Why nothing can be written at the moment; empty = writing works.
-        why_lost: Why bytes were dropped.
-        moved_s: Monotonic time when a byte was last written, or the buffer was empty.
-    """
+    """One of the two outputs, copied from a pipe to a file."""
 
     def __init__(self, pipe: int, file: int, lost: int) -> None:
-        self.pipe = pipe
-        self.file = file
-        self.open = True
-        self.lost = lost
-        self.why = self.why_lost = ""
-        self.moved_s = time.monotonic()
+        self.pipe = pipe  # descriptor to read
+        self.file = file  # descriptor to write
+        self.open = True  # whether the pipe has a write end
+        self.lost = lost  # bytes dropped so far
+        self.why = ""  # why nothing can be written at the moment; empty = writing works
+        self.why_lost = ""  # why bytes were dropped
+        self.moved_s = time.monotonic()  # when a byte was last written, or the buffer was empty
         self._lock = threading.Lock()
         self._waiting: deque[bytes] = deque()
         self._size = 0  # of the waiting data

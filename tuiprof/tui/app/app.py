@@ -302,6 +302,8 @@ def run_app(start: Start) -> int:
         Session(start.path)  # raise before the terminal is taken over
     app = TuiprofApp(start)
     gc.freeze()  # or scanning the imported modules would double the pause of a full collection
+    # Each drawn line is a dozen objects: by default Python would search for cycles several times per drawn screen.
+    gc.set_threshold(10_000, 5, 10)
     code = app.run()
     if app.farewell:
         sys.stderr.write(sanitize_lines(app.farewell) + "\n")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import platformdirs
@@ -36,6 +37,8 @@ _help = partial(key, group="Help")
 _tour = partial(key, group="Tour")
 
 _EVERYWHERE: Final = "Everywhere"
+#: Cells of the column with the keys.
+_KEYS: Final = 16
 #: Textual's own keys, which have neither a group nor an id.
 _TEXTUAL: Final = [
     ("tab", "next pane", "Go to the next pane", ""),
@@ -72,18 +75,23 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             box.border_subtitle = "i ids · esc closes"
             yield Static(self._page(), markup=False)
 
+    def _room(self) -> int:
+        """Return the width of the page: that of the dialog in help.tcss and app.tcss without frame and scroll bar."""
+        return min(104, self.app.size.width * 95 // 100) - 7
+
     def _page(self) -> Text:
         """Return the page: the keys by group, then the screen's ``HELP``."""
         page = Text()
+        room = self._room() - _KEYS
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows if self._ids else _merged(rows):
-                page.append(f"  {keys:<13} ", "bold")
+                page.append(f"  {keys:<{_KEYS - 3}} ", "bold")
                 if self._ids:
                     page.append(f"{tooltip or label:<54}")
                     page.append(f"  {binding_id}\n", "dim")
                 else:
-                    page.append(f"{tooltip or label}\n")
+                    page.append("\n".join(wrap(tooltip or label, room, subsequent_indent=" " * _KEYS)) + "\n")
             page.append("\n")
         if self._ids:
             page.append(f"To change keys, use these ids under [keys] in {config_path()}\n\n", "dim")
@@ -100,9 +108,12 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             rank = 2 if node is self.app else 1 if node is self._about else 0
             keys = merged.setdefault(binding.id or binding.action, (binding, [], rank))[1]
             keys.append(self.app.get_key_display(binding))
+        shown = {binding.group for binding, _, _ in merged.values() if binding.show}
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
-        # Within a group, keys in the key bar come first.
-        for binding, keys, _rank in sorted(merged.values(), key=lambda item: (item[2], not item[0].show)):
+        # Groups with keys in the key bar come first, not those that only scroll; within a group, these keys.
+        for binding, keys, _rank in sorted(
+            merged.values(), key=lambda item: (item[0].group not in shown, item[2], not item[0].show)
+        ):
             if binding.group is None:  # Textual's own
                 continue
             group = binding.group.description

@@ -408,7 +408,6 @@ class RunPanes(Vertical):
         moment, chart = self._moment, self.query_one(StripChart)
         rank, charted, replay = moment.rank, moment.charted, moment.replay
         if rank is None or charted is None or not len(rank.steps):
-            errors = self.query_one(OutputBox).pane.last_errors(3)
             replayed = replay is not None and not replay.over
             named = likely(moment.feed.fold, moment.session.meta.cwd)
             since = f"{live_view.clock(view.now_ns / 1e9)} since the start"
@@ -416,7 +415,6 @@ class RunPanes(Vertical):
             chart.explain(
                 live_view.no_step_lines(
                     moment.status,
-                    errors,
                     replayed=replayed,
                     waiting=waiting,
                     likely=named,

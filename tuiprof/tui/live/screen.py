@@ -265,7 +265,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             case "open_trace":
                 return bool(captures.traces)
             case "stacks":
-                return moment.running or bool(moment.run.fold.stacks)
+                return moment.running or moment.run.fold.newest_stacks is not None
             case "open_ready":
                 return captures.ready if moment.selected is None else captures.trace_of_step() is not None
             case "speed" | "now":

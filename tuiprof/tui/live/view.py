@@ -399,7 +399,6 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
 
 def no_step_lines(
     status: Status,
-    errors: list[str],
     *,
     replayed: bool = False,
     waiting: str = "",
@@ -424,8 +423,8 @@ def no_step_lines(
     if replayed:
         return ["no step yet at this point of the run: → skips ahead, > plays faster"]
     if status.over:
-        lines = [f"{status}, and no step was detected", *errors]
-        return lines if status.state == "failed" else [*lines, *how]
+        # If it failed, its error is below, in its output and in the line that says how it ended.
+        return [f"{status}, and no step was detected", *(how if status.state != "failed" else [])]
     if status.detail == "starting":
         return ["starting …"]
     return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *how]

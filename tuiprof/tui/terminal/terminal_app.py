@@ -7,9 +7,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.driver import Driver
 from textual.events import Resize
@@ -30,6 +32,11 @@ from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.output import AsciiOnly, NoColour, StripControls, squeezing
 
 Answer = TypeVar("Answer")
+
+# Textual caches these two styles with the lines of the widget in the key, and so keeps the lines of 1024 closed widgets
+# (https://github.com/Textualize/textual/issues/6665).
+if _inner_outer := getattr(getattr(StylesCache, "get_inner_outer", None), "__wrapped__", None):
+    StylesCache.get_inner_outer = staticmethod(lru_cache(1024)(partial(_inner_outer, StylesCache)))  # type: ignore[assignment,method-assign]
 
 
 class Navigation(Protocol):
