@@ -205,7 +205,8 @@ class Evidence:
             made_by = int(calls.forward[call])
             host = int(calls.rows[made_by if made_by >= 0 else call])
         frames = ancestry_of(trace, np.array([host])).frames[0]
-        spot = _frames.spot([trace.names[code] for code in frames.tolist() if code >= 0])
+        stack = [trace.names[code] for code in frames.tolist() if code >= 0]
+        spot = _frames.spot(stack, _frames.running_at_start(trace))
         if spot is None:
             return ""
         where, _, caller = spot
