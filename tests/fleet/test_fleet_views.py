@@ -23,8 +23,8 @@ from tuiprof.report import formats, render_all
 
 
 @pytest.fixture(scope="module")
-def summaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("summaries")
+def summaries(of_all_workers: Path) -> Path:
+    return of_all_workers / "summaries"
 
 
 @pytest.fixture(scope="module")
