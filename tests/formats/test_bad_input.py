@@ -17,7 +17,7 @@ from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_set, open_trace
-from tuiprof.formats.kineto import columns, decode
+from tuiprof.formats.kineto import columns
 from tuiprof.formats.open import open_file
 from tuiprof.model import Report, Trace, Unavailable
 
@@ -323,8 +323,7 @@ def test_metadata_costs_no_array_operation_an_event(
 ) -> None:
     calls: list[int] = []
     convert = columns.ns_from_text
-    for module in (columns, decode):
-        monkeypatch.setattr(module, "ns_from_text", lambda texts: calls.append(len(texts)) or convert(texts))
+    monkeypatch.setattr(columns, "ns_from_text", lambda texts: calls.append(len(texts)) or convert(texts))
     marks = [
         json.dumps({"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "ts": i, "args": {"name": f"t{i}"}})
         for i in range(30_000)

@@ -20,12 +20,11 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.roofline import roofline
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.model.units import format_ns, format_ns_span, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_share, plural
 from tuiprof.plugins import discover
 from tuiprof.whatif import Edit
 from tuiprof.whatif.replay import TOLERANCE, Calibrated, Losses, Win, losses
@@ -91,9 +90,7 @@ def unavailable() -> dict[str, str]:
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
     """Return what to change, largest saving first.
 
-    Args:
-        trace: The trace.
-        window: The part in which rules look; savings always refer to the steps of the whole trace.
+    Rules look in the window; savings always refer to the steps of the whole trace.
     """
     return _priorities(trace, window or Window())
 
@@ -118,10 +115,7 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
 def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
     """Return the edit of a finding and the edit it is priced on top of; else why nothing can be replayed.
 
-    Args:
-        trace: The trace.
-        window: The part in which the rules looked.
-        index: Which of the findings of :func:`priorities`.
+    ``index`` is that of the finding in :func:`priorities` for the window.
     """
     step, found = replayed(trace), priorities(trace, window).findings
     if isinstance(step, str):
@@ -137,10 +131,7 @@ def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
 def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
     """Return where in the step the saving of a finding would occur; else why that is unknown.
 
-    Args:
-        trace: The trace.
-        window: The part in which the rules looked.
-        index: Which of the findings of :func:`priorities`.
+    ``index`` is that of the finding in :func:`priorities` for the window.
     """
     step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, index)
     if isinstance(step, str) or isinstance(edit, str):
@@ -260,12 +251,7 @@ def _touched_ns(trace: Trace, edit: Edit | None) -> float:
 
 
 def advise(trace: Trace, window: Window | None = None) -> Report:
-    """Report what to change in a trace, largest saving first.
-
-    Args:
-        trace: The trace.
-        window: The part in which rules look; None = all of it.
-    """
+    """Report what to change in a trace, largest saving first; rules look in the window, None = all of the trace."""
     window = window or Window()
     found = priorities(trace, window)
     step = replayed(trace)

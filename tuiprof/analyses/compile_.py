@@ -10,10 +10,10 @@ import polars as pl
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, host_time_by_step, plural
+from tuiprof.analyses.shared.scope import Scope, host_time_by_step
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, distinct, total, union
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "compile", "Compile"
 

@@ -13,11 +13,11 @@ from tuiprof.analyses.kernels import self_times
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step, plural
+from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, total, union
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "data_loading", "Data"
 

@@ -11,11 +11,11 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import Ancestry, ancestry_of
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, total
 from tuiprof.model.report import Chart, Level, Series
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "device_idle", "Idle"
 

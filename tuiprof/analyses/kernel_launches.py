@@ -14,11 +14,11 @@ from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.launches import Launches, QueueDepth, find_launches, queue_depth, sequences
 from tuiprof.analyses.shared.replay import launched_faster, replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, RowsOf, Series
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 from tuiprof.whatif.replay import Calibrated
 
 NAME, TITLE = "kernel_launches", "Launches"

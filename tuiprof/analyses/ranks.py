@@ -19,11 +19,10 @@ from tuiprof.analyses.shared.collectives import (
     ranks_of,
     waiting,
 )
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "ranks", "Ranks"
 

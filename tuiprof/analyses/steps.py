@@ -14,13 +14,12 @@ from tuiprof.analyses.shared.scope import (
     StepTimes,
     device_word,
     host_time_by_step,
-    plural,
     step_times,
 )
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, union
 from tuiprof.model.report import Chart, Level, Series
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "steps", "Steps"
 _CHART = Chart("Time of every step", (Series("step_ns"),), at="step")

@@ -11,12 +11,12 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import in_part, replayed
-from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural, step_times
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device, step_times
 from tuiprof.analyses.shared.wait_table import LEAD_NS, WaitTable
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share, plural
 from tuiprof.whatif.replay import Calibrated
 
 NAME, TITLE = "sync_events", "Syncs"

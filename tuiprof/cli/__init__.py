@@ -30,7 +30,13 @@ from tuiprof.cli.answering import fix, whatif, why
 from tuiprof.cli.attaching import attach, collect, detach, stacks, steps
 from tuiprof.cli.comparing import check, compare, trend
 from tuiprof.cli.ladders import ladder
-from tuiprof.cli.options import Invocation, complete_ladders, completion_script, register_completion
+from tuiprof.cli.options import (
+    Invocation,
+    complete_ladders,
+    completion_script,
+    python_option,
+    register_completion,
+)
 from tuiprof.cli.reading import list_, report
 from tuiprof.cli.running import record, run
 from tuiprof.cli.screens import open_, replay, serve, snapshot
@@ -109,12 +115,7 @@ class _Verbs(click.Group):
     default=None,
     help="Use ASCII characters only (default: depends on locale and terminal).",
 )
-@click.option(
-    "--python",
-    "python_",
-    type=click.Path(path_type=Path),
-    help="Interpreter for scripts, or its environment's directory (default: the active environment's).",
-)
+@python_option("Interpreter for scripts, or its environment's directory (default: the active environment's).")
 @click.pass_context
 def cli(
     ctx: click.Context,
@@ -162,7 +163,7 @@ def cli(
 @click.option(
     "--verbose", "-v", is_flag=True, help="Also list what each variant needs, and every part of tuiprof."
 )
-@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to examine.")
+@python_option("Interpreter to examine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def doctor(

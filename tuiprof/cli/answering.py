@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from tuiprof.cli.options import (
-    Invocation,
-    Positive,
-    complete_targets,
-    convert_option,
-    format_option,
-    trace_options,
-)
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, traces_at
+from tuiprof.cli import options
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.advice import Priced
+    from tuiprof.ladder.fixing import Tried
     from tuiprof.model import Report, Table, Trace, Unavailable
     from tuiprof.model.report import Answer
     from tuiprof.report import Style
@@ -37,14 +32,14 @@ _WHOLE = ("hosts", "lines", "raised_at", "output")
 
 
 @click.command(short_help="Say in a few lines what to change first.")
-@click.argument("target", default="last", shell_complete=complete_targets)
+@click.argument("target", default="last", shell_complete=options.complete_targets)
 @click.option("--json", "as_json", is_flag=True, help="JSON with stable keys, at most 2 kB.")
 @click.option("--step", type=int, help="Analyse only this step.")
-@trace_options
-@convert_option
+@options.trace_options
+@options.convert_option
 @click.pass_obj
 def why(
-    invocation: Invocation,
+    invocation: options.Invocation,
     target: str,
     as_json: bool,
     step: int | None,
@@ -124,20 +119,20 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
         else:
             nothing += f": {why}" if why else "; capture one: tuiprof record --capture 5 …"
         return Answer(
-            session.title,
-            "",
-            steps,
-            _step_ns(summary),
-            None,
-            None,
-            None,
-            "",
-            False,
-            (),
-            (),
-            summary.notes,
-            line,
-            nothing,
+            title=session.title,
+            device="",
+            steps=steps,
+            step_ns=_step_ns(summary),
+            captured_step_ns=None,
+            device_work_ns=None,
+            together_ns=None,
+            trust="",
+            complete=False,
+            changes=(),
+            lines=(),
+            notes=summary.notes,
+            run=line,
+            refused=nothing,
         )
     found = _captured(session, fold, wanted)
     return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))
@@ -237,7 +232,7 @@ def page(session: Session | None, target: str, fmt: str, style: Style, wanted: S
     epilog="Without options, every finding is answered. For example: tuiprof whatif last --without "
     "item-each-step --scale gemm=0.5",
 )
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", shell_complete=options.complete_targets)
 @click.option(
     "--without",
     multiple=True,
@@ -252,14 +247,17 @@ def page(session: Session | None, target: str, fmt: str, style: Style, wanted: S
     help="With kernels whose name contains KERNEL taking F times as long.",
 )
 @click.option(
-    "--host", type=Positive(), metavar="F", help="With host time outside waits taking F times as long."
+    "--host",
+    type=options.Positive(),
+    metavar="F",
+    help="With host time outside waits taking F times as long.",
 )
-@format_option()
-@trace_options
-@convert_option
+@options.format_option()
+@options.trace_options
+@options.convert_option
 @click.pass_obj
 def whatif(
-    invocation: Invocation,
+    invocation: options.Invocation,
     target: str,
     without: tuple[str, ...],
     loader_workers: int | None,
@@ -275,9 +273,7 @@ def whatif(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.report import render, stdout_style
 
-    session = session_or_none(invocation, target)
-    wanted = Selection(rank, run_, convert=convert)
-    trace = traces_at(target if session is None else session.path / "traces", wanted).open(rank)
+    trace = trace_named(invocation, target, Selection(rank, run_, convert=convert))
     asked = changes(trace, without=without, loader_workers=loader_workers, scale=scale, host=host)
     sys.stdout.write(render(answer(trace, asked), format_, trust=trust(trace).text, style=stdout_style()))
     return 0
@@ -287,7 +283,7 @@ def whatif(
     short_help="Try fixes that need no edit of the script.",
     epilog="No file is changed. For example: tuiprof fix last --try fp32-matmul --trials 5",
 )
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", shell_complete=options.complete_targets)
 @click.option(
     "--try", "tried", metavar="RULE", help="Run the session's command with and without this fix, alternating."
 )
@@ -299,7 +295,7 @@ def whatif(
     help="Number of runs with the fix, and without.",
 )
 @click.pass_obj
-def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> int:
+def fix(invocation: options.Invocation, target: str, tried: str | None, trials: int) -> int:
     """List the advice on a SESSION that can be tried without editing the script, or try one item.
 
     \b
@@ -307,34 +303,16 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
     By the probe, in the trials alone: TF32 (set_float32_matmul_precision), nan_strategy of
     torchmetrics, DataLoader(num_workers, pin_memory), fused optimizers.
     """
-    from tuiprof.advice import priorities
-    from tuiprof.ladder.fixing import VARIABLE, attempt
-    from tuiprof.model.characters import shell_word
-    from tuiprof.model.units import format_ns, format_share
+    from tuiprof.ladder.fixing import attempt
+    from tuiprof.model.units import format_ns
     from tuiprof.report.sanitize import sanitize
 
     session = session_or_none(invocation, target)
     if session is None:
         raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
-    trace = traces_at(session.path / "traces", Selection()).open(None)
-    able: dict[str, tuple[Priced, dict[str, str]]] = {}
-    for item in priorities(trace).findings:
-        switch = {VARIABLE: item.finding.switch} if item.finding.switch else {}
-        if item.finding.environment or switch:
-            able.setdefault(item.rule, (item, {**item.finding.environment, **switch}))
+    able = _to_try(trace_at(session.path / "traces", Selection()))
     if tried is None:
-        if not able:
-            sys.stdout.write(
-                f"no advice can be tried without editing the script: see tuiprof report {shell_word(target)} advice\n"
-            )
-        for rule, (item, environment) in able.items():
-            variables = " ".join(f"{name}={value}" for name, value in environment.items())
-            if item.finding.switch:
-                variables += f" (only in the trials; in the script: {item.finding.instead})"
-            saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
-            sys.stdout.write(
-                f"{rule}{saves}\n  {variables}\n  tuiprof fix {shell_word(target)} --try {rule}\n"
-            )
+        _list_fixes(target, able)
         return 0
     if tried not in able:
         known = f"there are {', '.join(able)}" if able else "there are none"
@@ -356,15 +334,8 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             "itself\n"
         )
         return 1
-    measured = "undecided"
-    if result.ratio is not None:
-        measured = (
-            f"{result.word}: a step takes {format_share(result.ratio.value)} of the time without it (95 % interval: "
-            f"{format_share(result.ratio.low)} to {format_share(result.ratio.high)}, {trials} runs each)"
-        )
-    if item.win is not None:
-        measured += f"; predicted: {format_ns(item.win.ns)} less per step"
-    sys.stdout.write(f"{tried}: {measured}\n")
+    predicted = f"; predicted: {format_ns(item.win.ns)} less per step" if item.win is not None else ""
+    sys.stdout.write(f"{tried}: {_measured(result, trials)}{predicted}\n")
     for switched in dict.fromkeys(name for trial in with_it for name in trial.switched):
         sys.stdout.write(f"  applied: {sanitize(switched)}\n")
     for name, (before, after) in result.differing.items():
@@ -377,3 +348,46 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             else "  metrics not compared: the script logs none (tuiprof.step(loss=…))\n"
         )
     return 1 if result.differing else 0
+
+
+def _to_try(trace: Trace) -> dict[str, tuple[Priced, dict[str, str]]]:
+    """Return the first finding of each rule whose fix needs no edit, with the variables that turn it on."""
+    from tuiprof.advice import priorities
+    from tuiprof.ladder.fixing import VARIABLE
+
+    able: dict[str, tuple[Priced, dict[str, str]]] = {}
+    for item in priorities(trace).findings:
+        switch = {VARIABLE: item.finding.switch} if item.finding.switch else {}
+        if item.finding.environment or switch:
+            able.setdefault(item.rule, (item, {**item.finding.environment, **switch}))
+    return able
+
+
+def _list_fixes(target: str, able: Mapping[str, tuple[Priced, Mapping[str, str]]]) -> None:
+    """Print what can be tried, and how."""
+    from tuiprof.model.characters import shell_word
+    from tuiprof.model.units import format_ns
+
+    word = shell_word(target)
+    if not able:
+        sys.stdout.write(
+            f"no advice can be tried without editing the script: see tuiprof report {word} advice\n"
+        )
+    for rule, (item, environment) in able.items():
+        variables = " ".join(f"{name}={value}" for name, value in environment.items())
+        if item.finding.switch:
+            variables += f" (only in the trials; in the script: {item.finding.instead})"
+        saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
+        sys.stdout.write(f"{rule}{saves}\n  {variables}\n  tuiprof fix {word} --try {rule}\n")
+
+
+def _measured(result: Tried, trials: int) -> str:
+    """Return what trials say of the time of a step."""
+    from tuiprof.model.units import format_share
+
+    if result.ratio is None:
+        return "undecided"
+    return (
+        f"{result.word}: a step takes {format_share(result.ratio.value)} of the time without it (95 % interval: "
+        f"{format_share(result.ratio.low)} to {format_share(result.ratio.high)}, {trials} runs each)"
+    )

@@ -13,14 +13,7 @@ from xml.etree import ElementTree
 
 import click
 
-from tuiprof.cli.options import (
-    Invocation,
-    chart_option,
-    complete_targets,
-    fleet_options,
-    format_option,
-    trace_options,
-)
+from tuiprof.cli import options
 from tuiprof.cli.reading import executor, progress_of, run_analyses, session_reports
 from tuiprof.cli.targets import Selection, open_screen, open_with_progress, say, session_or_none, trace_at
 
@@ -39,7 +32,7 @@ _ROWS: Final = 6
     "--max device_empty_ms_per_step=0.5. Against an earlier run: "
     "--baseline last~1 --max step_median_ms=+5%. Exit status: 0 all passed, 1 one failed, 2 one is unknown."
 )
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", shell_complete=options.complete_targets)
 @click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="Largest allowed value of a metric.")
 @click.option(
     "--min", "least", multiple=True, metavar="KEY=VALUE", help="Smallest allowed value of a metric."
@@ -53,10 +46,10 @@ _ROWS: Final = 6
     default="text",
     show_default=True,
 )
-@trace_options
+@options.trace_options
 @click.pass_obj
 def check(
-    invocation: Invocation,
+    invocation: options.Invocation,
     target: str,
     most: tuple[str, ...],
     least: tuple[str, ...],
@@ -81,7 +74,7 @@ def check(
 
 
 def reports_for(
-    invocation: Invocation, target: str, wanted: Sequence[Limit], part: Selection
+    invocation: options.Invocation, target: str, wanted: Sequence[Limit], part: Selection
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
     from tuiprof.comparison import limits
@@ -162,9 +155,9 @@ _WRITERS = {"text": _text, "json": _json, "junit": junit, "github": _github}
     "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario). "
     "After a change: tuiprof compare last~1 last",
 )
-@click.argument("before", shell_complete=complete_targets)
-@click.argument("after", shell_complete=complete_targets)
-@format_option()
+@click.argument("before", shell_complete=options.complete_targets)
+@click.argument("after", shell_complete=options.complete_targets)
+@options.format_option()
 @click.option(
     "--verbose", "-v", is_flag=True, help="Also operators and launches, and longer tables (text, md)."
 )
@@ -173,7 +166,7 @@ _WRITERS = {"text": _text, "json": _json, "junit": junit, "github": _github}
 @click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
 def compare(
-    invocation: Invocation,
+    invocation: options.Invocation,
     before: str,
     after: str,
     format_: str,
@@ -222,7 +215,7 @@ def compare(
     short_help="Show step time, syncs and memory across runs.",
     epilog="Exit status with --check: 0 within limits, 1 outside, 2 too few runs.",
 )
-@click.argument("targets", nargs=-1, shell_complete=complete_targets)
+@click.argument("targets", nargs=-1, shell_complete=options.complete_targets)
 @click.option(
     "--by",
     type=click.Choice(["run", "commit", "day"]),
@@ -233,13 +226,13 @@ def compare(
 @click.option(
     "--check", is_flag=True, help="Fail if the newest run is outside the range of the runs before it."
 )
-@format_option("junit")
+@options.format_option("junit")
 @click.option("--rules", is_flag=True, help="Also explain how changes and limits are found.")
-@chart_option
-@fleet_options
+@options.chart_option
+@options.fleet_options
 @click.pass_obj
 def trend(
-    invocation: Invocation,
+    invocation: options.Invocation,
     targets: tuple[str, ...],
     by: str,
     check: bool,

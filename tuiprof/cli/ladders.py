@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tuiprof.cli.options import FORMATS, Invocation, Positive, chart_option, complete_ladders
+from tuiprof.cli.options import FORMATS, Invocation, Positive, chart_option, complete_ladders, python_option
 from tuiprof.cli.targets import say
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.system.own_process import signals_kept
@@ -48,12 +48,7 @@ _NOTHING_CAN_RUN: Final = 5
 )
 @click.option("--preset", help="Size: fit (default), paper, smoke, or another of the ladder's.")
 @click.option("--steps", type=click.IntRange(min=2), help="Steps per trial (default: the preset's).")
-@click.option(
-    "--python",
-    "python_",
-    type=click.Path(path_type=Path),
-    help="Interpreter that runs the scripts (default: the active environment's).",
-)
+@python_option("Interpreter that runs the scripts (default: the active environment's).")
 @click.option("--price", type=Positive(), help="Price of the machine, in dollars per hour.")
 @click.option(
     "--format",

@@ -6,10 +6,11 @@ import locale
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tuiprof
 from tuiprof import plugins
@@ -20,10 +21,8 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
+from tuiprof.system.files import size_of
 from tuiprof.telemetry import Device, Hardware, backends, find_hardware
-
-if TYPE_CHECKING:
-    import polars as pl
 
 #: Distributions that matter to somebody who trains models, in the order shown.
 FRAMEWORKS = (
@@ -140,9 +139,7 @@ def present(report: Report, fmt: str = "text", *, ladder: str | None = None, ver
 def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, variants: int) -> Verdict:
     if have is None:
         return Verdict("no Python interpreter for scripts: see the notes", "bad")
-    counts: dict[str, int] = {}
-    for device in accelerators:
-        counts[device.name] = counts.get(device.name, 0) + 1
+    counts = Counter(device.name for device in accelerators)
     hardware = ", ".join(f"{name} ×{count}" for name, count in counts.items())
     where = hardware or f"no accelerator: the CPU ({have.cores} cores) is the device"
     return Verdict(
@@ -152,13 +149,13 @@ def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, vari
 
 def _devices(hardware: Hardware) -> Table:
     rows = [
-        {
-            "device": device.key,
-            "backend": backend,
-            "name": device.name,
-            "memory_bytes": device.memory_bytes,
-            "details": ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in device.details.items()),
-        }
+        (
+            device.key,
+            backend,
+            device.name,
+            device.memory_bytes,
+            ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in device.details.items()),
+        )
         for backend, devices in hardware.devices.items()
         for device in devices
     ]
@@ -173,10 +170,7 @@ def _devices(hardware: Hardware) -> Table:
 
 
 def _absent(hardware: Hardware) -> Table:
-    rows = [
-        {"backend": name, "reason": absent.reason, "remedy": absent.remedy}
-        for name, absent in hardware.absent.items()
-    ]
+    rows = [(name, absent.reason, absent.remedy) for name, absent in hardware.absent.items()]
     columns = (Column("backend", "not found"), Column("reason", "why"), Column("remedy", "what to do"))
     return _table("absent", "Absent", columns, rows, empty="all supported kinds of devices are present")
 
@@ -192,7 +186,7 @@ def _frameworks(have: Facts | None) -> Table:
             remark = "an empty placeholder: install AWS's from pip.repos.neuron.amazonaws.com"
         elif name == "torch" and have is not None:
             remark = "with CUDA" if have.torch_cuda else "without CUDA"
-        rows.append({"framework": name, "version": version, "remark": remark})
+        rows.append((name, version, remark))
     columns = (Column("framework", "package"), Column("version", "version"), Column("remark", ""))
     where = f"in {have.python}" if have else "no interpreter"
     return _table(
@@ -204,7 +198,7 @@ def _ladders(ladders: Iterable[Ladder], have: Facts | None, devices: list[Device
     rows = []
     for ladder in ladders:
         can = sum(_can_run(variant, have, devices) is None for variant in ladder.variants)
-        rows.append({"ladder": ladder.name, "can": can, "of": len(ladder.variants), "title": ladder.title})
+        rows.append((ladder.name, can, len(ladder.variants), ladder.title))
     columns = (
         Column("ladder", "ladder"),
         Column("can", "can run", "count"),
@@ -225,13 +219,7 @@ def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[
             if missing is not None:
                 lacking.setdefault((ladder.name, *missing), []).append(variant.name)
     rows = [
-        {
-            "ladder": ladder,
-            "count": len(names),
-            "reason": reason,
-            "remedy": remedy,
-            "variants": ", ".join(names),
-        }
+        (ladder, len(names), reason, remedy, ", ".join(names))
         for (ladder, reason, remedy), names in lacking.items()
     ]
     columns = (
@@ -291,34 +279,25 @@ def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str,
 
 
 def _terminal(environment: Mapping[str, str], tty: bool) -> Table:
-    rows = [
-        {"what": what, "found": found, "advice": advice}
-        for what, found, advice in terminal_facts(environment, tty)
-    ]
     columns = (Column("what", "terminal"), Column("found", "found"), Column("advice", "advice"))
-    return _table("terminal", "Terminal", columns, rows)
+    return _table("terminal", "Terminal", columns, terminal_facts(environment, tty))
 
 
 def _parts() -> Table:
     from tuiprof import advice, analyses, formats, report
 
-    rows = [{"part": "format", "name": f.name, "title": f.title} for f in formats.available().values()]
-    rows += [{"part": "analysis", "name": a.name, "title": a.title} for a in analyses.available().values()]
+    rows = [("format", f.name, f.title) for f in formats.available().values()]
+    rows += [("analysis", a.name, a.title) for a in analyses.available().values()]
     rows += [
-        {"part": "rule", "name": name, "title": (rule.find.__doc__ or "").partition("\n")[0]}
+        ("rule", name, (rule.find.__doc__ or "").partition("\n")[0])
         for name, rule in advice.available().items()
     ]
-    rows += [{"part": "telemetry", "name": name, "title": ""} for name in backends()]
-    rows += [{"part": "output format", "name": name, "title": ""} for name in report.formats()]
+    rows += [("telemetry", name, "") for name in backends()]
+    rows += [("output format", name, "") for name in report.formats()]
     for room in plugins.ROOMS:
-        failed = plugins.discover(room).failed
-        rows = [
-            row for row in rows if (row["part"], row["name"]) not in {(_PARTS[room], name) for name in failed}
-        ]
-        rows += [
-            {"part": _PARTS[room], "name": name, "title": f"unavailable: {why}"}
-            for name, why in failed.items()
-        ]
+        part, failed = _PARTS[room], plugins.discover(room).failed
+        rows = [row for row in rows if row[0] != part or row[1] not in failed]
+        rows += [(part, name, f"unavailable: {why}") for name, why in failed.items()]
     columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
     return _table(
         "parts", "Formats, analyses, advice rules, telemetry backends and output formats", columns, rows
@@ -338,35 +317,23 @@ def _storage(root: Path) -> tuple[list[Fact], list[str]]:
         notes.append(
             f"only {format_bytes(free)} free in {there}: a captured trace can take several hundred MB"
         )
-    cache = Path(platformdirs.user_cache_dir("tuiprof", appauthor=False))
+    cache = platformdirs.user_cache_path("tuiprof", appauthor=False)
     return [
         Fact("sessions", "sessions in", str(root), "text"),
         Fact("sessions_free_bytes", "free there", free, "bytes"),
         Fact("cache", "cache in", str(cache), "text"),
-        Fact("cache_bytes", "cache size", sum(_sizes(cache)), "bytes"),
+        Fact("cache_bytes", "cache size", sum(map(size_of, cache.rglob("*"))), "bytes"),
     ], notes
-
-
-def _sizes(folder: Path) -> Iterable[int]:
-    for path in folder.rglob("*"):
-        try:
-            yield path.stat().st_size
-        except OSError:  # removed meanwhile by another process
-            continue
 
 
 def _table(
     key: str,
     title: str,
     columns: tuple[Column, ...],
-    rows: list[dict[str, Any]],
+    rows: Sequence[tuple[Any, ...]],
     empty: str = "nothing found",
 ) -> Table:
-    return Table(key, title, columns, _frame(columns, rows), empty=empty)
-
-
-def _frame(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
     kinds = {column.key: pl.Int64 if column.kind in ("bytes", "count") else pl.String for column in columns}
-    return pl.DataFrame(rows, schema=kinds)
+    return Table(key, title, columns, pl.DataFrame(rows, schema=kinds, orient="row"), empty=empty)

@@ -90,6 +90,11 @@ convert_option = click.option(
 chart_option = click.option("--no-chart", is_flag=True, help="Tables only, no charts (text, md).")
 
 
+def python_option(help_: str) -> Callable[[Function], Function]:
+    """Return what adds ``--python``, the interpreter for scripts."""
+    return click.option("--python", "python_", type=click.Path(path_type=Path), help=help_)
+
+
 def format_option(*more: str) -> Callable[[Function], Function]:
     """Return what adds ``--format``, the format of a report; ``more`` are the verb's own formats."""
     return click.option(

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tuiprof.cli import options
 from tuiprof.cli.answering import page, run_reports, write_page_of_trace
-from tuiprof.cli.options import (
-    Invocation,
-    chart_option,
-    complete_analyses,
-    complete_targets,
-    convert_option,
-    fleet_options,
-    format_option,
-    trace_options,
-)
-from tuiprof.cli.targets import Selection, open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -44,9 +35,9 @@ _ROWS: Final = 8
 
 
 @click.command(short_help="Print a report on a trace, a directory of traces or a session.")
-@click.argument("target", shell_complete=complete_targets)
-@click.argument("analyses", nargs=-1, shell_complete=complete_analyses)
-@format_option()
+@click.argument("target", shell_complete=options.complete_targets)
+@click.argument("analyses", nargs=-1, shell_complete=options.complete_analyses)
+@options.format_option()
 @click.option("--step", type=int, help="Analyse only this step.")
 @click.option("--verbose", "-v", is_flag=True, help="Every analysis with its tables (text, md).")
 @click.option(
@@ -55,13 +46,13 @@ _ROWS: Final = 8
 @click.option(
     "--brief", is_flag=True, help="With -f json: a short summary, as printed by `tuiprof why --json`."
 )
-@chart_option
-@trace_options
-@convert_option
-@fleet_options
+@options.chart_option
+@options.trace_options
+@options.convert_option
+@options.fleet_options
 @click.pass_obj
 def report(
-    invocation: Invocation,
+    invocation: options.Invocation,
     target: str,
     analyses: tuple[str, ...],
     format_: str,
@@ -122,7 +113,7 @@ def report(
         found = traces_at(target, wanted)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
             say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
-        trace = open_rank(found, rank)
+        trace = found.open(rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports = run_analyses(trace, analyses, step)
     said = trust(trace).text if trace is not None else ""
@@ -197,7 +188,7 @@ def session_reports(
     newest = traces_at(folder, wanted)
     for capture in (newest.run,) if wanted.run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(folder, run=capture)
-        trace = open_rank(found, wanted.rank)
+        trace = found.open(wanted.rank)
         answers = run_analyses(trace, names, wanted.step)
         path = trace.info.path
         why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""
@@ -229,7 +220,7 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_obj
-def list_(invocation: Invocation, as_json: bool) -> int:
+def list_(invocation: options.Invocation, as_json: bool) -> int:
     """List recorded sessions, newest first."""
     from tuiprof.session.live.listing import list_sessions
     from tuiprof.session.live.summary import listing
@@ -293,7 +284,7 @@ def is_job(target: str, run: str | None) -> bool:
         return False
 
 
-def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) -> list[File]:
+def files_of(invocation: options.Invocation, targets: Sequence[str], run: str | None) -> list[File]:
     """Return the files that targets stand for: all ranks of the newest run of each folder, or of the run named.
 
     Raises:
@@ -326,7 +317,11 @@ def _trace_folders(session: Session) -> list[Path]:
 
 
 def gathered(
-    invocation: Invocation, targets: Sequence[str], run: str | None, on: str | None, dask_workers: int | None
+    invocation: options.Invocation,
+    targets: Sequence[str],
+    run: str | None,
+    on: str | None,
+    dask_workers: int | None,
 ) -> Fleet:
     """Read all ranks of some targets.
 
@@ -334,9 +329,9 @@ def gathered(
         TuiprofError: There is no trace, or what reads them is lost.
         UsageProblem: ``on`` says nothing that is known.
     """
-    from tuiprof.analyses.shared.scope import plural
     from tuiprof.fleet.fleet import Fleet
     from tuiprof.fleet.gather import gather
+    from tuiprof.model.units import plural
 
     files = files_of(invocation, targets, run)
     with (

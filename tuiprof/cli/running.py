@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tuiprof.cli.answering import page
-from tuiprof.cli.options import Invocation, complete_scenarios, together
+from tuiprof.cli.options import Invocation, complete_scenarios, python_option, together
 from tuiprof.cli.reading import session_reports
 from tuiprof.cli.targets import Selection, open_screen, say
 from tuiprof.errors import TuiprofError
@@ -50,12 +50,7 @@ launch_options = together(
         "one of its own.",
     ),
     click.option("--steps", type=click.IntRange(min=1), help="Number of steps to run (scenarios)."),
-    click.option(
-        "--python",
-        "python_",
-        type=click.Path(path_type=Path),
-        help="Interpreter that runs the script (default: the active environment's).",
-    ),
+    python_option("Interpreter that runs the script (default: the active environment's)."),
     click.option("--name", help="Session name (default: the script's name)."),
     click.option(
         "--capture",
@@ -239,18 +234,18 @@ def launch_spec(
     name: str | None,
     capture: str | None,
     no_capture: bool,
-    stack: bool,
-    shapes: bool,
-    memory: bool,
-    no_source: bool = False,
-    watch_nan: bool = False,
-    capture_slower: str | None = None,
-    capture_every: int | None = None,
-    capture_budget: str | None = None,
-    step_at: str | None = None,
-    step_function: str | None = None,
+    no_source: bool,
+    watch_nan: bool,
+    capture_slower: str | None,
+    capture_every: int | None,
+    capture_budget: str | None,
+    step_at: str | None,
+    step_function: str | None,
+    **detail: bool,
 ) -> LaunchSpec:
     """Turn what was typed, as the options of ``run`` and ``record`` take it, into what to launch.
+
+    ``detail`` is what captures hold beyond times: stack, shapes, memory.
 
     Raises:
         UsageError: The options for captures contradict each other or cannot be read.
@@ -259,23 +254,15 @@ def launch_spec(
     from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, step_environment
 
     if no_capture:
-        if capture or stack or shapes or memory or capture_slower or capture_every:
+        if capture or any(detail.values()) or capture_slower or capture_every:
             raise click.UsageError(
                 "--no-capture cannot be used with --capture…, --stack, --shapes or --memory"
             )
         request = None
     else:
-        text = capture or f"{DEFAULT_CAPTURE.steps}"
-        request = parse_capture(text, stack=stack, shapes=shapes, memory=memory)
-    armed = triggers(
-        capture_slower,
-        capture_every,
-        capture_budget,
-        steps=(request or DEFAULT_CAPTURE).steps,
-        stack=stack,
-        shapes=shapes,
-        memory=memory,
-    )
+        request = parse_capture(capture or f"{DEFAULT_CAPTURE.steps}", **detail)
+    steps_each = (request or DEFAULT_CAPTURE).steps
+    armed = triggers(capture_slower, capture_every, capture_budget, steps=steps_each, **detail)
     spec = LaunchSpec(
         (),
         name or "",

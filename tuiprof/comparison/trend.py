@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,18 +17,20 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.comparison.limits import Limit, Result
 from tuiprof.errors import SessionError, TraceError
+from tuiprof.fleet.gather import Executor, File, Progress, gather
+from tuiprof.formats import open_set
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.report import Kind
-from tuiprof.model.units import format_share, format_value
+from tuiprof.model.units import format_share, format_value, plural
+from tuiprof.session.live.listing import Summary, summary_of
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import group_parts
+from tuiprof.session.store.meta import SESSION_FILE
 
 if TYPE_CHECKING:
-    from tuiprof.fleet.gather import Executor, File, Progress
-    from tuiprof.session.live.listing import Summary
-    from tuiprof.session.store.folders import Session
-
+    from tuiprof.model.traceset import RankFile
 
 By = Literal["run", "commit", "day"]
 
@@ -169,7 +171,6 @@ def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable
 
 def _report(found: Course, by: By) -> Report:
     label, kind = FIGURES[found.key]
-    shown = [format_value(value, kind) for value in found.values.tolist()]
     first, after = (0, *found.changes), (*found.changes, len(found.values))
     level = [float(np.median(found.values[low:high])) for low, high in zip(first, after, strict=True)]
     levels = pl.DataFrame(
@@ -194,28 +195,10 @@ def _report(found: Course, by: By) -> Report:
         }
     )
     notes = () if find_spec("ruptures") is not None else (f"Changes are not detected: {_REMEDY}.",)
-    newest = shown[-1]
-    if found.exceeded:
-        verdict = Verdict(
-            f"{label}: {newest} in the newest of {plural(len(shown), by)} is beyond {format_value(found.limit, kind)}",
-            "bad",
-        )
-    elif found.changes:
-        at = found.changes[-1]
-        said = (
-            f"{format_value(level[-2], kind)} to {format_value(level[-1], kind)} with {found.points[at].name}"
-        )
-        verdict = Verdict(f"{label}: last changed from {said}", "warn" if level[-1] > level[-2] else "good")
-    else:
-        steady = "" if found.limit is None else f", at most {format_value(found.limit, kind)} is allowed"
-        verdict = Verdict(
-            f"{label}: {newest} in the newest of {plural(len(shown), by)}{steady}",
-            "good" if steady else "info",
-        )
     return Report(
         f"trend_{found.key}",
         f"Trend: {label}",
-        verdict,
+        _verdict(found, by, level),
         (
             Fact("newest", "newest", float(found.values[-1]), kind),
             Fact("limit", "allowed", found.limit, kind),
@@ -256,10 +239,26 @@ def _report(found: Course, by: By) -> Report:
     )
 
 
+def _verdict(found: Course, by: By, level: Sequence[float]) -> Verdict:
+    """Return what to say of a figure, whose levels have these medians."""
+    label, kind = FIGURES[found.key]
+    newest = (
+        f"{label}: {format_value(found.values[-1], kind)} in the newest of {plural(len(found.values), by)}"
+    )
+    if found.exceeded:
+        return Verdict(f"{newest} is beyond {format_value(found.limit, kind)}", "bad")
+    if found.changes:
+        before, now = (format_value(median, kind) for median in level[-2:])
+        since = found.points[found.changes[-1]].name
+        words = f"{label}: last changed from {before} to {now} with {since}"
+        return Verdict(words, "warn" if level[-1] > level[-2] else "good")
+    if found.limit is None:
+        return Verdict(newest, "info")
+    return Verdict(f"{newest}, at most {format_value(found.limit, kind)} is allowed", "good")
+
+
 def sessions_below(path: Path) -> list[Path]:
     """Return the sessions that a path names: itself, or those in it."""
-    from tuiprof.session.store.meta import SESSION_FILE
-
     if (path / SESSION_FILE).is_file():
         return [path]
     return sorted(found.parent for found in path.glob(f"*/{SESSION_FILE}")) if path.is_dir() else []
@@ -282,62 +281,33 @@ def history(
 
     ``executor`` makes what reads traces; for ``progress`` see :func:`tuiprof.fleet.gather.gather`.
     """
-    from tuiprof.fleet.gather import File, gather
-    from tuiprof.formats import open_set
-    from tuiprof.session.live.listing import summary_of
-    from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.hosts import group_parts
-
-    points: list[Point] = []
     problems: list[str] = []
-    traces: list[tuple[int, Path, int]] = []
-    targeted: list[tuple[Path, list[Path], list[tuple[Session, Summary]]]] = []
-    for target in targets:
-        below = sessions_below(target)
-        readable: list[tuple[Session, Summary]] = []
-        for folder in below:
-            try:
-                session = Session(folder)
-                readable.append((session, summary_of(session)))
-            except SessionError as error:
-                problems.append(error.message)
-        targeted.append((target, below, readable))
-    every = [session for _, _, readable in targeted for session, _ in readable]
+    below = [sessions_below(target) for target in targets]
+    readable = [_readable(folders, problems) for folders in below]
+    every = [session for sessions in readable for session, _ in sessions]
     script = script_of(max(every, key=lambda session: session.meta.unix_ns)) if every else ""
-    for target, below, readable in targeted:
-        found_below = [one for one in readable if below == [target] or script_of(one[0]) == script]
-        if others := len(readable) - len(found_below):
+    points: list[Point] = []
+    traces: list[tuple[int, RankFile]] = []  # with the index of the point that each is of
+    for target, folders, sessions in zip(targets, below, readable, strict=True):
+        named = folders == [target]
+        chosen = sessions if named else [one for one in sessions if script_of(one[0]) == script]
+        if others := len(sessions) - len(chosen):
             problems.append(
                 f"{plural(others, 'run')} of other scripts than {script}; name a session to include it"
             )
-        # Of a run of several hosts the first host stands for all of them.
-        groups = group_parts(seen.part for _, seen in found_below if seen.part is not None)
-        beside = {part.id for group in groups for part in group[1:]}
-        for session, seen in found_below:
-            if seen.id in beside:
-                continue
-            git = session.meta.git
-            steps = {} if seen.median_ns is None else {"step_ns": float(seen.median_ns)}
-            points.append(Point(seen.id, seen.unix_ns, git.commit if git else "", steps))
-            if session.traces():
-                file = open_set(session.path / "traces").file()
-                traces.append((len(points) - 1, file.path, file.size_bytes))
-        if not below:
-            newest = open_set(target)
-            for run in newest.runs or ("",):
-                file = (newest if not run else open_set(target, run=run)).file()
-                written = int(file.path.stat().st_mtime * 1e9)
-                points.append(Point(run or file.path.name, written))
-                traces.append((len(points) - 1, file.path, file.size_bytes))
+        for point, file in _recorded(chosen) if folders else _captured(target):
+            traces += [] if file is None else [(len(points), file)]
+            points.append(point)
     if not points:
         raise TraceError("no session or trace found", "tuiprof list shows recorded sessions")
     files = [
-        File(number, str(path.absolute()), number, size) for number, (_, path, size) in enumerate(traces)
+        File(number, str(file.path.absolute()), number, file.size_bytes)
+        for number, (_, file) in enumerate(traces)
     ]
     if files:
         found = gather(files, executor(files), progress).files
         for row in found.iter_rows(named=True):
-            index = traces[row["file"]][0]
+            index, _ = traces[row["file"]]
             if row["problem"]:
                 problems.append(f"{row['path']}: {row['problem']}")
                 continue
@@ -345,3 +315,35 @@ def history(
             # A session saw its steps without the profiler, the trace with it.
             points[index] = replace(points[index], figures={**in_trace, **points[index].figures})
     return points, problems
+
+
+def _readable(folders: Sequence[Path], problems: list[str]) -> list[tuple[Session, Summary]]:
+    """Return sessions with their summaries; why one cannot be read is added to the problems."""
+    found = []
+    for folder in folders:
+        try:
+            session = Session(folder)
+            found.append((session, summary_of(session)))
+        except SessionError as error:
+            problems.append(error.message)
+    return found
+
+
+def _recorded(sessions: Sequence[tuple[Session, Summary]]) -> Iterator[tuple[Point, RankFile | None]]:
+    """Return a point for each run, with its newest trace; of a run of several hosts the first stands for all."""
+    groups = group_parts(seen.part for _, seen in sessions if seen.part is not None)
+    beside = {part.id for group in groups for part in group[1:]}
+    for session, seen in sessions:
+        if seen.id not in beside:
+            git = session.meta.git
+            steps = {} if seen.median_ns is None else {"step_ns": float(seen.median_ns)}
+            file = open_set(session.path / "traces").file() if session.traces() else None
+            yield Point(seen.id, seen.unix_ns, git.commit if git else "", steps), file
+
+
+def _captured(folder: Path) -> Iterator[tuple[Point, RankFile]]:
+    """Return a point for each run of traces, with its trace."""
+    newest = open_set(folder)
+    for run in newest.runs or ("",):
+        file = (open_set(folder, run=run) if run else newest).file()
+        yield Point(run or file.path.name, int(file.path.stat().st_mtime * 1e9)), file

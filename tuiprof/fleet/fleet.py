@@ -13,13 +13,12 @@ import polars as pl
 
 from tuiprof.analyses.shared.collectives import SAME_LATENESS, chained, own_lateness
 from tuiprof.analyses.shared.kernel_names import short_name
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
 from tuiprof.model.intervals import Floats, Mask
 from tuiprof.model.report import Kind
-from tuiprof.model.units import format_bytes
+from tuiprof.model.units import format_bytes, plural
 
 #: A rank is listed if it is later than the median rank by this share of the step, and by more than the noise.
 LISTED_SHARE: Final = 0.005

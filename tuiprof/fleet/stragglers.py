@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet.fleet import LISTED_SHARE, Fleet
 from tuiprof.fleet.meeting import ALWAYS, OUTLIER
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "stragglers", "Stragglers"
 #: Possible savings of the job, as a share of the step, from which stragglers are a warning, and bad.

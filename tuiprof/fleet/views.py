@@ -11,13 +11,12 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import attempt
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet import stragglers
 from tuiprof.fleet.fleet import HOST_SHARE, SLOWER, Fleet, differing
 from tuiprof.fleet.meeting import TOLERANCE
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Floats
-from tuiprof.model.units import format_bytes, format_ns, format_share
+from tuiprof.model.units import format_bytes, format_ns, format_share, plural
 
 # -- job -------------------------------------------------------------------------------------------------
 

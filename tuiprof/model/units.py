@@ -102,6 +102,14 @@ def format_count(value: float | None) -> str:
     return _three_figures(value)
 
 
+def plural(count: float, word: str) -> str:
+    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``."""
+    text = format_count(round(count, 2))
+    if text == "1":
+        return f"1 {word}"
+    return f"{text} {word}" + ("es" if word.endswith(("s", "ch")) else "s")
+
+
 def format_factor(value: float) -> str:
     """Return how many times as much something is, ``3.00`` or ``17 400``, with no more than three figures."""
     return _three_figures(float(f"{value:.3g}"))

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tuiprof.model.report import Answer, Change, Level, Line
-from tuiprof.model.units import format_count, format_ns, format_rough_share
+from tuiprof.model.units import format_ns, format_rough_share, plural
 from tuiprof.report import Style
 from tuiprof.report.md import code, escape
 from tuiprof.report.sanitize import sanitize
@@ -88,7 +88,7 @@ def to_text(answer: Answer, style: Style) -> str:
 def _head(answer: Answer) -> str:
     parts = [answer.title, answer.device]
     if answer.steps:
-        parts.append(f"{format_count(answer.steps)} step{'s' if answer.steps != 1 else ''}")
+        parts.append(plural(answer.steps, "step"))
     if answer.step_ns is not None:
         parts.append(step_time(answer))
     if answer.complete:

@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from tuiprof.errors import LaunchError, SessionError, TuiprofError
+from tuiprof.model.units import plural
 from tuiprof.session import ptrace
 from tuiprof.session.log import End, LogWriter, Note
 from tuiprof.session.run.control import put_black_box, read_stop, request_stop
@@ -197,7 +198,7 @@ def describe(answer: ptrace.Answer) -> str:
         return "it has not imported PyTorch or JAX yet; steps are recorded once it does"
     words = f"it uses {' and '.join(answer.frameworks)}"
     if "torch" in answer.frameworks:
-        words += f", with {answer.optimizers} optimizer{'' if answer.optimizers == 1 else 's'}"
+        words += f", with {plural(answer.optimizers, 'optimizer')}"
     return words
 
 

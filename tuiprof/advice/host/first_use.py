@@ -11,9 +11,8 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_stretches
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
-from tuiprof.model.units import format_ns, format_rough_share
+from tuiprof.model.units import format_ns, format_rough_share, plural
 
 _NAMED: Final = 3
 

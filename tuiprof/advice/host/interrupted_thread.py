@@ -10,10 +10,9 @@ import numpy as np
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.stretches import MIN_NS, Stretches, long_stretches
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
-from tuiprof.model.units import format_ns
+from tuiprof.model.units import format_ns, plural
 from tuiprof.whatif import Edit, HostTime
 
 #: A stretch is an interruption if its kind comes this often, and usually takes at most this share of it.

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
-from tuiprof.model.units import format_rough_share
+from tuiprof.model.units import format_rough_share, plural
 from tuiprof.whatif import Edit
 
 #: The operation that ends when an asynchronous copy has; what computes meanwhile comes before it.

@@ -7,9 +7,9 @@ from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.replay import replayed
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
+from tuiprof.model.units import plural
 from tuiprof.whatif import Edit
 
 #: Where removing them all saves this many times what removing those of any one place saves, they hide one another.

@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Column, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, Kind, Level, Series
@@ -25,6 +24,7 @@ from tuiprof.model.units import (
     format_speed,
     format_speed_range,
     format_value,
+    plural,
 )
 
 #: Standard errors from which on a difference of medians is significant; minimum number of steps per side.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tuiprof.model import Rule, Trace, Unavailable, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, clip, distinct, member, total, union
 from tuiprof.model.trace import cached_on_trace
-from tuiprof.model.units import format_count
+from tuiprof.model.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,6 @@ def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailab
     if lost is not None:
         return Unavailable(name, lost.text, lost.remedy)
     return Unavailable(name, f"a CPU-only trace: {cpu_only}", instead)
-
-
-def plural(count: float, word: str) -> str:
-    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``."""
-    text = format_count(round(count, 2))
-    if text == "1":
-        return f"1 {word}"
-    return f"{text} {word}" + ("es" if word.endswith(("s", "ch")) else "s")
 
 
 # -- step times ---------------------------------------------------------------------------------------------

@@ -18,31 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.kineto import layout
-from tuiprof.formats.kineto.columns import (
-    MISSING,
-    AnyEvent,
-    Args,
-    Books,
-    Codes,
-    Columns,
-    Event,
-    Identity,
-    MemoryArgs,
-    Untimely,
-    build,
-    decode_event,
-    decode_events,
-    decode_exact_event,
-    decode_exact_events,
-    decode_instant,
-    decode_loosely,
-    decode_pieces,
-    identity,
-    memory_numbers,
-    ns_from_text,
-    words,
-)
+from tuiprof.formats.kineto import columns, layout
 from tuiprof.formats.kineto.lines import LineReader, Lines
 
 T = TypeVar("T")
@@ -61,7 +37,7 @@ def _among(letters: bytes) -> npt.NDArray[np.bool_]:
     return table
 
 
-_NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
+_NO_EVENTS = columns.build([], np.empty(0, dtype=np.uint32), columns.Books(), with_dur=False)
 _INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
@@ -189,8 +165,8 @@ class Rare(msgspec.Struct):
     phase: str
     name: str
     cat: str  # its category word
-    pid: Identity  # its process
-    tid: Identity  # its thread
+    pid: columns.Identity  # its process
+    tid: columns.Identity  # its thread
     ts: int | None  # its time in ns on the clock of the file; None = missing
     id: str  # what joins asynchronous events
     args: object  # its arguments as decoded
@@ -203,10 +179,10 @@ class Chunk(msgspec.Struct):
     phases: dict[str, int]  # their number by phase; the phase of an event without one is ``"?"``
     names: list[str]  # names by code
     cats: list[str]  # category words by code
-    lanes: list[tuple[Identity, Identity]]  # (process, thread) by code
-    spans: Columns  # complete events (X)
-    pairs: Columns  # begin and end events (B, E), in file order
-    instants: Columns  # events without length
+    lanes: list[tuple[columns.Identity, columns.Identity]]  # (process, thread) by code
+    spans: columns.Columns  # complete events (X)
+    pairs: columns.Columns  # begin and end events (B, E), in file order
+    instants: columns.Columns  # events without length
     rare: list[Rare]  # events that are decoded whole
     #: The process groups in the arguments of its events.
     communications: list[Communication] = msgspec.field(default_factory=list)
@@ -240,22 +216,22 @@ class ChunkDecoder:
         try:
             if not self._exactly:
                 try:
-                    return self._read(data, decode_events)
-                except Untimely:
+                    return self._read(data, columns.decode_events)
+                except columns.Untimely:
                     self._exactly = True
-            return self._read(data, decode_exact_events)
+            return self._read(data, columns.decode_exact_events)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
 
-    def _read(self, data: bytes, decode: Callable[[bytes], Sequence[AnyEvent]]) -> Chunk:
+    def _read(self, data: bytes, decode: Callable[[bytes], Sequence[columns.AnyEvent]]) -> Chunk:
         """Read events in libkineto's line format, and decode the rest."""
-        books = Books()
+        books = columns.Books()
         lines = self._lines.read(data, books)
         if lines is None:
             # A chunk begins right after an event, with the comma.
             first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
             listed = b"".join((b"[", memoryview(data)[first:], b"]"))
-            return _chunk(decode(listed), listed, len(data), Books())
+            return _chunk(decode(listed), listed, len(data), columns.Books())
         if not lines.texts:
             return _plain(lines, books, len(data))
         listed = b"[%b]" % b",".join(lines.texts)
@@ -317,13 +293,13 @@ def _end_of_list(data: bytes) -> int | None:
     return None
 
 
-def _plain(lines: Lines, books: Books, size: int) -> Chunk:
+def _plain(lines: Lines, books: columns.Books, size: int) -> Chunk:
     """Return a chunk that consists of complete events and flows only, as most chunks do."""
     return Chunk(
         lines.events,
         lines.phases,
-        words(books.names),
-        words(books.cats),
+        columns.words(books.names),
+        columns.words(books.cats),
         books.lane_list(),
         lines.spans,
         _NO_EVENTS,
@@ -334,7 +310,11 @@ def _plain(lines: Lines, books: Books, size: int) -> Chunk:
 
 
 def _chunk(
-    events: Sequence[AnyEvent], listed: bytes, size: int, books: Books, positions: Codes | None = None
+    events: Sequence[columns.AnyEvent],
+    listed: bytes,
+    size: int,
+    books: columns.Books,
+    positions: columns.Codes | None = None,
 ) -> Chunk:
     """Sort events by phase into columns; raises Untimely if a time cannot be read exactly from the decoded number."""
     phases = _phases(events)
@@ -342,24 +322,26 @@ def _chunk(
     if len(every) != len(events):
         raise msgspec.DecodeError("the number of events does not match their positions")
 
-    def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
+    def some(mask: npt.NDArray[np.bool_]) -> tuple[list[columns.AnyEvent], columns.Codes]:
         return list(compress(events, mask.tolist())), every[mask]
 
     is_span = phases == _X
     linked = b'"correlation"' in listed  # searching the text is faster than checking every event
     chosen, ordinals = (events, every) if is_span.all() else some(is_span)
     of_xla = b'"correlation_id"' in listed or b'"step_num"' in listed
-    spans = build(chosen, ordinals, books, linked=linked, of_xla=of_xla)
+    spans = columns.build(chosen, ordinals, books, linked=linked, of_xla=of_xla)
     counted = np.bincount(phases, minlength=256)
     is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
-    pairs = build(*some(is_pair), books, with_dur=False)
+    pairs = columns.build(*some(is_pair), books, with_dur=False)
     pairs.phase = phases[is_pair]
     marks, mark_ordinals = some(is_instant)
-    instants = build(marks, mark_ordinals, books, with_dur=False)
+    instants = columns.build(marks, mark_ordinals, books, with_dur=False)
     instants.phase = phases[is_instant]
     rare_at = np.flatnonzero(_RARE[phases]).tolist()
-    texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
-    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()])
+    texts = [bytes(piece) for piece in columns.decode_pieces(listed)] if marks or rare_at else []
+    instants.numbers = columns.memory_numbers(
+        [columns.decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()]
+    )
     rare = _rare([int(every[i]) for i in rare_at], [events[i] for i in rare_at], [texts[i] for i in rare_at])
     spans, no_time, repaired = _sound(spans)
     pairs, pairs_no_time, _ = _sound(pairs)
@@ -367,8 +349,8 @@ def _chunk(
     return Chunk(
         events=len(events),
         phases={chr(code) if code else "?": int(counted[code]) for code in np.flatnonzero(counted).tolist()},
-        names=words(books.names),
-        cats=words(books.cats),
+        names=columns.words(books.names),
+        cats=columns.words(books.cats),
         lanes=books.lane_list(),
         spans=spans,
         pairs=pairs,
@@ -380,7 +362,7 @@ def _chunk(
     )
 
 
-def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
+def _phases(events: Sequence[columns.AnyEvent]) -> npt.NDArray[np.uint8]:
     """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
     phases = [event.ph for event in events]
     if phases.count("X") == len(phases):
@@ -391,34 +373,34 @@ def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
     return np.array([ord(p) if len(p) == 1 and p.isascii() else 0 for p in phases], dtype=np.uint8)
 
 
-def _sound(columns: Columns) -> tuple[Columns, int, int]:
+def _sound(events: columns.Columns) -> tuple[columns.Columns, int, int]:
     """Drop events without time, give those without length one of 0; also how many were dropped and repaired."""
-    timeless = columns.ts == MISSING
+    timeless = events.ts == columns.MISSING
     lost = int(timeless.sum())
     if lost:
-        columns = columns.take(~timeless)
-    if columns.dur is None:
-        return columns, lost, 0
-    short = columns.dur < 0  # MISSING is negative, too
+        events = events.take(~timeless)
+    if events.dur is None:
+        return events, lost, 0
+    short = events.dur < 0  # MISSING is negative, too
     mended = int(short.sum())
     if mended:
-        columns.dur = np.where(short, 0, columns.dur)
-    return columns, lost, mended
+        events.dur = np.where(short, 0, events.dur)
+    return events, lost, mended
 
 
-def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
+def _rare(ordinals: Sequence[int], events: Sequence[columns.AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
     """Decode events whole; their times all at once, because an array operation an event is slow."""
-    whole = [decode_loosely(text) for text in texts]
-    times = ns_from_text([bytes(event.ts) for event in whole]).tolist()
+    whole = [columns.decode_loosely(text) for text in texts]
+    times = columns.ns_from_text([bytes(event.ts) for event in whole]).tolist()
     return [
         Rare(
             ordinal,
             event.ph,
             "" if event.name is None else str(event.name),
             event.cat or "",
-            identity(event.pid),
-            identity(event.tid),
-            None if ts == MISSING else ts,
+            columns.identity(event.pid),
+            columns.identity(event.tid),
+            None if ts == columns.MISSING else ts,
             "" if loosely.id is None else str(loosely.id),
             loosely.args,
         )
@@ -443,8 +425,8 @@ _SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
 _WINDOWS = (1 << 12, 1 << 17, 8 << 20)
 #: Maximum nesting depth; deeper text is skipped.
 _DEEPEST = 500_000
-_FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
-_ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields__}
+_FIELDS = {*columns.Event.__struct_encode_fields__, "id"} - {"args"}
+_ARGUMENTS = {*columns.Args.__struct_encode_fields__, *columns.MemoryArgs.__struct_encode_fields__}
 
 
 @dataclass(slots=True)
@@ -558,7 +540,12 @@ def mend_event(data: bytes) -> bytes | None:
 
 def _is_valid(data: bytes) -> bool:
     try:
-        for decode in (decode_event, decode_exact_event, decode_instant, decode_loosely):
+        for decode in (
+            columns.decode_event,
+            columns.decode_exact_event,
+            columns.decode_instant,
+            columns.decode_loosely,
+        ):
             decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False

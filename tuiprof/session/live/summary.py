@@ -14,7 +14,7 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verd
 from tuiprof.model.characters import as_utf8, shell_word
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.fold import Fold
@@ -172,10 +172,9 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}: {unseen}. {_how_to_name(session, fold)}"
     if fold.lead is None or stats is None or not stats.count:
         return f"{session.title} {status}: no training steps were detected. {_how_to_name(session, fold)}"
-    steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
     return (
-        f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
+        f"{session.title} {status}: {plural(len(fold.lead.steps), 'step')}, "
         f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{format_value(stats.rate_hz, 'number')} steps/s"
@@ -591,7 +590,7 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
         Column("median_ns", "median step", "ns"),
     )
     running = sum(item.state == "running" for item in summaries)
-    sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
+    sentence = f"{plural(len(rows), 'session')} in {root}"
     sentence += f", {running} running" if running else ""
     note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
     table = Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None), note)

@@ -17,17 +17,7 @@ from textual.widgets import Input
 from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.tui.answers.view import (
-    MORE_IN,
-    Answer,
-    Field,
-    NextTable,
-    RowDetail,
-    default_columns,
-    field_rows,
-    fields_of,
-    next_tables,
-)
+from tuiprof.tui.answers import view
 from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Lines, Painted, Row, VerdictLine, row_width
@@ -51,11 +41,11 @@ class BelowTable(Lines):
         self._source: int | None = None
         self._complete_columns: set[str] = set()
         self._advice: Report | None = None
-        self._next: Sequence[NextTable] = ()
+        self._next: Sequence[view.NextTable] = ()
         self._row_height = 0  # maximum so far, so that the tables below do not move with the cursor
         self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
-    def set_table(self, table: Table | None, following: Sequence[NextTable]) -> None:
+    def set_table(self, table: Table | None, following: Sequence[view.NextTable]) -> None:
         """Set the table above, and the tables that follow it."""
         self._table, self._source, self._next = table, None, following
         self._row_height, self._next_drawn = 0, ((0, 0), [])
@@ -70,19 +60,19 @@ class BelowTable(Lines):
     def draw(self, width: int, height: int) -> list[Row]:
         lead: list[Row] = [[]] if height >= _MIN_LINES_WITH_GAP else []
         fields = self._fields()
-        rows = [*lead, *field_rows(fields, width, height - len(lead))] if fields else []
+        rows = [*lead, *view.field_rows(fields, width, height - len(lead))] if fields else []
         self._row_height = min(max(self._row_height, len(rows)), height)
         rows += [[]] * (self._row_height - len(rows))
         key = (width, height - self._row_height)
         if self._next_drawn[0] != key:
-            self._next_drawn = (key, next_tables(self._next, *key))
+            self._next_drawn = (key, view.next_tables(self._next, *key))
         return rows + self._next_drawn[1]
 
-    def _fields(self) -> list[Field]:
+    def _fields(self) -> list[view.Field]:
         table, source = self._table, self._source
         if table is None or source is None or source >= len(table.rows):
             return []
-        fields = fields_of(table, source, self._complete_columns, self._advice)
+        fields = view.fields_of(table, source, self._complete_columns, self._advice)
         return fields if any(not field.complete for field in fields) else []
 
 
@@ -111,7 +101,7 @@ class AnswerTables(Vertical):
         yield VirtualTable(id="answer-table")
         yield BelowTable(id="answer-prose")
 
-    def set_table(self, table: Table, following: Sequence[NextTable]) -> None:
+    def set_table(self, table: Table, following: Sequence[view.NextTable]) -> None:
         """Adapt to the table that was just loaded."""
         self._prose = table.prose
         self.below.set_table(table, following)
@@ -159,7 +149,7 @@ class Message(Painted, can_focus=True):
 class _SavedTab:
     """State of a tab to restore."""
 
-    answer: Answer
+    answer: view.Answer
     table: str  # key of the selected table
     state: TableState
     needle: str  # filter
@@ -186,7 +176,7 @@ class AnswerPane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.tab = ""
-        self.answer: Answer | None = None
+        self.answer: view.Answer | None = None
         self.needle = ""  # filter
         self._table = 0  # index of the table shown
         self._saved: dict[str, _SavedTab] = {}
@@ -215,11 +205,11 @@ class AnswerPane(Vertical):
     def show(
         self,
         tab: str,
-        answer: Answer | None,
+        answer: view.Answer | None,
         *,
         question: str = "",
         verdict: bool = True,
-        advice: Answer | None = None,
+        advice: view.Answer | None = None,
     ) -> None:
         """Show a tab, in the state in which it was left.
 
@@ -290,7 +280,7 @@ class AnswerPane(Vertical):
         answer, index = self.answer, self._table
         if isinstance(answer, Report) and answer.tables:
             following = [
-                NextTable(sanitize(table.title), self._rows(table), sanitize(table.empty))
+                view.NextTable(sanitize(table.title), self._rows(table), sanitize(table.empty))
                 for table in (*answer.tables[index + 1 :], *answer.tables[:index])
             ]
             self.tables.set_table(answer.tables[index], following)
@@ -308,7 +298,7 @@ class AnswerPane(Vertical):
 
     def shown_columns(self, table: Table) -> list[str]:
         """Return the keys of the columns to show, in order."""
-        return self._chosen(table) or default_columns(table)
+        return self._chosen(table) or view.default_columns(table)
 
     def show_columns(self, table: Table, keys: list[str] | None) -> None:
         """Show these columns and remember them; None = the default columns.
@@ -382,11 +372,11 @@ class AnswerPane(Vertical):
     def more_in(self, source: int) -> str:
         """Return the title of the analysis that explains a row of the table; empty = this one."""
         table = self.current_table
-        if table is None or MORE_IN not in table.rows.columns:
+        if table is None or view.MORE_IN not in table.rows.columns:
             return ""
-        return str(table.rows[MORE_IN][source] or "")
+        return str(table.rows[view.MORE_IN][source] or "")
 
-    def row_detail(self, source: int) -> RowDetail | None:
+    def row_detail(self, source: int) -> view.RowDetail | None:
         """Return all cells of a row of the table."""
         table = self.current_table
         if table is None or not 0 <= source < len(table.rows):
@@ -394,7 +384,7 @@ class AnswerPane(Vertical):
         columns = [column for column in table.columns if not column.hidden]
         rows = FrameRows(table.rows, columns)
         cells = tuple((column.label, rows.text(source, index)) for index, column in enumerate(columns))
-        return RowDetail(table.title, cells)
+        return view.RowDetail(table.title, cells)
 
     # -- filter --------------------------------------------------------------------------------------------
 
@@ -437,7 +427,7 @@ class AnswerPane(Vertical):
         return error is None
 
 
-def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
+def _message(answer: view.Answer | None, question: str) -> list[tuple[str, str]]:
     """Return text and role of the lines to show without a table: running, unavailable, or only notes."""
     if answer is None:
         return [("analysing …", "dim"), (sanitize(question), "dim")]

@@ -14,7 +14,7 @@ from tuiprof.ladder.report import activity, between, kernel_words, range_words, 
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
+from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed, plural
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.rows import fit_text
@@ -239,7 +239,7 @@ def head_row(view: LadderView | None, name: str, position: str, width: int) -> R
     if view is None:
         return left
     meta = view.meta
-    how = f"{meta.rounds} round{'' if meta.rounds == 1 else 's'} · {sanitize(meta.preset)}"
+    how = f"{plural(meta.rounds, 'round')} · {sanitize(meta.preset)}"
     measured = when(meta.unix_ns) if view.folder is not None else "not measured yet"
     right: Row = [(f"{measured} · {how} ", "text"), (f" {position} " if position else "", "dim")]
     title: Row = [(f" — {sanitize(meta.title)}", "dim")]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
+from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed, plural
 from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.rows import fit_text
@@ -201,8 +201,7 @@ def items(
     ]
     problems: list[Choice] = []
     if listing.problems and not filter_:
-        count = len(listing.problems)
-        text = f"{count} problem{'s' if count > 1 else ''}"
+        text = plural(len(listing.problems), "problem")
         problems.append(Choice("problems:", [(f"{glyphs.FAILED} ", "warn"), (text, "text")]))
     out = [
         Choice(key, partial(_action_line, listing, key, words, shortcut))

@@ -17,16 +17,8 @@ from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.output import lost_output
+from tuiprof.tui.live import view
 from tuiprof.tui.live.moment import Figures, Moment, Overhead
-from tuiprof.tui.live.view import (
-    alert_row,
-    armed_row,
-    capture_row,
-    capture_words,
-    headline_row,
-    over_row,
-    step_row,
-)
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread, wrap_row
 
@@ -95,7 +87,7 @@ class RunCaptures:
     def titles(self) -> dict[Path, str]:
         """Return the time, steps and cause of each trace's capture."""
         return {
-            self.file(path): capture_words(capture)
+            self.file(path): view.capture_words(capture)
             for capture in self._all.values()
             for path in capture.paths
         }
@@ -173,7 +165,7 @@ class Verdict:
         sentence = self._sentence(width, tall)
         if row_width(sentence) > width and not tiny:
             return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall)
-        armed = armed_row(self._captures.armed)
+        armed = view.armed_row(self._captures.armed)
         right = [*armed, *self._overhead.row]
         if row_width(sentence) + row_width(right) + 2 > width:
             right = armed
@@ -183,7 +175,7 @@ class Verdict:
 
     def _with_alert(self, sentence: list[Row], width: int, tall: bool) -> list[Row]:
         found = self._figures.alerts
-        alert = [alert_row(found, width)] if found else []
+        alert = [view.alert_row(found, width)] if found else []
         if tall:
             return [*alert, *sentence]
         awaited = self._moment.selected is not None or self._captures.requested is not None
@@ -196,7 +188,7 @@ class Verdict:
         row = moment.selected_row()
         if row is not None and moment.rank is not None:
             covered = captures.trace_of_step() is not None
-            return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
+            return view.step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
         headline = self._headline()
         over = moment.status.over and moment.replay is None
         capture = self._capture(headline)
@@ -208,13 +200,13 @@ class Verdict:
             both = newest is not None and newest.state == moment.status.state == "failed"
             short = newest.shortfall(over=True) if newest is not None and not both else ""
             missing = [text for text in (lost_output(moment.session), short) if text]
-            end = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            found = headline_row(headline) if headline else [] if both else capture
+            end = view.over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
+            found = view.headline_row(headline) if headline else [] if both else capture
             return [*end, (glyphs.DOT, "dim"), *found[1:]] if found else end
         if headline is not None:
-            return headline_row(headline)
+            return view.headline_row(headline)
         if self._figures.alerts:
-            return [] if tall else alert_row(self._figures.alerts, width)
+            return [] if tall else view.alert_row(self._figures.alerts, width)
         if stats.count:
             more = "" if captures.traces else "; a capture shows more"
             return [(f" {glyphs.FLAG} ", "good"), (f"nothing stands out{more}", "dim")]
@@ -226,12 +218,12 @@ class Verdict:
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):
             if newest.state == "written" and newest.id not in captures.seen:
-                return headline_row(headline) if headline else capture_row(newest)
+                return view.headline_row(headline) if headline else view.capture_row(newest)
             if newest.state in ("armed", "started") and moment.running:
-                return capture_row(newest)
+                return view.capture_row(newest)
             shown = headline is not None and moment.status.over  # time stands still then
             if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS and not shown:
-                return capture_row(newest)
+                return view.capture_row(newest)
         if captures.requested is None or not moment.running:
             return []
         name, at_s = captures.requested

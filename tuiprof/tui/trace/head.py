@@ -12,6 +12,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
+from tuiprof.model.units import plural
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.opening.captures import Captures, trace_title
 from tuiprof.tui.opening.loading import Progress
@@ -103,7 +104,7 @@ class TraceHead(Lines):
             text = shorter[0]
             # A long clause is replaced by the number of remarks.
             if (remarks := len(trust.remarks)) and cell_len(shorter[-1]) >= width // 3:
-                shorter.append(f"{mark}trust: {remarks} remark{'s' if remarks > 1 else ''}")
+                shorter.append(f"{mark}trust: {plural(remarks, 'remark')}")
             least = cell_len(shorter[-1]) + 1
         else:
             level, text, least = "info", "", 0

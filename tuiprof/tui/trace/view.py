@@ -11,7 +11,7 @@ from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share
+from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share, plural
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.answers.view import EVENTS
 from tuiprof.tui.terminal import glyphs
@@ -314,7 +314,7 @@ def trace_facts(
     steps = trace.steps if surveyed else ()
     step_ns = step_period_ns(trace) if surveyed else None
     if len(steps):
-        facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
+        facts.append(plural(len(steps), "step"))
     step_ns = captured_ns if step_ns is not None and captured_ns is not None else step_ns
     if step_ns is None:
         facts += [f"{format_count(len(trace))} events", format_ns(trace.span[1] - trace.span[0])]

@@ -32,24 +32,8 @@ from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.navigation import KEYS
 from tuiprof.tui.timeline.state import Search, Viewport, later_by, moved
 from tuiprof.tui.timeline.timeline import SearchLine, Timeline
+from tuiprof.tui.trace import view as trace_view
 from tuiprof.tui.trace.head import FindingHead, TraceHead
-from tuiprof.tui.trace.view import (
-    MIN_SHARE,
-    Finding,
-    Headline,
-    findings_of,
-    headline,
-    is_bad,
-    question_of,
-    step_times_of,
-    tab_of_rule,
-    tab_to_open,
-    tabs_of,
-    timeline_lines,
-    title_of,
-    together_share,
-    window_text,
-)
 from tuiprof.tui.trace.work import Survey, TraceWork
 from tuiprof.tui.widgets.bars import TabBar
 from tuiprof.tui.widgets.table import VirtualTable
@@ -143,7 +127,7 @@ class TraceView(Vertical):
 
     def _size_timeline(self, height: int) -> None:
         state = self.timeline.state
-        self.timeline.styles.height = timeline_lines(
+        self.timeline.styles.height = trace_view.timeline_lines(
             height, state.lane_count if state.lanes is not None else 4
         )
 
@@ -208,7 +192,7 @@ class TraceView(Vertical):
         """Open the tab with the evidence of the main finding, once, unless the user has chosen a tab."""
         if self._tab_chosen or self.evidence.detail_open or self.work.part is not None:
             return
-        if (tab := tab_to_open(self.work.results, self.window)) in self.tabs:
+        if (tab := trace_view.tab_to_open(self.work.results, self.window)) in self.tabs:
             self._tab_chosen = True
             self._open(tab)
 
@@ -222,34 +206,34 @@ class TraceView(Vertical):
 
     def _show_answer(self) -> None:
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
-        top = headline(results, window, current, None if part is None else part.share)
+        top = trace_view.headline(results, window, current, None if part is None else part.share)
         shown = self._show_head(top)
         answer = results.get(current, window)
         other = (current, answer) != (self.pane.tab, self.pane.answer)
         self.pane.show(
             current,
             answer,
-            question=question_of(current),
+            question=trace_view.question_of(current),
             verdict=not self._is_in_head(current) if shown else not top.of_current,
             advice=results.get("advice", window),
         )
         if other and self._lists_findings:
             self.pane.table.go_to(self._finding)
-        tabs, self._unavailable = tabs_of(results, window, current)
+        tabs, self._unavailable = trace_view.tabs_of(results, window, current)
         self._listed = [tab.name for tab in tabs]
         more = ("M", len(self._unavailable)) if self._unavailable else None
         remarks = ["as captured"] if self.work.as_captured else []
-        remarks += [text] if (text := window_text(self.trace, window)) else []
+        remarks += [text] if (text := trace_view.window_text(self.trace, window)) else []
         self.query_one(TabBar).show(tabs, current, " · ".join(remarks), more)
         self.refresh_bindings()
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[trace_view.Finding]:
         """Findings of the advice in this window; empty until they are computed."""
-        return findings_of(self.work.results.get("advice", self.window))
+        return trace_view.findings_of(self.work.results.get("advice", self.window))
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> trace_view.Finding | None:
         """The finding in the head; None = there are no findings."""
         found = self.findings
         return found[min(self._finding, len(found) - 1)] if found else None
@@ -275,10 +259,10 @@ class TraceView(Vertical):
             self._show_answer()
             self._replay_again()
 
-    def _show_head(self, top: Headline) -> bool:
+    def _show_head(self, top: trace_view.Headline) -> bool:
         """Show the current finding, else the most urgent verdict; return whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
+        step_ns, captured_ns = trace_view.step_times_of(self.work.results.get("advice", self.window))
         self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)
         if not found or self.work.part is not None:
             head.show_headline(top)
@@ -296,7 +280,7 @@ class TraceView(Vertical):
     def on_trace_work_located(self, message: TraceWork.Located) -> None:
         found = self.finding
         if found is not None and (message.window, message.finding) == (self.window, self._finding):
-            self._show_lost(Lost(message.losses, is_bad(found)))
+            self._show_lost(Lost(message.losses, trace_view.is_bad(found)))
             self._size_timeline(self.size.height)
 
     def _show_lost(self, lost: Lost | None) -> None:
@@ -367,14 +351,17 @@ class TraceView(Vertical):
             return False
         if tab == "advice":  # its verdict is the first finding
             return True
-        more = isinstance(answer, Report) and together_share(answer) > (found.share or 0.0) + MIN_SHARE
-        return tab == tab_of_rule(found.rule) and not more
+        more = (
+            isinstance(answer, Report)
+            and trace_view.together_share(answer) > (found.share or 0.0) + trace_view.MIN_SHARE
+        )
+        return tab == trace_view.tab_of_rule(found.rule) and not more
 
     def action_finding(self, by: int) -> None:
         """Show the next (1) or previous (-1) finding, and the tab with its evidence."""
         if found := self.findings:
             self._finding = (self._finding + by) % len(found)
-            tab = tab_of_rule(found[self._finding].rule)
+            tab = trace_view.tab_of_rule(found[self._finding].rule)
             if tab in self.tabs:
                 self._open(tab)
             self._show_answer()
@@ -467,7 +454,7 @@ class TraceView(Vertical):
         names = list(self._unavailable)
         answers = [self.work.results.get(name, self.window) for name in names]
         texts = [
-            f"{title_of(name)}: {answer.reason if isinstance(answer, Unavailable) else ''}"
+            f"{trace_view.title_of(name)}: {answer.reason if isinstance(answer, Unavailable) else ''}"
             for name, answer in zip(names, answers, strict=True)
         ]
 
@@ -555,7 +542,7 @@ class TraceView(Vertical):
 
     def on_evidence_analysis_wanted(self, message: Evidence.AnalysisWanted) -> None:
         for name in self.tabs:
-            if title_of(name) == message.title:
+            if trace_view.title_of(name) == message.title:
                 self.open_tab(name)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
@@ -566,7 +553,7 @@ class TraceView(Vertical):
     # -- rules, export, closing ----------------------------------------------------------------------------
 
     def action_rules(self) -> None:
-        paragraphs = answer_paragraphs(self.pane.answer, question_of(self.current))
+        paragraphs = answer_paragraphs(self.pane.answer, trace_view.question_of(self.current))
         self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
 
     def action_trust(self) -> None:
