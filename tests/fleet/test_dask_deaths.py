@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from installed import needs
 from made_job import files_in
 from test_gather import same
 from waiting import until
@@ -21,7 +22,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.fleet.gather import FOLDER_VARIABLE, Progress, _read, gather, run_batch
 from tuiprof.fleet.summary import merge
 
-pytest.importorskip("distributed")
+needs("distributed")
 pytestmark = pytest.mark.timeout(300)
 
 
