@@ -197,16 +197,20 @@ def test_what_cannot_be_measured_is_said_before_anything_runs(home: Home) -> Non
     assert not home.sessions.exists()
 
 
-def test_a_broken_configuration_is_told_and_stops_nothing(home: Home) -> None:
+def test_a_broken_configuration_is_told_and_stops_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home.path / "config.toml").write_text("scenarios = 3\n", encoding="utf-8")
     done = home.run("list")
     assert "scenarios must be a list of folders" in done.stderr
     (home.path / "config.toml").write_text("scenarios = [", encoding="utf-8")
+    monkeypatch.setenv("TUIPROF_CONFIG", str(home.path / "config.toml"))
     with pytest.raises(UsageProblem, match="is not TOML"):
-        scenario_folders(home.path / "config.toml")
-    assert scenario_folders(home.path / "none.toml") == ()
+        scenario_folders()
     (home.path / "config.toml").write_text('scenarios = ["~/a", "b", "/c"]\n', encoding="utf-8")
-    assert scenario_folders(home.path / "config.toml") == (Path.home() / "a", home.path / "b", Path("/c"))
+    assert scenario_folders() == (Path.home() / "a", home.path / "b", Path("/c"))
+    monkeypatch.setenv("TUIPROF_CONFIG", str(home.path / "none.toml"))
+    assert scenario_folders() == ()
 
 
 def test_a_ladder_of_somebody_else_runs_nothing_unasked(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,22 +26,16 @@ def config_path() -> Path:
         return Path(named).expanduser()
     import platformdirs
 
-    return Path(platformdirs.user_config_dir("tuiprof", appauthor=False)) / "config.toml"
+    return platformdirs.user_config_path("tuiprof", appauthor=False) / "config.toml"
 
 
-def scenario_folders(path: Path | None = None) -> tuple[Path, ...]:
-    """Return the folders of scenarios that the configuration names.
-
-    Args:
-        path: The file; None = the user's.
-
-    Returns:
-        They, relative ones taken from the file's folder; none where there is no file.
+def scenario_folders() -> tuple[Path, ...]:
+    """Return the folders of scenarios that the configuration names, relative ones taken from its own folder.
 
     Raises:
         UsageProblem: The file cannot be read, or ``scenarios`` is not a list of folders.
     """
-    path = path or config_path()
+    path = config_path()
     named = read(path).get("scenarios", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
         raise UsageProblem(f"{path}: scenarios must be a list of folders", 'scenarios = ["~/ladders"]')

@@ -85,11 +85,11 @@ def attention(*between: Op) -> Sequence[Op]:
     )
 
 
-def test_attention_written_out_leaves_most_of_its_products_and_nothing_else() -> None:
+def test_attention_written_out_leaves_half_of_its_products_and_nothing_else() -> None:
     row = found(gpu_bound(*attention()), "unfused-attention")
-    # Of 600 µs the 200 of the products stay for four fifths.
-    assert row["wins_ns"] == pytest.approx(440_000, rel=0.01)
-    assert row["wins_low_ns"] < 440_000 < row["wins_high_ns"]
+    # Of 600 µs, 55 % of the 200 of the products stay.
+    assert row["wins_ns"] == pytest.approx(490_000, rel=0.01)
+    assert row["wins_low_ns"] < 490_000 < row["wins_high_ns"]
     assert "is_causal" not in row["instead"]
 
 
@@ -98,18 +98,18 @@ def test_fused_attention_needs_no_scaled_queries_and_no_copy_of_the_heads() -> N
     scaled: Op = ("aten::mul", ELEMENTWISE, 30)
     ops = (before, scaled, *inner, ("aten::reshape", UNARY, 40), after)
     row = found(gpu_bound(*ops), "unfused-attention")
-    assert row["wins_ns"] == pytest.approx(440_000 + 70_000, rel=0.01)
+    assert row["wins_ns"] == pytest.approx(490_000 + 70_000, rel=0.01)
 
 
-def test_a_causal_mask_leaves_half_of_the_products() -> None:
+def test_a_causal_mask_leaves_less_of_the_products() -> None:
     mask: Op = ("aten::masked_fill", ELEMENTWISE, 200)
     row = found(gpu_bound(*attention(("aten::tril", UNARY, 1), mask)), "unfused-attention")
-    assert row["wins_ns"] == pytest.approx(200_000 + 1_000 + 400_000 + 100_000, rel=0.01)
+    assert row["wins_ns"] == pytest.approx(200_000 + 1_000 + 400_000 + 120_000, rel=0.01)
     assert "is_causal=True" in row["instead"]
 
 
 @pytest.mark.parametrize("learned", [True, False])
-def test_a_learned_bias_of_the_scores_keeps_fused_kernels_slow(learned: bool) -> None:
+def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool) -> None:
     made, free, ops = Made(), 20.0, attention(("aten::add", ELEMENTWISE, 100))
     for number in range(4):
         at = number * 200
@@ -126,7 +126,37 @@ def test_a_learned_bias_of_the_scores_keeps_fused_kernels_slow(learned: bool) ->
                 made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
                 made.kernel(kernel, free, free + works, correlation)
                 free += works
-    assert (finding(made.trace(), "unfused-attention") is None) == learned
+    row = found(made.trace(), "unfused-attention")
+    # Products of 200 µs, of which the fused kernel takes 190 or 55 %; the rest disappears.
+    saved = 200 + 200 + 100 + 200 + 50 - 380 if learned else 200 + 200 + 100 + 200 - 110
+    assert row["wins_ns"] == pytest.approx(saved * 1000, rel=0.01)
+    assert ("bias.contiguous()" in row["instead"]) == learned
+
+
+def test_attention_that_no_fused_kernel_takes() -> None:
+    made, free, correlation = Made(), 25.0, 0
+    for number in range(4):
+        at = number * 100
+        made.step(number, at, at + 100)
+        made.op("aten::scaled_dot_product_attention", at + 10, at + 90)
+        made.op("aten::_scaled_dot_product_attention_math", at + 15, at + 85)
+        for index, (kernel, works) in enumerate(((GEMM, 200), (SOFTMAX, 300), (GEMM, 200))):
+            begin, correlation = at + 20 + 10 * index, correlation + 1
+            made.call("cudaLaunchKernel", begin, begin + 4, correlation=correlation)
+            made.kernel(kernel, free, free + works, correlation)
+            free += works
+    row = found(made.trace(), "unfused-attention")
+    assert "no fused kernel takes the arguments" in row["what"]
+    assert row["wins_ns"] == pytest.approx((300 + 0.5 * 400) * 1000, rel=0.01)
+
+
+def test_attention_over_few_channels_of_many_pixels_is_left_alone() -> None:
+    products: list[Op] = [
+        ("aten::matmul", GEMM, 300),
+        ("aten::softmax", SOFTMAX, 10),
+        ("aten::matmul", GEMM, 300),
+    ]
+    assert finding(gpu_bound(*products), "unfused-attention") is None
 
 
 def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
@@ -577,6 +607,17 @@ def test_what_the_collector_takes() -> None:
     row = found(made.trace(), "garbage-collector")
     assert row["wins_ns"] == pytest.approx(800_000, rel=0.01)
     assert "4 times in 4 steps" in row["what"]
+
+
+def test_what_code_makes_is_not_collected_without_it() -> None:
+    every, once = host_bound(python_us=1_500), host_bound(python_us=1_500)
+    for number in range(4):
+        for made in (every, once)[: 1 if number else 2]:
+            made.add("annotation", "Python GC", number * 3_000 + 600, number * 3_000 + 1_200)
+    assert found(every.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000, rel=0.02)
+    assert finding(every.trace(), "garbage-collector") is None
+    assert found(once.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000 - 600_000 / 4, rel=0.02)
+    assert finding(once.trace(), "garbage-collector") is not None, "other code makes what is collected"
 
 
 def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:

@@ -43,12 +43,14 @@ class Steps:
             self._free += works
         return self
 
-    def within(self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]]) -> Steps:
-        """Add a range with operators."""
+    def within(
+        self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
+    ) -> Steps:
+        """Add a range with operators, whose autograd nodes are numbered from ``first`` on."""
         begin = self._at
         self._at += 1
-        for op, kernels in ops:
-            self.op(op, kernels)
+        for index, (op, kernels) in enumerate(ops):
+            self.op(op, kernels, sequence=None if first is None else first + index)
         self._at += 1
         self.made.add("annotation", name, begin, self._at)
         return self
@@ -379,3 +381,139 @@ def test_kernels_that_load_less_than_16_bytes_at_once(kernel: str, slow: bool) -
         stays = 0.65 * (0.6 if "cutlass_75" in kernel else 1.0)  # it is not known to be a newer chip
         assert row["wins_ns"] == pytest.approx((1 - stays) * 400_000, rel=0.02)
         assert "40 %" in row["what"]
+
+
+def looped(
+    body: tuple[tuple[str, float], ...],
+    times: int = 20,
+    *,
+    node: str = "",
+    trains: bool = True,
+    weights: bool = False,
+    join: int = 0,
+) -> Trace:
+    """Steps with a loop of some operators and their backward passes, and with a layer that may be trained."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 900),), sequence=1)
+        for number in range(2, times + 2):
+            for index, (name, works) in enumerate(body):
+                kernel = GEMM if name == "aten::matmul" else ELEMENTWISE
+                steps.op(name, ((kernel, works),), sequence=None if index else number)
+        if join:
+            steps.op("aten::stack", ((ELEMENTWISE, join),))
+        for number in reversed(range(2, times + 2)):
+            if node:
+                steps.op(f"{AUTOGRAD}: {node}", ((ELEMENTWISE, 100),), sequence=number, track=BACKWARD)
+            if weights:
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        if trains:
+            steps.op(f"{AUTOGRAD}: AddmmBackward0", ((GEMM, 900),), sequence=1, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+DISTANCES = (("aten::matmul", 5.0), ("aten::sub", 5.0), ("aten::topk", 20.0))
+
+
+def test_products_without_weights_may_be_part_of_a_loop() -> None:
+    row = found(looped(DISTANCES), "kernel-loop")
+    assert "matmul → sub → topk 20 times" in row["what"]
+    assert row["wins_ns"] == pytest.approx(20 * 30_000 * 0.7, rel=0.05)
+    weighed = looped(DISTANCES, node="MmBackward0", weights=True)
+    assert finding(weighed, "kernel-loop") is None, "these are layers"
+    assert finding(looped(DISTANCES, trains=False), "kernel-loop") is None, "these may be layers"
+
+
+def test_kernels_of_a_loop_may_grow() -> None:
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::linear", ((GEMM, 900),))
+        for number in range(24):
+            steps.op("aten::cat", ((ELEMENTWISE, 2.0 + number),))
+        steps.end()
+    assert "cat 24 times" in found(steps.trace(), "kernel-loop")["what"]
+
+
+def test_gradients_of_parts_are_made_once_without_the_loop() -> None:
+    small = (("aten::mul", 2.0),)
+    of_parts, of_all = (
+        found(looped(small, node=node), "kernel-loop")["wins_ns"]
+        for node in ("SelectBackward0", "MulBackward0")
+    )
+    assert of_all == pytest.approx(20 * (2_000 + 100_000) * 0.7, rel=0.05)
+    assert of_parts == pytest.approx(20 * (2_000 * 0.7 + 100_000 * 0.9), rel=0.05)
+
+
+def test_what_joins_the_results_of_a_loop_is_part_of_it() -> None:
+    small = (("aten::mul", 2.0),)
+    apart, joined = (found(looped(small, join=join), "kernel-loop")["wins_ns"] for join in (0, 300))
+    assert joined - apart == pytest.approx(300_000 * 0.7, rel=0.05)
+
+
+def judged(same_model: bool) -> Trace:
+    """Steps with two calls of a judge, which nothing trains, with a layer between; its gradients are added up."""
+    steps = Steps()
+    both = (("sm90_xmma_dgrad_bf16", 100), ("sm90_xmma_wgrad_bf16", 150))
+    convolutions = [("aten::conv2d", ((GEMM, 100.0),))] * 4
+    for _ in range(4):
+        steps.within("Judge #1", *convolutions, first=1)
+        steps.op("aten::linear", ((GEMM, 100),), sequence=5)
+        steps.within("Judge #1" if same_model else "Judge #2", *convolutions, first=6)
+        for number in reversed(range(1, 10)):
+            steps.op(f"{AUTOGRAD}: ConvolutionBackward0", both, sequence=number, track=BACKWARD)
+            if number == 5:
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+            elif number < 5:
+                steps.op(ACCUMULATE, ((ELEMENTWISE, 20),), inside="aten::add_", track=BACKWARD)
+        steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+def test_a_frozen_model_that_is_called_twice_has_gradients_of_weights_in_both() -> None:
+    once, twice = (found(judged(same), "unneeded-gradients")["wins_ns"] for same in (False, True))
+    assert twice - once == pytest.approx(4 * 150_000, rel=0.03)
+
+
+def of_inputs(*nodes: str, weights: int = 1, updates: bool = True) -> Trace:
+    """Steps whose first convolution computes the gradient of its input, followed by these nodes."""
+    steps = Steps()
+    both = (("sm90_xmma_dgrad_bf16", 200), ("sm90_xmma_wgrad_bf16", 150))
+    for _ in range(4):
+        for number in (1, 2):
+            steps.op("aten::conv2d", ((GEMM, 100),), sequence=number)
+        for number in (2, 1):
+            steps.op(f"{AUTOGRAD}: ConvolutionBackward0", both, sequence=number, track=BACKWARD)
+            for _ in range(weights):
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        for node in nodes:
+            steps.op(node, ((ELEMENTWISE, 30),) if "ToCopy" in node else (), track=BACKWARD)
+        if updates:
+            steps.within("Optimizer.step#AdamW.step", ("aten::_fused_adamw_", ((ELEMENTWISE, 100),)))
+        steps.end()
+    return steps.trace()
+
+
+CAST = f"{AUTOGRAD}: ToCopyBackward0"
+
+
+def test_a_gradient_of_the_input_is_not_needed() -> None:
+    row = found(of_inputs(CAST, ACCUMULATE), "unneeded-gradients")
+    assert "gradient of its input" in row["what"]
+    assert row["wins_ns"] == pytest.approx(230_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        of_inputs(),
+        of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE),
+        of_inputs(CAST, ACCUMULATE, weights=0),
+        of_inputs(CAST, ACCUMULATE, updates=False),
+    ],
+    ids=["of nothing", "of a table", "of a frozen model", "of an attack"],
+)
+def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
+    assert finding(trace, "unneeded-gradients") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuiprof.analyses.shared.frames import operator_label
-from tuiprof.analyses.shared.kernel_names import short_name, short_names
+from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, is_tensor_core, short_name, short_names
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,21 @@ def test_a_wrapper_is_named_by_the_kernel_and_not_by_the_chip() -> None:
 )
 def test_operators(name: str, label: str) -> None:
     assert operator_label(name) == label
+
+
+@pytest.mark.parametrize(
+    ("name", "in_fp32", "on_tensor_cores"),
+    [
+        ("volta_sgemm_128x64_nn", True, False),
+        (
+            "void implicit_convolveNd_sgemm<float, 3, 1024, 5, 5, 3, 3, 3, 1, false, false, true>(int)",
+            True,
+            False,
+        ),
+        ("void implicit_convolveNd_sgemm<__nv_bfloat16, 3, 1024, 5, 5, 3, 3, 3, 1>(int)", False, False),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize32x32x8_stage3", False, True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", False, True),
+    ],
+)
+def test_products_in_full_fp32(name: str, in_fp32: bool, on_tensor_cores: bool | None) -> None:
+    assert (is_fp32_gemm(name), is_tensor_core(name)) == (in_fp32, on_tensor_cores)

@@ -140,7 +140,8 @@ class T5Attention(nn.Module):
             weights = F.softmax(scores.float(), dim=-1).type_as(scores)
             y = torch.matmul(weights.to(v.dtype), v)
         else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=1.0)
+            # Fused kernels take no bias that is only permuted.
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype).contiguous(), scale=1.0)
         return self.o(y.transpose(1, 2).reshape(b, t, c))
 
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -21,7 +20,7 @@ import click
 from tuiprof.cli.answering import answer_for
 from tuiprof.cli.comparing import reports_for
 from tuiprof.cli.options import Invocation
-from tuiprof.cli.targets import Selection, session_or_none, step_window, trace_at
+from tuiprof.cli.targets import Selection, session_or_none, step_window, trace_named
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -286,9 +285,7 @@ class Tools:
         return content
 
     def _trace(self, target: str, rank: int | None) -> Trace:
-        session = session_or_none(self.invocation, target)
-        where: str | Path = target if session is None else session.path / "traces"
-        return trace_at(where, Selection(rank, convert=False))
+        return trace_named(self.invocation, target, Selection(rank, convert=False))
 
 
 def _report(report: Report | Unavailable, trace: Trace | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import options
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, traces_at
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, trace_at, trace_named
 from tuiprof.errors import TraceError, UsageProblem
 
 if TYPE_CHECKING:
@@ -273,9 +273,7 @@ def whatif(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.report import render, stdout_style
 
-    session = session_or_none(invocation, target)
-    wanted = Selection(rank, run_, convert=convert)
-    trace = traces_at(target if session is None else session.path / "traces", wanted).open(rank)
+    trace = trace_named(invocation, target, Selection(rank, run_, convert=convert))
     asked = changes(trace, without=without, loader_workers=loader_workers, scale=scale, host=host)
     sys.stdout.write(render(answer(trace, asked), format_, trust=trust(trace).text, style=stdout_style()))
     return 0
@@ -312,7 +310,7 @@ def fix(invocation: options.Invocation, target: str, tried: str | None, trials: 
     session = session_or_none(invocation, target)
     if session is None:
         raise UsageProblem(f"{target} is not a session", "a trace does not record the command to run")
-    able = _to_try(traces_at(session.path / "traces", Selection()).open(None))
+    able = _to_try(trace_at(session.path / "traces", Selection()))
     if tried is None:
         _list_fixes(target, able)
         return 0

@@ -21,6 +21,7 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
+from tuiprof.system.files import size_of
 from tuiprof.telemetry import Device, Hardware, backends, find_hardware
 
 #: Distributions that matter to somebody who trains models, in the order shown.
@@ -316,21 +317,13 @@ def _storage(root: Path) -> tuple[list[Fact], list[str]]:
         notes.append(
             f"only {format_bytes(free)} free in {there}: a captured trace can take several hundred MB"
         )
-    cache = Path(platformdirs.user_cache_dir("tuiprof", appauthor=False))
+    cache = platformdirs.user_cache_path("tuiprof", appauthor=False)
     return [
         Fact("sessions", "sessions in", str(root), "text"),
         Fact("sessions_free_bytes", "free there", free, "bytes"),
         Fact("cache", "cache in", str(cache), "text"),
-        Fact("cache_bytes", "cache size", sum(_sizes(cache)), "bytes"),
+        Fact("cache_bytes", "cache size", sum(map(size_of, cache.rglob("*"))), "bytes"),
     ], notes
-
-
-def _sizes(folder: Path) -> Iterable[int]:
-    for path in folder.rglob("*"):
-        try:
-            yield path.stat().st_size
-        except OSError:  # removed meanwhile by another process
-            continue
 
 
 def _table(

@@ -16,7 +16,7 @@ import click
 
 from tuiprof.cli import options
 from tuiprof.cli.answering import page, run_reports, write_page_of_trace
-from tuiprof.cli.targets import Selection, open_rank, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def report(
         found = traces_at(target, wanted)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
             say(f"tuiprof: how the ranks differ: tuiprof report {shell_word(target)} ranks")
-        trace = open_rank(found, rank)
+        trace = found.open(rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports = run_analyses(trace, analyses, step)
     said = trust(trace).text if trace is not None else ""
@@ -188,7 +188,7 @@ def session_reports(
     newest = traces_at(folder, wanted)
     for capture in (newest.run,) if wanted.run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(folder, run=capture)
-        trace = open_rank(found, wanted.rank)
+        trace = found.open(wanted.rank)
         answers = run_analyses(trace, names, wanted.step)
         path = trace.info.path
         why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""

@@ -185,15 +185,13 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def trace_at(target: str | Path, wanted: Selection) -> Trace:
     """Open the trace that a target names; see :func:`traces_at`."""
-    return open_rank(traces_at(target, wanted), wanted.rank)
+    return traces_at(target, wanted).open(wanted.rank)
 
 
-def open_rank(found: TraceSet, rank: int | None) -> Trace:
-    """Open one rank of a set; the trace knows the others, for what compares ranks."""
-    trace = found.open(rank)
-    if len(found) > 1:
-        trace.siblings = found
-    return trace
+def trace_named(invocation: Invocation, target: str, wanted: Selection) -> Trace:
+    """Open the trace that a target names; of a session it is the newest."""
+    session = session_or_none(invocation, target)
+    return trace_at(target if session is None else session.path / "traces", wanted)
 
 
 def step_window(trace: Trace, number: int | None) -> Window | None:

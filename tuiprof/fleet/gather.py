@@ -200,7 +200,6 @@ LIMIT_VARIABLE: Final = "TUIPROF_FLEET_CACHE_BYTES"
 _DEFAULT_LIMIT: Final = 2 << 30
 #: Increment if the content of summaries changes within a version.
 _LAYOUT: Final = 4
-_ENDS: Final = 1 << 16
 #: Files read in less time are not cached.
 WORTH_KEEPING_S: Final = 0.02
 
@@ -221,15 +220,12 @@ def entry_of(path: Path) -> Path | None:
     folder = cache_folder()
     if folder is None or path.is_dir():
         return None
+    from tuiprof.formats.cache import status_and_ends
     from tuiprof.formats.session_files import sidecar_name
 
-    digest = hashlib.blake2b(f"{__version__} {_LAYOUT}".encode(), digest_size=16)
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        digest.update(f" {status.st_size} {status.st_mtime_ns} ".encode())
-        digest.update(file.read(_ENDS))
-        file.seek(max(0, status.st_size - _ENDS))
-        digest.update(file.read(_ENDS))
+    status, ends = status_and_ends(path)
+    identity = f"{__version__} {_LAYOUT} {status.st_size} {status.st_mtime_ns} "
+    digest = hashlib.blake2b(identity.encode() + ends, digest_size=16)
     with contextlib.suppress(OSError):  # source lines that the probe wrote beside the trace
         beside = path.with_name(sidecar_name(path.name)).stat()
         digest.update(f" {beside.st_size} {beside.st_mtime_ns}".encode())

@@ -42,6 +42,7 @@ WORTH_KEEPING = 4 << 20
 #: Prefix of entries being written, and the age from which their writer is assumed dead.
 UNFINISHED = ".new-"
 _GIVEN_UP_NS = 86_400 * 10**9
+#: Bytes at each end of a file that tell its versions apart, beside its times.
 _ENDS = 1 << 16
 #: The parts of a trace that are not tables.
 _REST = "trace.json"
@@ -144,11 +145,7 @@ def _path_of(source: Source) -> Path | None:
     if folder is None:
         return None
     try:
-        with source.path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            head = file.read(_ENDS)
-            file.seek(max(0, status.st_size - _ENDS))
-            tail = file.read(_ENDS)
+        status, ends = status_and_ends(source.path)
     except OSError:
         return None
     identity = (
@@ -160,10 +157,16 @@ def _path_of(source: Source) -> Path | None:
         status.st_size,
         status.st_mtime_ns,
     )
-    digest = hashlib.blake2b(repr(identity).encode(), digest_size=16)
-    digest.update(head)
-    digest.update(tail)
-    return folder / digest.hexdigest()
+    return folder / hashlib.blake2b(repr(identity).encode() + ends, digest_size=16).hexdigest()
+
+
+def status_and_ends(path: Path) -> tuple[os.stat_result, bytes]:
+    """Return what tells versions of a file apart: its status, and its first and last bytes."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        head = file.read(_ENDS)
+        file.seek(max(0, status.st_size - _ENDS))
+        return status, head + file.read(_ENDS)
 
 
 def evict(entries: Iterable[Path], variable: str, default: int, newest: Path | None = None) -> None:

@@ -64,11 +64,7 @@ def open_trace(
     options = Options(progress, cancelled, partial, workers, limit, cache)
     opener = functools.partial(open_file, options=options)
     fetcher = functools.partial(fetch, progress=progress, cancelled=cancelled)
-    found = open_set(target, run=run, opener=opener, fetcher=fetcher)
-    trace = found.open(rank)
-    if len(found) > 1:
-        trace.siblings = found
-    return trace
+    return open_set(target, run=run, opener=opener, fetcher=fetcher).open(rank)
 
 
 def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 - it is frozen

@@ -28,13 +28,14 @@ from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.ladder.availability import Missing, availability
 from tuiprof.ladder.scenarios import Ladder, Variant, meant
 from tuiprof.ladder.scenarios import command as command_of
-from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, Trial
+from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, State, Trial
 from tuiprof.ladder.trial import begin, conclude
 from tuiprof.model.characters import shell_word
 from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.interpreter import facts as ask
 from tuiprof.session.run.launch import own_files, wait
-from tuiprof.session.store.folders import RecorderLock
+from tuiprof.session.store.folders import RecorderLock, Session
+from tuiprof.session.store.status import Status
 from tuiprof.system import process
 from tuiprof.system.files import explain, is_own, read_end, read_small_json, write_inside
 from tuiprof.system.own_process import module_command, module_environment
@@ -296,38 +297,43 @@ class _Live:
             try:
                 session = self._ladder.session(self.trial)
             except SessionError as error:
-                self.trial = msgspec.structs.replace(self.trial, state="stopped", why=error.message)
+                self._ends("stopped", error.message)
             else:
                 status = wait(session, timeout_s)
                 if not status.over:
-                    taken_s = time.monotonic() - self._began_s
-                    if not self._stopping and self._limit_s is not None and taken_s > self._limit_s:
-                        self._too_long = stop = True
-                    if stop and not self._stopping:
-                        self._stopping = True
-                        stop_unless_over(session)
+                    self._stop_if(stop, session)
                     return False
-                if self._adopted and status.state == "interrupted":  # the machine went down: it is repeated
-                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=str(status))
-                else:
-                    self.trial = conclude(self.trial, session, status)
-                if self.trial.state == "stopped" and self._too_long:
-                    why, remedy = (
-                        f"not finished after {self._limit_s:g} s",
-                        f"use a longer --limit; see {session.stderr}",
-                    )
-                    self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
-                elif self.trial.state == "failed" and shutil.disk_usage(session.path).free < _MIN_FREE_BYTES:
-                    self.disk_was_full = True
-                    why = f"failed as the disk was full: {self.trial.why}"
-                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
-                if self.trial.state == "failed" and self.beside_others:
-                    self.to_repeat = True
-                    why = f"failed next to other checks, repeated alone: {self.trial.why}"
-                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
+                self._conclude(session, status)
             self._ladder.put(self.trial)
         self._over = True
         return True
+
+    def _stop_if(self, asked: bool, session: Session) -> None:
+        """Stop it once, if that is asked for or it takes too long."""
+        if self._stopping:
+            return
+        self._too_long = self._limit_s is not None and time.monotonic() - self._began_s > self._limit_s
+        if asked or self._too_long:
+            self._stopping = True
+            stop_unless_over(session)
+
+    def _conclude(self, session: Session, status: Status) -> None:
+        if self._adopted and status.state == "interrupted":  # the machine went down: it is repeated
+            self._ends("stopped", str(status))
+        else:
+            self.trial = conclude(self.trial, session, status)
+        if self.trial.state == "stopped" and self._too_long:
+            remedy = f"use a longer --limit; see {session.stderr}"
+            self._ends("failed", f"not finished after {self._limit_s:g} s", remedy=remedy)
+        elif self.trial.state == "failed" and shutil.disk_usage(session.path).free < _MIN_FREE_BYTES:
+            self.disk_was_full = True
+            self._ends("stopped", f"failed as the disk was full: {self.trial.why}")
+        if self.trial.state == "failed" and self.beside_others:
+            self.to_repeat = True
+            self._ends("stopped", f"failed next to other checks, repeated alone: {self.trial.why}")
+
+    def _ends(self, state: State, why: str, **more: str) -> None:
+        self.trial = msgspec.structs.replace(self.trial, state=state, why=why, **more)
 
 
 def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) -> Progress:

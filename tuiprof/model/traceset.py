@@ -60,13 +60,16 @@ class TraceSet:
         raise UsageProblem(f"there is no rank {rank}", f"there {_are(self.ranks)}")
 
     def open(self, rank: int | None = None) -> Trace:
-        """Read the trace of a rank; None = the lowest there is.
+        """Read the trace of a rank; None = the lowest there is. It knows the others, for what compares ranks.
 
         Raises:
             UsageProblem: There is no such rank.
             TraceError: Its file cannot be read.
         """
-        return self.opener(self.file(rank).path)
+        trace = self.opener(self.file(rank).path)
+        if len(self.files) > 1:
+            trace.siblings = self
+        return trace
 
     def line(self, rank: int | None = None) -> str:
         """Return one line that says which rank is shown and what else there is; empty where there is nothing else."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.host.python_time import own_collections
 from tuiprof.analyses.shared.idle import GARBAGE
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
@@ -14,9 +15,11 @@ from tuiprof.whatif import Edit
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for the ranges of the garbage collector."""
+    """Look for the ranges of the garbage collector, except in code that makes what is collected."""
     rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
-    rows = rows[outermost(trace, rows)]
+    if len(rows):
+        rows = rows[outermost(trace, rows)]
+        rows = rows[~own_collections(trace, evidence, rows)]
     if not len(rows):
         return
     lengths = trace.lengths(rows)

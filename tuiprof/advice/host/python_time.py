@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread, probe_intervals
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, complement, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
 from tuiprof.model.units import format_rough_share, plural
 from tuiprof.whatif import Edit, HostTime
 
@@ -46,52 +47,34 @@ _INSTEAD: Final = {
     "copies": "copy only what you keep, when you keep it; copy weights into existing tensors "
     "(torch._foreach_copy_)",
 }
+#: Code in which objects are collected this often has made them: without it, they are not collected either.
+_MOSTLY: Final = 0.5
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25
 
 
+@dataclass(frozen=True)
+class _Stretches:
+    """Recurring stretches of the main thread outside operators, calls and data loading; arrays of shape ``(k,)``."""
+
+    main: int
+    recorded: Ints  # the outermost operators and calls of that thread
+    starts: Ints
+    ends: Ints
+    collected: Ints  # how long each collects garbage that other code has made, ns
+    places: dict[str, list[int]]  # the stretches at each location, as indices
+
+
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for long stretches of the main thread outside operators, calls and data loading."""
-    main = main_thread(trace)
-    if main is None or len(trace.steps) < MIN_STEPS:
+    found = _stretches(trace, evidence)
+    if found is None or not found.places:
         return
-    steps = trace.steps
+    steps, places = trace.steps, found.places
+    starts, ends, collected = found.starts, found.ends, found.collected
     low, high = int(steps.starts.min()), int(steps.ends.max())
-    outer = trace.is_category("cpu_op", "runtime", "driver", "compile")
-    recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
-    recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by their parents
-    mine = recorded[trace.track_codes[recorded] == main]
-    known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
-    others = np.concatenate((fetches(trace), known))
-    taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
-    probe_starts, probe_ends = probe_intervals(trace)
-    starts = np.concatenate((trace.starts[taken], probe_starts))
-    ends = np.concatenate((trace.ends[taken], probe_ends))
-    starts, ends = complement(*union(starts, ends), low, high)
-    long = ends - starts >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
-    starts, ends = starts[long], ends[long]
-    if not len(starts):
-        return
-    # While another thread works for it, the main thread waits; so it does while that thread waits for the device.
-    threads = np.concatenate((recorded, rows_of(trace)))
-    threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
-    waits = _waits.find(trace, Window())
-    of_others = trace.track_codes[waits.last] != main
-    elsewhere = Coverage(
-        *union(
-            np.concatenate((trace.starts[threads], waits.starts[of_others])),
-            np.concatenate((trace.ends[threads], waits.ends[of_others])),
-        )
-    ).between(starts, ends)
-    elsewhere = np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))
-    alone = elsewhere < 0.2 * (ends - starts)
-    starts, ends = starts[alone], ends[alone]
-    places: dict[str, list[int]] = {}
-    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, main, mine, begin, end, evidence.is_jax), []).append(index)
-    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
-    recurring = sorted(index for indices in places.values() for index in indices)
-    part = float((ends - starts)[recurring].sum()) / (high - low)
+    recurring = sorted(itertools.chain(*places.values()))
+    part = float((ends - starts - collected)[recurring].sum()) / (high - low)
     line = evidence.line_doing("", *_INSTEAD, min_share=LINE_SHARE[0] * part, max_share=LINE_SHARE[1] * part)
     if part >= MIN_NAMED and line is not None and not any(".py" in place for place in places):
         places = {line.where: recurring}
@@ -100,7 +83,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for place, indices in places.items():
         at = np.array(indices)
         count = len(at)
-        host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
+        host = HostTime(np.full(count, found.main), starts[at], ends[at], collected[at] / (ends - starts)[at])
         yield Finding(
             f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} every step"
             + (", and nothing is launched meanwhile" if trace.device_indices else ""),
@@ -119,9 +102,71 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "the training thread"
             + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else ""),
             Edit(host=host),
-            Edit(host=replace(host, keep=np.full(count, _MIN_KEPT))),
-            event=_next(trace, mine, int(ends[at[0]])),
+            Edit(host=replace(host, keep=np.maximum(host.keep, _MIN_KEPT))),
+            event=_next(trace, found.recorded, int(ends[at[0]])),
         )
+
+
+def own_collections(trace: Trace, evidence: Evidence, rows: Ints) -> Mask:
+    """Return which of some events begin in stretches of Python that make what is collected in them."""
+    found = _stretches(trace, evidence)
+    if found is None:
+        return np.zeros(len(rows), dtype=bool)
+    recurring = np.array(sorted(itertools.chain(*found.places.values())), dtype=np.int64)
+    own = recurring[found.collected[recurring] == 0]
+    begins = trace.starts[rows]
+    after = np.searchsorted(found.starts[own], begins, side="right")
+    result: Mask = trace.track_codes[rows] == found.main
+    return result & (begins < np.append(np.int64(-1), found.ends[own])[after])
+
+
+def _stretches(trace: Trace, evidence: Evidence) -> _Stretches | None:
+    """Return the recurring stretches that are long enough; None = there are none."""
+    main = main_thread(trace)
+    if main is None or len(trace.steps) < MIN_STEPS:
+        return None
+    steps = trace.steps
+    low, high = int(steps.starts.min()), int(steps.ends.max())
+    outer = trace.is_category("cpu_op", "runtime", "driver", "compile")
+    recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
+    recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by their parents
+    mine = recorded[trace.track_codes[recorded] == main]
+    optimizers, collections = (
+        np.flatnonzero(trace.named(name) & trace.on_host) for name in (r"^Optimizer\.step#", _idle.GARBAGE)
+    )
+    others = np.concatenate((fetches(trace), optimizers))
+    taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
+    probe_starts, probe_ends = probe_intervals(trace)
+    starts = np.concatenate((trace.starts[taken], probe_starts))
+    ends = np.concatenate((trace.ends[taken], probe_ends))
+    starts, ends = complement(*union(starts, ends), low, high)
+    collected = Coverage(*union(trace.starts[collections], trace.ends[collections])).between(starts, ends)
+    long = ends - starts - collected >= max(MIN_NS, MIN_SHARE * (high - low) / len(steps))
+    starts, ends, collected = starts[long], ends[long], collected[long]
+    if not len(starts):
+        return None
+    # While another thread works for it, the main thread waits; so it does while that thread waits for the device.
+    threads = np.concatenate((recorded, rows_of(trace)))
+    threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
+    waits = _waits.find(trace, Window())
+    of_others = trace.track_codes[waits.last] != main
+    elsewhere = Coverage(
+        *union(
+            np.concatenate((trace.starts[threads], waits.starts[of_others])),
+            np.concatenate((trace.ends[threads], waits.ends[of_others])),
+        )
+    ).between(starts, ends)
+    elsewhere = np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))
+    alone = elsewhere < 0.2 * (ends - starts)
+    starts, ends, collected = starts[alone], ends[alone], collected[alone]
+    places: dict[str, list[int]] = {}
+    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        places.setdefault(_place(trace, main, mine, begin, end, evidence.is_jax), []).append(index)
+    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
+    for indices in places.values():
+        if np.mean(collected[indices] > 0) >= _MOSTLY:
+            collected[indices] = 0
+    return _Stretches(main, mine, starts, ends, collected, places)
 
 
 def _backward_ns(trace: Trace, main: int, starts: Ints, ends: Ints) -> Ints:

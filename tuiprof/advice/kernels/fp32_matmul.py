@@ -16,7 +16,7 @@ from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import find_chip
 
 #: Minimum share of device work.
-MIN_SHARE: Final = 0.1
+MIN_SHARE: Final = 0.03
 #: Share of their time that remains with TF32 on an unknown chip. CUDA cores get closer to their peak than tensor
 #: cores, so the ratio of the peaks is multiplied by this factor.
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
@@ -65,7 +65,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0)))
         for part in (1.0, _LEAST, _BFLOAT16 if fast and target == "tfloat32" else _MOST)
     )
-    if fast and target != "float16":
+    products = lengths[calls.works_of("gemm", "convolution")].sum()
+    if fast and target != "float16" and lengths[slow].sum() > 0.5 * products:
         others = work[calls.works_of(*_ACTIVATIONS)]
         most |= Edit(work=others, keep=np.full(len(others), _OTHERS_IN_BFLOAT16))
     largest = int(rows[np.argmax(lengths[slow])])

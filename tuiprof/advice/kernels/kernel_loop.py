@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
-from tuiprof.analyses.shared.calls import Calls, loops
+from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
@@ -20,16 +20,23 @@ LONGEST_PERIOD, MIN_PASSES = 40, 12
 #: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
 #: time, and in a step.
 MIN_INNER, MIN_INNER_IN_ALL = 6, 48
-#: Longer kernels compute more than their launch costs.
+#: Longer kernels compute more than their launch costs. Those of one call may take longer, if not those of its loop.
 SHORT_NS: Final = 15_000
+_LONGEST_NS: Final = 4 * SHORT_NS
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
-#: between them are no layers, which have an activation each. Copies from the host have their own rule.
+#: between them are no layers, which have an activation each; nor are products of a step that trains weights, but not
+#: theirs. Copies from the host have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
+_PRODUCT: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm|einsum)$"
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
 #: Reads of values have rules of their own.
 _READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
 #: Share of the device work of many short kernels that remains when done for all items at once: likely, least, most.
 _KEEP: Final = (0.3, 1.0, 0.1)
+#: The gradient of a part of a tensor is as large as the tensor, and zero in the rest. One of all parts is made once.
+_OF_PARTS: Final = rf"^{BACKWARD}(Select|Slice|Index|IndexSelect|Gather|Diagonal|AsStrided)Backward"
+#: What joins the results of all iterations, right after the last one.
+_JOINS: Final = r"^aten::(stack|cat|concat|concatenate|hstack|vstack)$"
 _TORCH: Final = (
     "process all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one "
     "call on a padded batch over samples; if the loop must stay, compile it or capture it in a CUDA "
@@ -49,30 +56,37 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not trace.device_indices:
         return
     calls = evidence.calls
-    chosen = np.zeros(len(calls.rows), dtype=bool)
+    #: Iterations of the loop that each call is in; 0 = none.
+    passes = np.zeros(len(calls.rows))
     found: list[tuple[int, int, int]] = []  # first call, period, iterations
-    short, product = _short(calls, *_LAYERS), _short(calls, *_LAYERS[1:]) & trace.named("^aten::", calls.rows)
-    product &= ~short
+    repeatable, product = _kinds(calls)
     for run in _runs(evidence):
-        if max(np.count_nonzero(which[run]) for which in (short, product)) < MIN_PASSES:
+        if max(np.count_nonzero(which[run]) for which in (repeatable, product)) < MIN_PASSES:
             continue
-        words = trace.name_codes[calls.rows[run]].astype(np.int32)
-        codes, products = (np.where(which[run], words, np.int32(-1)) for which in (short, product))
-        long = list(loops(codes, LONGEST_PERIOD, MIN_PASSES))
-        of_products = loops(products, LONGEST_PERIOD, MIN_PASSES)
-        for first, period, times in [*long, *of_products, *_inner(codes, long)]:
+        for first, period, times in _loops(calls, run, repeatable[run], (product & ~repeatable)[run]):
             if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
                 continue
-            members = np.arange(run[first], run[first + period * times - 1] + 1)
-            chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
+            last = first + period * times - 1
+            joined = last + 1 < len(run) and trace.named(_JOINS, calls.rows[run[last + 1 : last + 2]]).any()
+            members = np.arange(run[first], run[last + joined] + 1)
+            passes[members[calls.tracks[members] == calls.tracks[run[first]]]] = times
             found.append((int(run[first]), period, times))
     if not found:
         return
     first, period, times = max(found, key=lambda loop: loop[1] * loop[2])
     busy = [index for index in range(first, len(calls.rows)) if calls.work_count[index]][:period]
-    host = min(2.0 / times, 1.0)
-    whole = calls.with_backward(chosen)
-    likely, least, most = (calls.edit(whole, host, part) for part in _KEEP)
+    whole = calls.with_backward(passes > 0)
+    of_forward = np.where(calls.forward >= 0, passes[calls.forward], 0)
+    once = 2 / np.maximum(np.maximum(passes, of_forward), 2)
+    of_parts = trace.named(_OF_PARTS, calls.rows)
+    likely, least, most = (
+        calls.edit(
+            whole,
+            once,
+            np.where(of_parts, np.minimum(part, np.maximum(once, part * _KEEP[0])), part)[calls.call_of_work],
+        )
+        for part in _KEEP
+    )
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in busy)
     yield Finding(
         f"a loop calls {in_a_row(names)} {times} times in a row"
@@ -91,6 +105,24 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
+
+
+def _loops(calls: Calls, run: Ints, repeatable: Mask, product: Mask) -> Iterator[tuple[int, int, int]]:
+    """Yield the first call, as an index into the run, the period and the iterations of each loop of short kernels."""
+    words = calls.trace.name_codes[calls.rows[run]].astype(np.int32)
+    work_ns, count = calls.work_ns[run], calls.work_count[run]
+    codes, of_products = (np.where(which, words, np.int32(-1)) for which in (repeatable, product))
+    long = list[tuple[int, int, int]]()
+    for first, period, times in loops(codes, LONGEST_PERIOD, MIN_PASSES):
+        loop = slice(first, first + period * times)
+        if work_ns[loop].sum() < SHORT_NS * count[loop].sum():
+            long.append((first, period, times))
+            codes[loop] = -1
+    codes[work_ns >= SHORT_NS * count] = -1
+    long += loops(codes, LONGEST_PERIOD, MIN_PASSES)
+    yield from long
+    yield from loops(of_products, LONGEST_PERIOD, MIN_PASSES)
+    yield from _inner(codes, long)
 
 
 def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -124,14 +156,31 @@ def _runs(evidence: Evidence) -> Iterator[Ints]:
         yield busy[keys == key]
 
 
-def _short(calls: Calls, *without: str) -> Mask:
-    """Return which calls have only short kernels, and none of the given kinds."""
+def _kinds(calls: Calls) -> tuple[Mask, Mask]:
+    """Return which calls may repeat in a loop, and which are products with short kernels."""
     trace = calls.trace
-    layers = calls.works_of(*without) | trace.named(_TABLES_AND_COPIES, trace.device_work)
-    known = calls.call_of_work >= 0
-    heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
+    other = calls.works_of(*_LAYERS[1:]) | trace.named(_TABLES_AND_COPIES, trace.device_work)
+    with_other, with_product = (_launches(calls, which) for which in (other, calls.works_of(_LAYERS[0])))
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
-    result: Mask = ~heavy & (mean < SHORT_NS)
+    untrained = trace.named(_PRODUCT, calls.rows) & ~_trains(calls)
+    repeatable: Mask = ~with_other & (~with_product | untrained) & (mean < _LONGEST_NS)
+    product: Mask = with_product & ~with_other & (mean < SHORT_NS) & trace.named("^aten::", calls.rows)
+    return repeatable, product
+
+
+def _launches(calls: Calls, which: Mask) -> Mask:
+    """Return which calls launch some of the device work."""
+    return np.bincount(calls.call_of_work[which & (calls.call_of_work >= 0)], minlength=len(calls.rows)) > 0
+
+
+def _trains(calls: Calls) -> Mask:
+    """Return which calls may have weights: autograd accumulates a gradient after theirs, or none in the step."""
+    accumulates = calls.trace.named(ACCUMULATE, calls.rows)
+    result = np.isin(calls.steps, calls.steps[accumulates], invert=True)
+    nodes = np.where(calls.backward & ~accumulates, np.arange(len(calls.rows)), -1)
+    before = np.maximum.accumulate(nodes)[accumulates]
+    makers = calls.forward[before[before >= 0]]
+    result[makers[makers >= 0]] = True
     return result
 
 

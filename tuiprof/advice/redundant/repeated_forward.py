@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
-from tuiprof.analyses.shared.replay import MODEL_CALL
+from tuiprof.analyses.shared.model_calls import ModelCalls, model_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 
@@ -36,11 +35,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """
     calls = evidence.calls
     layers = np.flatnonzero(trace.named(_LAYERS, calls.rows) & ~calls.backward)
-    models = np.flatnonzero(trace.named(MODEL_CALL) & trace.on_host)
-    inside = index_of_outer(trace, models, calls.rows)
-    names = [match for row in models.tolist() if (match := re.match(MODEL_CALL, trace.name(row)))]
-    same = _on_same_inputs(calls, models, names, inside, layers)
-    chosen = np.isin(inside, same) & ~calls.backward
+    models = model_calls(calls)
+    same = _on_same_inputs(calls, models, layers)
+    chosen = np.isin(models.of_call, same) & ~calls.backward
     if chosen.any():
         yield Finding(
             f"a model is called again on the same inputs, {evidence.how_often(len(same))}",
@@ -51,10 +48,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             calls.edit(calls.with_backward(chosen)),
             event=int(calls.rows[np.argmax(chosen)]),
         )
-    layers = layers[~np.isin(inside[layers], same)]
-    again = _same_models(calls, names, inside, layers)
+    layers = layers[~np.isin(models.of_call[layers], same)]
+    again = _same_models(calls, models, layers)
     if again:
-        count, chosen = len(again), np.isin(inside, again) & ~calls.backward
+        count, chosen = len(again), np.isin(models.of_call, again) & ~calls.backward
         because = "the same model is called with gradients in the same step, with the same layers"
     else:
         runs = list(_cast_once(calls, layers))
@@ -75,9 +72,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _on_same_inputs(
-    calls: Calls, models: Ints, names: list[re.Match[str]], inside: Ints, layers: Ints
-) -> list[int]:
+def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
     """Return which calls of models are marked to be on the same inputs, with no sign that they differ.
 
     The probe sees a change of ``weights``, but not one of ``weights.data`` (as by SAM after a first backward pass, or
@@ -87,19 +82,19 @@ def _on_same_inputs(
     trace, found = calls.trace, list[int]()
     last: dict[str, int] = {}
     known: set[tuple[int, str, bytes]] = set()
-    apart = np.sort(trace.starts[calls.rows[(inside < 0) & (calls.work_count > 0)]])
+    apart = np.sort(trace.starts[calls.rows[(models.of_call < 0) & (calls.work_count > 0)]])
     backward = np.sort(trace.starts[calls.rows[calls.backward]])
     random = np.flatnonzero(trace.named(_RANDOM) & trace.is_category("cpu_op"))
-    drawing = set(index_of_outer(trace, models, random).tolist())
-    layers_of = _by_model(len(models), inside, layers)
-    for index in np.argsort(trace.starts[models], kind="stable").tolist():
-        name, begin = names[index], int(trace.starts[models[index]])
+    drawing = set(index_of_outer(trace, models.rows, random).tolist())
+    layers_of = models.split(layers)
+    for index in np.argsort(trace.starts[models.rows], kind="stable").tolist():
+        name, begin = models.names[index], int(trace.starts[models.rows[index]])
         since = last.get(name[1], begin)
-        last[name[1]] = int(trace.ends[models[index]])
+        last[name[1]] = int(trace.ends[models.rows[index]])
         between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
         codes = trace.name_codes[calls.rows[layers_of[index]]].astype(np.int32)
         call = (
-            int(trace.steps.step_of[models[index]]),
+            int(trace.steps.step_of[models.rows[index]]),
             name[0].removesuffix(name[3] or ""),
             codes.tobytes(),
         )
@@ -110,12 +105,12 @@ def _on_same_inputs(
     return found
 
 
-def _location(evidence: Evidence, models: Ints, chosen: Mask) -> str:
+def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
     """Return the function that makes the first of the chosen calls, or else the model."""
     trace = evidence.trace
     event = int(evidence.calls.rows[np.argmax(chosen)])
-    model = int(index_of_outer(trace, models, np.array([event]))[0])
-    name = trace.name(int(models[model])).removesuffix(", same inputs") if model >= 0 else ""
+    model = int(models.of_call[np.argmax(chosen)])
+    name = trace.name(int(models.rows[model])).removesuffix(", same inputs") if model >= 0 else ""
     return evidence.function_of(event) or name
 
 
@@ -128,18 +123,11 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
     return chosen
 
 
-def _by_model(count: int, inside: Ints, layers: Ints) -> list[Ints]:
-    """Return the layers in each of the calls of models."""
-    order = np.argsort(inside[layers], kind="stable")
-    edges = np.searchsorted(inside[layers][order], np.arange(count + 1))
-    return np.split(layers[order], edges)[1:-1]
-
-
-def _same_models(calls: Calls, names: list[re.Match[str]], inside: Ints, layers: Ints) -> list[int]:
+def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
     """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
     learned: set[tuple[int, str, bytes]] = set()
     again: list[tuple[tuple[int, str, bytes], int]] = []
-    for index, (name, mine) in enumerate(zip(names, _by_model(len(names), inside, layers), strict=True)):
+    for index, (name, mine) in enumerate(zip(models.names, models.split(layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
             continue
         codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
+from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 from tuiprof.model.units import format_rough_share
@@ -28,11 +29,20 @@ _CLEARED: Final = (
     "torch.autograd.grad(loss, inputs) or loss.backward(inputs=inputs), which compute these gradients alone",
     "backward passes add to them, and zero_grad() follows before the step",
 )
-#: Nodes that only pass the gradient on to its weight.
+#: Nodes that only pass the gradient on to its weight, and those that scale an input by constants.
 _HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
+_SCALES: Final = ("Clone", "Div", "Sub")
+#: Minimum share of device work that the gradient of the input takes.
+_MIN_OF_INPUT: Final = 0.01
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for gradients of weights and of inputs that no optimizer uses."""
+    yield from _of_weights(trace, evidence)
+    yield from _of_inputs(trace, evidence)
+
+
+def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for gradients that are added to older ones and never used.
 
     The optimizer's gradients are cleared before the backward pass that it needs them from. In a step with a single
@@ -63,6 +73,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         halved[feeding] = unneeded[handing] = True
     if not unread.any():
         return
+    halved[_of_other_calls(calls, passes, unread, accumulated) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
     of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
@@ -87,6 +98,46 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely,
         least,
         most,
+        event=event,
+    )
+
+
+def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for a first convolution that computes the gradient of its input, to which nothing leads but a leaf.
+
+    Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack.
+    """
+    calls = evidence.calls
+    steps = np.sort(trace.starts[np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)])
+    of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
+    heavy, with_input = _heavy_works(calls), calls.work_ns_of(of_input)
+    accumulated = trace.named(ACCUMULATE, calls.rows)
+    passes_on = trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON + _SCALES)})Backward", calls.rows)
+    light = passes_on | accumulated
+    passes = list(calls.backward_passes())
+    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
+    is_last = np.diff(np.searchsorted(steps, begins)) > 0
+    first, casts = list[int](), list[int]()
+    for nodes in (nodes for nodes, last in zip(passes, is_last, strict=True) if last):
+        at = int(np.flatnonzero(heavy[nodes])[-1]) if heavy[nodes].any() else len(nodes)
+        after = nodes[at + 1 :]
+        if at < len(nodes) and with_input[nodes[at]] and light[after].all() and accumulated[after].sum() > 1:
+            first.append(int(nodes[at]))
+            # The input is larger than the weights.
+            casts.append(int(after[np.argmax(calls.work_ns[after])]))
+    if not first or with_input[first].sum() < _MIN_OF_INPUT * calls.work_ns.sum():
+        return
+    chosen = np.isin(np.arange(len(calls.rows)), first + casts)
+    keep = np.where(of_input | ~np.isin(calls.call_of_work, first), 0.0, 1.0)
+    made_by = calls.forward[first[0]]
+    event = int(calls.rows[made_by if made_by >= 0 else first[0]])
+    yield Finding(
+        "the first convolution computes the gradient of its input",
+        evidence.function_of(event),
+        "inputs that do not require gradients (no requires_grad_() or Variable), unless the script reads input.grad",
+        "medium",
+        "nothing but the accumulation of this gradient follows in the backward pass before the optimizer's step",
+        calls.edit(chosen, 1.0, keep),
         event=event,
     )
 
@@ -133,10 +184,7 @@ def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple
     The engine passes a gradient on as soon as it is computed, so these nodes directly follow the one that computes
     it.
     """
-    works = np.bincount(
-        calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)],
-        minlength=len(calls.rows),
-    )
+    works = _heavy_works(calls)
     light = calls.trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON)})Backward", calls.rows) | accumulated
     feeding, handing = [], []
     for at in np.flatnonzero(works[nodes] > 1).tolist():
@@ -149,6 +197,45 @@ def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple
             feeding.append(nodes[at])
             handing += after[: handed[-1] + 1].tolist()
     return np.array(feeding, dtype=np.int64), np.array(handing, dtype=np.int64)
+
+
+def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated: Mask) -> Mask:
+    """Return the nodes of layers whose weight gradients another call of the same model shows to be unread.
+
+    Autograd adds up the gradients of all calls before it accumulates them, and autocast casts a weight once for all, so
+    only the nodes of one call are followed by an accumulation.
+    """
+    last_of = {False: set[int](), True: set[int]()}  # forward calls whose gradients are read and unread
+    for nodes in passes:
+        makers = np.where(accumulated[nodes], -1, calls.forward[nodes])
+        known = np.maximum.accumulate(np.where(makers >= 0, np.arange(len(nodes)), -1))
+        for index in np.flatnonzero(accumulated[nodes] & (known >= 0)).tolist():
+            last_of[bool(unread[nodes[index]])].add(int(makers[known[index]]))
+    read, unread_too = (np.array(sorted(last_of[which]), dtype=np.int64) for which in (False, True))
+    heavy = _heavy_works(calls)
+    models = model_calls(calls)
+    alike: dict[tuple[int, str, bytes], list[Ints]] = {}
+    layers = models.split(np.flatnonzero((heavy > 0) & ~calls.backward))
+    for name, mine in zip(models.names, layers, strict=True):
+        if len(mine):
+            codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+            alike.setdefault((int(calls.steps[mine[0]]), name[1], codes.tobytes()), []).append(mine)
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for same in alike.values():
+        by_call = np.stack(same)
+        frozen = np.isin(by_call, unread_too).any(axis=0) & ~np.isin(by_call, read).any(axis=0)
+        chosen[by_call[:, frozen]] = True
+    result = np.zeros(len(calls.rows), dtype=bool)
+    nodes = np.concatenate(passes)
+    nodes = nodes[(heavy[nodes] > 1) & (calls.forward[nodes] >= 0)]
+    result[nodes[chosen[calls.forward[nodes]]]] = True
+    return result
+
+
+def _heavy_works(calls: Calls) -> Ints:
+    """Return how many products and convolutions each call launches."""
+    works = calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)]
+    return np.bincount(works, minlength=len(calls.rows))
 
 
 RULE = AdviceRule("unneeded-gradients", find)

@@ -58,12 +58,14 @@ _TENSOR_CORE = re.compile(
     r"|(16816|1688|884|16832)|nvjet|sm90_xmma_gemm_(bf16|f16|e4m3)|fmha|flash|MFMA|_MI\d+x\d+|MT\d+x\d+x\d+_MI",
     re.IGNORECASE,
 )
-#: Matrix products and convolutions in full fp32 on CUDA cores; cuDNN's scudnn has a variant with fp16 operands.
+#: Matrix products and convolutions on CUDA cores, in full fp32; cuDNN's scudnn has a variant with fp16 operands.
 _FP32_GEMM = re.compile(
     r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_|(?<!fp16_)scudnn_(?!fp16)"
     r"|[dw]grad\w*_engine<float\b",
     re.IGNORECASE,
 )
+#: A few of cuDNN's kernels of that name have operands of 16 bits.
+_HALF_OPERANDS = re.compile(r"_s(gemm|cudnn)<(__nv_bfloat16|__half|half)\b")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -82,13 +84,17 @@ def is_tensor_core(name: str) -> bool | None:
     """Return whether a matrix product runs on tensor or matrix cores, from its name; None = unknown."""
     if category(name) not in ("gemm", "attention", "convolution"):
         return None
-    if is_fp32_gemm(name):
+    if _on_cuda_cores(name):
         return False
     return True if _TENSOR_CORE.search(name) else None
 
 
 def is_fp32_gemm(name: str) -> bool:
     """Return whether a kernel is a matrix product in full fp32, by its name."""
+    return _on_cuda_cores(name) and not _HALF_OPERANDS.search(name)
+
+
+def _on_cuda_cores(name: str) -> bool:
     return bool(_FP32_GEMM.search(name)) and "tf32" not in name.lower()
 
 

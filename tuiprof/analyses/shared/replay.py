@@ -11,6 +11,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.collectives import peer_waits
 from tuiprof.analyses.shared.idle import CALLBACK
+from tuiprof.analyses.shared.model_calls import MODEL_CALL
 from tuiprof.analyses.shared.scope import Scope, step_period_ns, step_times
 from tuiprof.analyses.shared.waits import KINDS
 from tuiprof.model import Trace, Window
@@ -29,10 +30,7 @@ MAX_LAUNCHES = 5_000
 SLOWED = 0.05
 #: Not reported if the session's own steps vary by more than this, from the 10th to the 90th percentile.
 SCATTERED = 3.0
-#: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
-#: whether the step has called it before with the same weights and inputs.
-MODEL_CALL = r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$"
-#: The range around that one. Between the begins of both, the probe finds out all this.
+#: The range around that of a model's call. Between the begins of both, the probe finds out what that one says.
 _PHASE = r"^(forward|evaluation)$"
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])

@@ -21,7 +21,7 @@ from tuiprof.session.log import Record, decoder
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import Log
 from tuiprof.session.store.meta import Clock
-from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most
+from tuiprof.system.files import UNDECODABLE, open_regular, read_at_most, size_of
 
 #: Bytes to read from one file at a time.
 BLOCK: Final = 4 << 20
@@ -67,10 +67,7 @@ class LogFile:
         """Bytes not yet read; incomplete lines and unreadable data count as read."""
         if self.unreadable:
             return 0
-        try:
-            return max(0, self.path.stat().st_size - self.position - len(self._partial))
-        except OSError:
-            return 0
+        return max(0, size_of(self.path) - self.position - len(self._partial))
 
     def read(self, max_bytes: int = BLOCK) -> list[Record]:
         """Return the records in the next ``max_bytes`` at most, up to the last complete line."""

@@ -16,6 +16,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.session.log import Cost, LogWriter, Note, Printed, Telemetry
 from tuiprof.session.run.output_pipes import OutputPipes
 from tuiprof.session.store.meta import DeviceMeta, Git, SessionMeta, write_meta
+from tuiprof.system.files import size_of
 from tuiprof.telemetry import visible
 
 #: Interval between readings.
@@ -134,13 +135,7 @@ class Recorder:
 
     def _record_printed(self, *, again: bool) -> None:
         """Record the size of the output so far, if it has changed or ``again`` is set."""
-        sizes = []
-        for name in ("stdout.log", "stderr.log"):
-            try:
-                sizes.append((self._path / name).stat().st_size)
-            except OSError:  # not created yet
-                sizes.append(0)
-        now = (sizes[0], sizes[1])
+        now = size_of(self._path / "stdout.log"), size_of(self._path / "stderr.log")
         if now != self._printed or again:
             self._printed = now
             self._log.write(Printed(time.monotonic_ns(), *now))

@@ -38,7 +38,7 @@ from tuiprof.session.run.output_pipes import OutputPipes
 from tuiprof.session.run.recorder import Recorder
 from tuiprof.session.store.folders import RecorderLock, Session
 from tuiprof.system import process
-from tuiprof.system.files import write_atomic
+from tuiprof.system.files import size_of, write_atomic
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -386,11 +386,7 @@ class _Run:
 
     def _recorded_bytes(self) -> int:
         """Return the size of all logs of the script's processes; unlike file times, it is independent of the clock."""
-        size = 0
-        for path in self._session.log_files():
-            with contextlib.suppress(OSError):  # the session is being deleted
-                size += path.stat().st_size if path.stem != "recorder" else 0
-        return size
+        return sum(size_of(path) for path in self._session.log_files() if path.stem != "recorder")
 
     def _conclude(self, tree: ProcessTree) -> None:
         if all(path.stem == "recorder" for path in self._session.log_files()):

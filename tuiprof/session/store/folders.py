@@ -193,7 +193,7 @@ def sessions_root(explicit: Path | None = None) -> Path:
         return typed_path(named).absolute()
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("tuiprof", appauthor=False)) / "sessions"
+    return platformdirs.user_data_path("tuiprof", appauthor=False) / "sessions"
 
 
 def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:

@@ -349,7 +349,7 @@ class Tour:
 
 def seen_path() -> Path:
     """Return the file whose existence records that the tour was shown."""
-    return Path(platformdirs.user_state_dir("tuiprof", appauthor=False)) / "tour-shown"
+    return platformdirs.user_state_path("tuiprof", appauthor=False) / "tour-shown"
 
 
 def is_first_start() -> bool:
