@@ -136,7 +136,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
         KEY,
         "Fixed and new findings",
         (
-            Column("change", "", "text"),
+            Column("change", "change", "text"),
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
             Column(
@@ -145,15 +145,11 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
                 "ns",
                 "Per step, predicted from the run that has the finding.",
             ),
+            Column(
+                "measured_ns", "measured", "ns", "Step time before minus after.", hidden=measured_ns is None
+            ),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
-            Column(
-                "measured_ns",
-                "measured saving",
-                "ns",
-                "Step time before minus after.",
-                hidden=measured_ns is None,
-            ),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
         prose=True,
