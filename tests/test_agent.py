@@ -9,16 +9,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from installed import needs
 
 from tests.hostile import CORPUS
 from tuiprof.cli.agent import MAX_BYTES
 from tuiprof.resources import shipped
 
-pytest.importorskip("mcp")
-from mcp import Client, StdioServerParameters
+if TYPE_CHECKING:
+    from mcp import Client
+
+needs("mcp")
 
 TRACE = str(shipped("traces") / "metrics-naive.pt.trace.json.gz")
 FASTER = str(shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz")
@@ -27,6 +30,8 @@ FASTER = str(shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz")
 @asynccontextmanager
 async def agent(*options: str, sessions: Path) -> AsyncIterator[Client]:
     """Yield a client of a server in a process of its own."""
+    from mcp import Client, StdioServerParameters
+
     command = ["-m", "tuiprof", "--sessions", str(sessions), "mcp", *options]
     server = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
     async with Client(server) as client:

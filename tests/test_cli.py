@@ -221,6 +221,12 @@ def test_a_session_without_a_trace_says_so_of_what_is_asked(script: Path, tmp_pa
     assert (done.returncode, "no trace was captured" in done.stdout) == (2, True)
 
 
+def test_a_ladder_that_was_not_measured_is_told_from_a_session_that_is_missing(tmp_path: Path) -> None:
+    done = tuiprof("report", "metrics", sessions=tmp_path)
+    assert (done.returncode, "measure it: tuiprof ladder metrics" in done.stderr) == (2, True)
+    assert "tuiprof ladder" not in tuiprof("report", "metricks", sessions=tmp_path).stderr
+
+
 def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
     done = tuiprof("record", "--tee", "--no-capture", "--", "python", str(script), "3", sessions=tmp_path)
     assert done.stdout.startswith("trained\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tuiprof.advice.answer import answer
 from tuiprof.analyses import run
+from tuiprof.cli.reading import run_analyses
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
 from tuiprof.resources import shipped
@@ -15,9 +17,9 @@ SAMPLES = shipped("traces")
 
 
 def syncs(name: str) -> Report:
-    answer = run("sync_events", open_trace(SAMPLES / f"{name}.pt.trace.json.gz"))
-    assert isinstance(answer, Report)
-    return answer
+    found = run("sync_events", open_trace(SAMPLES / f"{name}.pt.trace.json.gz"))
+    assert isinstance(found, Report)
+    return found
 
 
 def test_the_readme_names_every_sample() -> None:
@@ -50,3 +52,10 @@ def test_the_session_replays_to_its_end() -> None:
     assert report.fact("exit_code") == 0
     assert report.fact("steps") == 61
     assert [path.name for path in session.traces()] == ["rank0.1795252887389.pt.trace.json.gz"]
+
+
+def test_the_full_report_has_every_analysis_that_the_page_has_a_line_of() -> None:
+    trace = open_trace(SAMPLES / "metrics-naive.pt.trace.json.gz")
+    lines = {line.analysis for line in answer(trace, "").lines}
+    assert "data_loading" in lines
+    assert lines <= {found.analysis for found in run_analyses(trace, (), None)}

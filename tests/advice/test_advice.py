@@ -263,6 +263,37 @@ def looped(op_us: float, *, passes: int = 10, device: bool = False, inside: str 
     return made.trace()
 
 
+def optimizing(*, at_the_start: bool) -> Trace:
+    """Two steps on a CPU, half of each an optimizer that updates ten parameters one by one, with Python frames."""
+    made = Made().add("python_function", "train.py(53): main", 0, 9000)
+    made.add(
+        "python_function", "torch/profiler/profiler.py(900): start", *((1, 5) if at_the_start else (950, 960))
+    )
+    for number in range(2):
+        at = 1000 + number * 4000
+        made.step(number, at, at + 4000)
+        if not at_the_start:
+            made.op("aten::zero_", at - 90, at - 80)
+        made.add("annotation", "Optimizer.step#AdamW.step", at + 100, at + 1900)
+        for i in range(20):
+            begin = at + 110 + i * 60
+            made.op(("aten::mul_", "aten::add_")[i % 2], begin, begin + 20)
+    return made.trace()
+
+
+@pytest.mark.parametrize(
+    ("at_the_start", "where"), [(True, "train.py main()"), (False, "train.py main() from line 53")]
+)
+def test_an_optimizer_loop_is_named_by_its_range_and_a_function_that_ran_before_has_no_first_line(
+    at_the_start: bool, where: str
+) -> None:
+    # Kineto records the line that a function had reached when the profiler started, and the first one of all others.
+    findings = advice(optimizing(at_the_start=at_the_start)).table("findings").rows
+    row = findings.row(by_predicate=pl.col("rule") == "operator-loop", named=True)
+    assert row["where"] == where
+    assert row["instead"].startswith("fused=True")
+
+
 def test_a_loop_of_short_operators_on_a_cpu_names_its_function_and_counts_its_backward() -> None:
     findings = advice(looped(20)).table("findings").rows
     assert findings.select("rule", "where").rows() == [("operator-loop", "train.py loss() from line 46")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from pathlib import Path
 
@@ -35,7 +37,18 @@ def made(sample: Sample) -> Job:
 
 
 @pytest.fixture(scope="session")
-def folder(made: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("job")
-    made.write(path)
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of the tests share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def folder(made: Job, of_all_workers: Path) -> Path:
+    path = of_all_workers / "job"
+    with (of_all_workers / "job.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            made.write(of_all_workers / "unfinished")
+            (of_all_workers / "unfinished").rename(path)
     return path

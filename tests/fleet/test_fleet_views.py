@@ -14,7 +14,7 @@ from made_job import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED_SHARE
 
 from tuiprof.cli import main
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.gather import FOLDER_VARIABLE, Processes, gather
+from tuiprof.fleet.gather import FOLDER_VARIABLE, run_batch
 from tuiprof.fleet.meeting import always_late, held, wins_as_median
 from tuiprof.fleet.summary import MAX_BYTES
 from tuiprof.fleet.views import NAMES, reports
@@ -23,15 +23,15 @@ from tuiprof.report import formats, render_all
 
 
 @pytest.fixture(scope="module")
-def summaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("summaries")
+def summaries(of_all_workers: Path) -> Path:
+    return of_all_workers / "summaries"
 
 
 @pytest.fixture(scope="module")
 def fleet(folder: Path, summaries: Path) -> Fleet:
     with pytest.MonkeyPatch.context() as here:
         here.setenv(FOLDER_VARIABLE, str(summaries))
-        return Fleet(gather(files_in(folder), Processes(2)))
+        return Fleet(run_batch(tuple(files_in(folder))))
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_clocks_of_hosts_are_estimated(said: dict[str, Report], made: Job) -> No
 
 def test_no_step_is_slow_and_none_is_a_straggler_in_an_even_job(sample: Sample, tmp_path: Path) -> None:
     Job(sample, Plan(4, 2, 5_000, clocks_ns=0)).write(tmp_path)
-    fleet = Fleet(gather(files_in(tmp_path), Processes(2)))
+    fleet = Fleet(run_batch(tuple(files_in(tmp_path))))
     said = {report.analysis: report for report in reports(fleet) if isinstance(report, Report)}
     assert said["stragglers"].verdict.level == "good"
     assert said["stragglers"].fact("stragglers") == 0
@@ -112,7 +112,7 @@ def test_ranks_that_wait_irregularly_are_said_to_wait_for_one_or_for_each_other(
     late: tuple[int, ...], sample: Sample, tmp_path: Path
 ) -> None:
     Job(sample, Plan(2, 2, 5_000, clocks_ns=0)).write(tmp_path)
-    summary = Fleet(gather(files_in(tmp_path), Processes(2))).summary
+    summary = Fleet(run_batch(tuple(files_in(tmp_path)))).summary
     steps = summary.steps["step"].unique().sort().to_list()[: len(late)]
     files = dict(summary.files.select("rank", "file").iter_rows())
     wait = pl.lit(0)

@@ -13,7 +13,7 @@ from made_job import Job, Plan, Sample, files_in
 
 from tuiprof.analyses import run
 from tuiprof.fleet.fleet import Fleet
-from tuiprof.fleet.gather import FOLDER_VARIABLE, Processes, gather
+from tuiprof.fleet.gather import FOLDER_VARIABLE, run_batch
 from tuiprof.fleet.views import reports
 from tuiprof.formats.open import open_trace
 from tuiprof.model import Report
@@ -30,7 +30,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job_of(sample: Sample, folder: Path, late: dict[int, tuple[int, int]]) -> Fleet:
     Job(sample, Plan(8, 2, 5_000, tensor=2, late=late)).write(folder)
-    found = gather(files_in(folder), Processes(2))
+    found = run_batch(tuple(files_in(folder)))
     # Whether the hosts could keep up is another question, and the sample's could not.
     files = found.files.with_columns(pl.lit(None, pl.Float64).alias("own_share"))
     return Fleet(replace(found, files=files))
@@ -117,7 +117,7 @@ def test_traces_that_do_not_say_the_group_are_one_group(sample: Sample, tmp_path
         path.write_bytes(
             igzip.compress(igzip.decompress(path.read_bytes()).replace(b'"Process Group', b'"Older'))
         )
-    fleet = Fleet(gather(files_in(made), Processes(2)))
+    fleet = Fleet(run_batch(tuple(files_in(made))))
     assert [len(one.files) for one in fleet.groups] == [8]
     assert not fleet.grouped
     assert stragglers(fleet).fact("groups") is None

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not torch.cuda.is_available() or torch.version.cuda is None, reason="no CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 
 def test_captures_leave_little_behind_and_harm_nothing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        pytest.skip("no CUDA device")
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
     import after_capture
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 #: Without PyTorch, whose import takes two seconds: of the stacks that are looked at here it has no part.
 HANGS = """

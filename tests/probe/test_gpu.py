@@ -18,11 +18,17 @@ from typing import Any
 import pytest
 from probe_runs import environment, new_session
 
-torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def torch() -> Any:
+    """PyTorch, imported only where these tests are run."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch
+
 
 SCRIPT = """
 import sys, threading, time, warnings, torch
@@ -115,7 +121,7 @@ def test_device_step_times(recorded: tuple[Path, dict[str, Any], list[dict[str, 
     )
 
 
-def test_memory(recorded: tuple[Path, dict[str, Any], list[dict[str, Any]]]) -> None:
+def test_memory(recorded: tuple[Path, dict[str, Any], list[dict[str, Any]]], torch: Any) -> None:
     _, log, _ = recorded
     last = log["mem"][-1]
     assert 0 < last["alloc"] <= last["peak"]

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from forked import ForkedPython
+from installed import needs
 from probe_runs import Run, run_script
 
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 MODEL = """
 import sys, time, torch

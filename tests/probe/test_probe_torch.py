@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.advice import priorities
 from tuiprof.formats import open_trace
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 MODEL = """
 import sys, time, torch, warnings

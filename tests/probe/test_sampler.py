@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.probe.sampler import _doing
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 SCRIPT = """
 import time, torch

@@ -9,13 +9,14 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 BY_HAND = """
 import torch

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.session import log as records
 
-pytest.importorskip("torch")
+needs("torch")
 
 #: Everything that a trial may switch, in one script: most of what a case takes is the import of PyTorch.
 SCRIPT = """

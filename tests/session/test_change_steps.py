@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from installed import needs
 from waiting import running, until
 
 from tuiprof.cli import cli
@@ -19,7 +20,7 @@ from tuiprof.session.asking import change_request
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.store.folders import Session, find_session
 
-pytest.importorskip("torch")
+needs("torch")
 
 SCRIPT = """
 import os, time, torch

@@ -13,6 +13,7 @@ import pytest
 
 from tuiprof.telemetry import Sample, backends
 from tuiprof.telemetry import host as host_module
+from tuiprof.telemetry._processes import ProcessTree, Usage
 from tuiprof.telemetry.figures import FIGURES, figure
 from tuiprof.telemetry.host import Host
 
@@ -166,6 +167,14 @@ def test_the_run_ended() -> None:
     values = only(host.sample()).values
     assert values["tree_processes"] == 0
     # The last figures of a screen, and the means of a report, are those of the run.
+    assert not {"tree_rss_bytes", "tree_cpu", "loaders"} & values.keys()
+
+
+def test_a_process_that_has_given_back_its_memory_is_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(os.getpid())
+    monkeypatch.setattr(ProcessTree, "usage", lambda *_: Usage(1, 1, 0, 0.1, 0, 0))
+    values = only(host.sample()).values
+    assert values["tree_processes"] == 1
     assert not {"tree_rss_bytes", "tree_cpu", "loaders"} & values.keys()
 
 

@@ -90,9 +90,7 @@ def unavailable() -> dict[str, str]:
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
     """Return what to change, largest saving first.
 
-    Args:
-        trace: The trace.
-        window: The part in which rules look; savings always refer to the steps of the whole trace.
+    Rules look in the window; savings always refer to the steps of the whole trace.
     """
     return _priorities(trace, window or Window())
 
@@ -117,10 +115,7 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
 def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
     """Return the edit of a finding and the edit it is priced on top of; else why nothing can be replayed.
 
-    Args:
-        trace: The trace.
-        window: The part in which the rules looked.
-        index: Which of the findings of :func:`priorities`.
+    ``index`` is that of the finding in :func:`priorities` for the window.
     """
     step, found = replayed(trace), priorities(trace, window).findings
     if isinstance(step, str):
@@ -136,10 +131,7 @@ def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
 def losses_of(trace: Trace, window: Window, index: int) -> Losses | str:
     """Return where in the step the saving of a finding would occur; else why that is unknown.
 
-    Args:
-        trace: The trace.
-        window: The part in which the rules looked.
-        index: Which of the findings of :func:`priorities`.
+    ``index`` is that of the finding in :func:`priorities` for the window.
     """
     step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, index)
     if isinstance(step, str) or isinstance(edit, str):
@@ -259,12 +251,7 @@ def _touched_ns(trace: Trace, edit: Edit | None) -> float:
 
 
 def advise(trace: Trace, window: Window | None = None) -> Report:
-    """Report what to change in a trace, largest saving first.
-
-    Args:
-        trace: The trace.
-        window: The part in which rules look; None = all of it.
-    """
+    """Report what to change in a trace, largest saving first; rules look in the window, None = all of the trace."""
     window = window or Window()
     found = priorities(trace, window)
     step = replayed(trace)

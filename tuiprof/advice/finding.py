@@ -118,11 +118,7 @@ class Evidence:
         return figure_of(report, key) if report is not None else None
 
     def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
-        """Return the rows of a table; none if the analysis is unavailable for this trace.
-
-        Args:
-            table: The table, with the type of its rows.
-            optional: The report may leave the table out.
+        """Return the rows of a table; none if the analysis is unavailable, or has left an ``optional`` table out.
 
         Raises:
             LookupError: The rule does not declare the analysis, its report has no such table, or the table lacks a
@@ -162,11 +158,9 @@ class Evidence:
     # -- waits ---------------------------------------------------------------------------------------------
 
     def waits(self, *kinds: str) -> Iterable[WaitLocation]:
-        """Yield the locations where the host waits for one of the given reasons in steady state, most expensive
-        first.
+        """Yield the locations where the host waits in steady state, most expensive first.
 
-        Args:
-            *kinds: Kinds of waits; none = all.
+        The kinds are those of the waits; none = all.
         """
         for row in self.rows(WAIT_LOCATIONS):
             # In most steps, or many times where there are no steps.
@@ -188,12 +182,9 @@ class Evidence:
         return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
 
     def function_of(self, row: int) -> str:
-        """Return the user's function around a host event, or around the launch of device work.
+        """Return the user's function around a host event, or around the launch of device work; empty = no Python frame.
 
         For the backward pass, which runs outside user functions, it is the function that called the forward pass.
-
-        Returns:
-            As in :meth:`location`; empty if no Python frame was recorded.
         """
         trace, calls = self.trace, self.calls
         launch = int(trace.links.launch_of[row])
@@ -205,7 +196,8 @@ class Evidence:
             made_by = int(calls.forward[call])
             host = int(calls.rows[made_by if made_by >= 0 else call])
         frames = ancestry_of(trace, np.array([host])).frames[0]
-        spot = _frames.spot([trace.names[code] for code in frames.tolist() if code >= 0])
+        stack = [trace.names[code] for code in frames.tolist() if code >= 0]
+        spot = _frames.spot(stack, _frames.running_at_start(trace))
         if spot is None:
             return ""
         where, _, caller = spot
@@ -244,15 +236,9 @@ class Evidence:
     def line_doing(
         self, *doing: str, min_share: float = MIN_SEEN, max_share: float = 1.0
     ) -> SampledLine | None:
-        """Return the line of the script at which its main thread was sampled most often during an activity.
+        """Return the line of the script at which its main thread was sampled most often during activities, if any.
 
-        Args:
-            *doing: The activities, as the sampler names them; an empty one = the script's own code.
-            min_share: Minimum share of all samples.
-            max_share: Maximum share of all samples.
-
-        Returns:
-            None if the session has no samples, or no such line.
+        The sampler names the activities, an empty one = the script's own code. Limits are shares of all samples.
         """
         lines = self.trace.uncaptured.lines if self.trace.uncaptured is not None else ()
         return next(

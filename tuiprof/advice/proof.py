@@ -30,11 +30,7 @@ class Proof:
     predicted: Win  # predicted saving of all of them together
 
     def words(self, measured_ns: float | None) -> str:
-        """Return ``predicted −1.3 ms a step (−1.6 to −1.1 ms), measured −1.3 ms: item-each-step``.
-
-        Args:
-            measured_ns: Step time before minus step time after, ns; None = not measured.
-        """
+        """Return ``predicted −1.3 ms a step (−1.6 to −1.1 ms), measured −1.3 ms: item-each-step``."""
         return self._words(-1, measured_ns)
 
     def words_if_new(self) -> str:
@@ -54,11 +50,8 @@ class Proof:
 def prove(before: Trace, after: Trace, *, waits_alone: bool = False) -> Proof | None:
     """Return the findings of a run that another run does not have; None if there are none, or none can be priced.
 
-    Args:
-        before: The run that has them.
-        after: The other one.
-        waits_alone: Consider only waits. Whether a wait is made is certain; the host time of other findings may be
-            hidden behind a wait in one of the runs.
+    With ``waits_alone`` only waits count: whether a wait is made is certain; the host time of other findings may be
+    hidden behind a wait in one of the runs.
     """
     step = replayed(before)
     if isinstance(step, str) or _kind(before) != _kind(after):
@@ -121,12 +114,9 @@ def _identity(item: Priced) -> tuple[str, str]:
 
 
 def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | None) -> Table:
-    """Return predicted and measured side by side.
+    """Return predicted and measured side by side, of findings that only the earlier or only the later run has.
 
-    Args:
-        fixed: Findings that only the earlier run has.
-        new: Findings that only the later run has; their saving is negative.
-        measured_ns: Step time before minus step time after, ns; None = not measured.
+    The saving of the latter is negative. ``measured_ns`` is the step time before minus that after; None = not measured.
     """
     rows: list[tuple[str, str, str, float, float, float, float | None]] = []
     wins: list[Win] = []
@@ -146,7 +136,7 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
         KEY,
         "Fixed and new findings",
         (
-            Column("change", "", "text"),
+            Column("change", "change", "text"),
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
             Column(
@@ -155,15 +145,11 @@ def proof_table(fixed: Proof | None, new: Proof | None, measured_ns: float | Non
                 "ns",
                 "Per step, predicted from the run that has the finding.",
             ),
+            Column(
+                "measured_ns", "measured", "ns", "Step time before minus after.", hidden=measured_ns is None
+            ),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
-            Column(
-                "measured_ns",
-                "measured saving",
-                "ns",
-                "Step time before minus after.",
-                hidden=measured_ns is None,
-            ),
         ),
         pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
         prose=True,

@@ -95,8 +95,8 @@ _RULES = (
     Rule(
         "where",
         "file:line = the line itself, from the framework's own sync warning; file function() from line "
-        "N = the function that begins at line N (all a trace knows); otherwise the innermost named "
-        "range, otherwise the operators.",
+        "N = the function that begins at line N (all a trace knows), without a line if it ran already when the "
+        "profiler started; otherwise the innermost named range, otherwise the operators.",
     ),
 )
 

@@ -12,6 +12,7 @@ import polars as pl
 from tuiprof.analyses.shared.frames import is_framework, shorten
 from tuiprof.model import Column, Report, Rule, Table, Verdict
 from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.live.summary import spans
 from tuiprof.session.log import Thread
 
 Frame = tuple[str, int, str]
@@ -127,16 +128,12 @@ def group(processes: Sequence[Process]) -> list[Group]:
 
 def _who(processes: Sequence[Process]) -> str:
     """Return ``ranks 0–2, 5`` for these processes, each once."""
-    ranks = sorted({process.rank for process in processes if process.rank is not None})
+    ranks = {process.rank for process in processes if process.rank is not None}
     names = list(dict.fromkeys(process.name for process in processes if process.rank is None))
     if ranks:
-        spans: list[list[int]] = []
-        for rank in ranks:
-            if spans and rank == spans[-1][1] + 1:
-                spans[-1][1] = rank
-            else:
-                spans.append([rank, rank])
-        words = ", ".join(str(a) if a == b else f"{a}{'–' if b > a + 1 else ', '}{b}" for a, b in spans)
+        words = ", ".join(
+            str(a) if a == b else f"{a}{'–' if b > a + 1 else ', '}{b}" for a, b in spans(ranks)
+        )
         names.insert(0, f"rank{'s' if len(ranks) > 1 else ''} {words}")
     return ", ".join(names)
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tuiprof.report import Style
     from tuiprof.session.store.folders import Session
 
-#: What `tuiprof report` shows when no analysis is named; the rest is a name away.
-DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels", "advice")
 #: Where stderr is no terminal, a line of progress is written so often, s.
 _LINE_EVERY_S: Final = 10.0
 #: Rows of a table on the page of a job.
@@ -202,17 +200,18 @@ def session_reports(
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:
-    """Run analyses by name on one trace, or on one step of it; no names = the default ones, ``all`` = every one.
+    """Run analyses by name on one trace, or on one step of it; no names = those of the page, ``all`` = every one.
 
     Raises:
         UsageProblem: An analysis or the step does not exist.
     """
+    from tuiprof.advice.answer import ANALYSES
     from tuiprof.analyses import available, run_all
     from tuiprof.model import Unavailable
 
     if "all" in names:
         names = tuple(available())
-    answers = run_all(names or DEFAULT_ANALYSES, trace, step_window(trace, step))
+    answers = run_all(names or (*ANALYSES, "advice"), trace, step_window(trace, step))
     # What is unavailable comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
 

@@ -67,7 +67,6 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     """
     from tuiprof.formats.remote import is_url
     from tuiprof.session.store.folders import find_session, sessions_root
-    from tuiprof.system.files import similar
 
     if is_url(text):
         return None
@@ -77,6 +76,13 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     try:
         return find_session(sessions_root(invocation.sessions), text)
     except UsageProblem:
+        from tuiprof.ladder.scenarios import ladders
+        from tuiprof.system.files import similar
+
+        if any(text == ladder.name for ladder in ladders(invocation.scenarios)):
+            raise UsageProblem(
+                f"the ladder {text!r} has not been measured here", f"measure it: tuiprof ladder {text}"
+            ) from None
         if os.path.exists(path) or not ("/" in text or path.suffix):
             raise
         remedy = similar(path) or "`tuiprof list` shows recorded sessions"

@@ -19,35 +19,23 @@ _NO_FLOATS: Floats = np.empty(0, dtype=np.float64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTime:
-    """Stretches of host threads that keep a share of their time; arrays of shape ``(k,)``.
+    """Stretches of host threads that keep a share of their time; arrays of shape ``(k,)``."""
 
-    Attributes:
-        tracks: Thread of each.
-        starts: Begin, captured ns.
-        ends: End, captured ns.
-        keep: Share of its time that remains, 0 to 1.
-    """
-
-    tracks: Ints = field(default_factory=_NO_ROWS.copy)
-    starts: Ints = field(default_factory=_NO_ROWS.copy)
-    ends: Ints = field(default_factory=_NO_ROWS.copy)
-    keep: Floats = field(default_factory=_NO_FLOATS.copy)
+    tracks: Ints = field(default_factory=_NO_ROWS.copy)  # thread of each
+    starts: Ints = field(default_factory=_NO_ROWS.copy)  # begin, captured ns
+    ends: Ints = field(default_factory=_NO_ROWS.copy)  # end, captured ns
+    keep: Floats = field(default_factory=_NO_FLOATS.copy)  # share of its time that remains, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edit:
-    """A change to a captured step, in terms of its trace.
+    """A change to a captured step, in terms of its trace."""
 
-    Attributes:
-        waits: Rows of calls that no longer wait, and of collectives that no longer wait for other ranks.
-        host: Host time that shrinks.
-        work: Rows of device work that shrinks.
-        keep: Share of the time of each of ``work`` that remains; at 0 it is not launched.
-    """
-
+    #: Rows of calls that no longer wait, and of collectives that no longer wait for other ranks
     waits: Ints = field(default_factory=_NO_ROWS.copy)
-    host: HostTime = field(default_factory=HostTime)
-    work: Ints = field(default_factory=_NO_ROWS.copy)
+    host: HostTime = field(default_factory=HostTime)  # host time that shrinks
+    work: Ints = field(default_factory=_NO_ROWS.copy)  # rows of device work that shrinks
+    #: Share of the time of each of ``work`` that remains; at 0 it is not launched
     keep: Floats = field(default_factory=_NO_FLOATS.copy)
 
     def __or__(self, other: Edit) -> Edit:

@@ -67,7 +67,7 @@ def _called(trace: Trace, row: int) -> str:
     called = inside[callers[0] + 1 :] if len(callers) else inside[:0]
     called = called[trace.named(r"\.py\(\d+\): ", called)]
     user = next((one for one in called.tolist() if _frames.is_user(trace.name(one))), row)
-    return _frames.function_label(trace.name(user))
+    return _frames.function_label(trace.name(user), _frames.running_at_start(trace))
 
 
 RULE = AdviceRule("host-callback", find, shown_by="device_idle")

@@ -217,7 +217,7 @@ def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: b
     )
     users = [row for row in frames.tolist() if _frames.is_user(trace.name(row), jax)]
     if users:
-        return _frames.function_label(trace.name(users[-1]))
+        return _frames.function_label(trace.name(users[-1]), _frames.running_at_start(trace))
     # The operator after its longest part without operators.
     inside = recorded[(trace.ends[recorded] > begin) & (trace.starts[recorded] < end)]
     until = np.append(trace.starts[inside], end)

@@ -83,7 +83,8 @@ def _function(trace: Trace, rows: Ints) -> str:
         todo = todo[~users & (at >= 0)]
         if not len(todo):
             break
-    return _frames.function_label(max(ns, key=ns.__getitem__)) if ns else ""
+    most = max(ns, key=ns.__getitem__, default="")
+    return _frames.function_label(most, _frames.running_at_start(trace))
 
 
 RULE = AdviceRule("uncompiled-step", find)

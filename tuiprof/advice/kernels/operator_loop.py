@@ -13,7 +13,7 @@ from tuiprof.advice.finding import LINE_SHARE, MIN_NAMED, AdviceRule, Evidence, 
 from tuiprof.advice.kernels.single_tensor_optimizer import fewer_calls
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.calls import loops
-from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label
+from tuiprof.analyses.shared.frames import ancestry_of, function_label, operator_label, running_at_start
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, distinct
@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     places = (
         pl.DataFrame(found)
-        .group_by("where", "backward", maintain_order=True)
+        .group_by("where", "optimizer", "backward", maintain_order=True)
         .agg(
             pl.col("track", "start", "end", "times"),
             pl.col("calls").explode(),
@@ -77,8 +77,9 @@ def _made(forward: dict[str, Any], backward: dict[str, Any]) -> bool:
 
 def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
     backward = " (and again in the backward pass)" if place.get("with_backward") else ""
-    if "Optimizer.step" in place["where"]:
-        instead, _ = fewer_calls(place["where"])
+    has_fused = False
+    if place["optimizer"]:
+        instead, has_fused = fewer_calls(place["optimizer"])
     else:
         instead = "process all items at once: one call on the whole batch (pad and mask if sizes differ)"
     times = np.array(place["times"], dtype=np.float64)
@@ -100,6 +101,7 @@ def _finding(evidence: Evidence, place: dict[str, Any], jit: str) -> Finding:
         Edit(host=host),  # one iteration stays
         Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],
+        switch="fused_optimizer=1" if has_fused else "",
     )
 
 
@@ -160,9 +162,11 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
             continue
         around = ancestry_of(trace, rows[first : first + 1])
         frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
-        where = function_label(trace.names[frame]) if frame >= 0 else ""
+        where = function_label(trace.names[frame], running_at_start(trace)) if frame >= 0 else ""
+        range_ = trace.names[annotation] if annotation >= 0 else ""
         yield {
-            "where": where or (trace.names[annotation] if annotation >= 0 else ""),
+            "where": where or range_,
+            "optimizer": range_ if range_.startswith("Optimizer.step#") else "",
             "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
             "track": int(trace.track_codes[rows[first]]),
             "start": int(starts[first]),

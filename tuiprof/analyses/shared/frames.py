@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask, distinct
+from tuiprof.model.trace import cached_on_trace
 
 # "torchmetrics/aggregation.py(85): update" in Kineto, "aggregation.py:91 update" in a probe's sync site.
 _KINETO = re.compile(r"^(?P<file>.+?\.pyx?)\((?P<line>\d+)\): (?P<function>.*)$")
@@ -97,19 +98,44 @@ def is_profiler(name: str) -> bool:
     return PROFILER.search(name) is not None
 
 
-def function_label(name: str) -> str:
+@cached_on_trace
+def running_at_start(trace: Trace) -> frozenset[str]:
+    """Return the Python frames that were on the stack when the profiler started.
+
+    Kineto records the line that they had reached then, and of all other frames the function's first line.
+    """
+    frames, found = np.flatnonzero(trace.is_category("python_function")), set[str]()
+    operators = np.flatnonzero(trace.is_category("cpu_op"))
+    tracks, profilers = trace.track_codes[frames], frames[trace.named(PROFILER.pattern, frames)]
+    for track in distinct(trace.track_codes[profilers]).tolist():
+        started = int(profilers[trace.track_codes[profilers] == track][0])
+        begin, end = trace.starts[started], trace.ends[started]
+        if (trace.starts[operators[trace.track_codes[operators] == track]] < begin).any():
+            continue  # it is no longer the start
+        mine = frames[tracks == track]
+        found.update(
+            map(trace.name, mine[(trace.starts[mine] <= begin) & (trace.ends[mine] >= end)].tolist())
+        )
+    return frozenset(found)
+
+
+def function_label(name: str, running: Set[str] = frozenset()) -> str:
     """Return a Kineto frame as ``file function() from line N``, with the first line of the function.
 
     Kineto records the first line of the function, not the executing line; this format avoids confusing the two.
+    For those of :func:`running_at_start` the first line is not known.
     """
     match = _KINETO.match(name)
     if match is None:
         return name
-    return f"{shorten(match['file'])} {match['function']}() from line {match['line']}"
+    from_line = "" if name in running else f" from line {match['line']}"
+    return f"{shorten(match['file'])} {match['function']}(){from_line}"
 
 
-def spot(frames: Sequence[str]) -> tuple[str, str, str] | None:
+def spot(frames: Sequence[str], running: Set[str] = frozenset()) -> tuple[str, str, str] | None:
     """Return the location of a stack (innermost frame first) in user or library code.
+
+    ``running`` are the frames of :func:`running_at_start`.
 
     Returns:
         The innermost frame outside the framework (if there is none, the innermost frame) as ``file:line`` or ``file
@@ -122,12 +148,13 @@ def spot(frames: Sequence[str]) -> tuple[str, str, str] | None:
     outside = [match for match in read if not is_framework(match["file"])]
     here = outside[0] if outside else read[0]
     caller = next((match for match in outside if not _is_library(match["file"])), None)
-    return _label(here), here["function"], _label(caller) if caller is not None and caller is not here else ""
+    other = _label(caller, running) if caller is not None and caller is not here else ""
+    return _label(here, running), here["function"], other
 
 
-def _label(match: re.Match[str]) -> str:
+def _label(match: re.Match[str], running: Set[str]) -> str:
     if match.re is _KINETO:
-        return function_label(match[0])
+        return function_label(match[0], running)
     return f"{shorten(match['file'])}:{match['line']}"
 
 

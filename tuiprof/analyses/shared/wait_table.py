@@ -150,6 +150,7 @@ def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
     operators = ancestry.operators.shape[1]
     rows = []
     locations: dict[tuple[str, str, str, str], int] = {}
+    running = _frames.running_at_start(trace)
     for key in distinct.tolist():
         site, annotation = key[0], key[1]
         chain = [_frames.operator_label(names[c]) for c in key[2 : 2 + operators] if c >= 0]
@@ -158,7 +159,7 @@ def _locations(trace: Trace, waits: _waits.Waits, sites: Sites) -> pl.DataFrame:
         range_ = names[annotation] if annotation >= 0 else ""
         exact = sites.stacks[site].splitlines() if site >= 0 else []
         stack = exact or frames
-        spot = _frames.spot(stack)
+        spot = _frames.spot(stack, running)
         if spot is not None:
             where, function, caller = spot
             found = "line" if exact else "function"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -315,15 +316,16 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
     return Table("hosts", "Hosts", columns, pl.DataFrame(rows, infer_schema_length=None))
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each stretch of consecutive numbers."""
+    groups = groupby(enumerate(sorted(set(numbers))), key=lambda item: item[1] - item[0])
+    stretches = [[number for _, number in group] for _, group in groups]
+    return [(stretch[0], stretch[-1]) for stretch in stretches]
+
+
+def ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges: ``0-7, 12``."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans(numbers))
 
 
 def _ranks(fold: Fold) -> Table | None:
