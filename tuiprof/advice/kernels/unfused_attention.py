@@ -135,9 +135,13 @@ def _edit(calls: Calls, whole: Mask, products: Mask, part: float) -> Edit:
 
 
 def _learned_biases(calls: Calls, attention: Mask) -> int:
-    """Return how many additions to scores have a gradient to compute; that of a constant mask has none."""
+    """Return how many additions to scores add up a gradient over what was added to all of them.
+
+    A constant mask has no gradient, and may be of another type, so that the scores' gradient is cast.
+    """
     added = np.array([name.endswith(": AddBackward0") for name in calls.names], dtype=bool)
-    return int((attention & added & (calls.work_count > 0)).sum())
+    sums = calls.work_ns_of(calls.works_of("reduction")) > 0
+    return int((attention & added & sums).sum())
 
 
 RULE = AdviceRule("unfused-attention", find)
