@@ -217,6 +217,8 @@ def test_a_session_without_a_trace_says_so_of_what_is_asked(script: Path, tmp_pa
         "sync_events: unavailable: no trace was captured"
         in tuiprof("report", "last", "sync_events", sessions=tmp_path / "s").stdout
     )
+    typed = tuiprof("report", "last", "sync_evnts", sessions=tmp_path / "s")
+    assert (typed.returncode, "no analysis 'sync_evnts'" in typed.stderr) == (2, True)
     done = tuiprof("check", "last", "--max", "syncs_per_step=0", sessions=tmp_path / "s")
     assert (done.returncode, "no trace was captured" in done.stdout) == (2, True)
 

@@ -26,7 +26,7 @@ from tuiprof.telemetry import Absent, find_hardware, host
 SAMPLE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 PARTS = (
     analyses.available,
-    analyses._find,
+    analyses.find,
     advice.available,
     advice.unavailable,
     formats.available,

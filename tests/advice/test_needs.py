@@ -52,7 +52,7 @@ ENERGY = Analysis("energy", "Energy", "What takes the most energy?", measure_ene
 
 @pytest.fixture(autouse=True)
 def _found_anew() -> Iterator[None]:
-    parts = (analyses.available, analyses._find, advice.available, advice.unavailable)
+    parts = (analyses.available, analyses.find, advice.available, advice.unavailable)
     for part in parts:
         part.cache_clear()
     yield

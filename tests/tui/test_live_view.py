@@ -211,6 +211,17 @@ def test_the_end_of_a_run_comes_before_its_finding_and_that_before_a_failed_capt
         assert ("ValueError: no such file" in said) == bool(code)
 
 
+def test_a_capture_that_lacked_steps_is_no_news_of_a_run_without_any(tmp_path: Path, shown: Shown) -> None:
+    for steps in (0, 20):
+        made = Synthetic(tmp_path / str(steps), gpus=0)
+        made.start()
+        if steps:
+            made.run_until(steps)
+        made.capture("failed", why="no steps were detected in the script")
+        made.end(0)
+        assert ("no steps were detected" in Bottom(shown(made)).text(200)) == bool(steps)
+
+
 def test_a_core_is_busy_that_works_for_most_of_the_time(tmp_path: Path, shown: Shown) -> None:
     moment = shown(recorded(tmp_path, 5, gpus=0, cores=4))
     [host] = device_views(moment.run.fold, moment.session.meta.devices, moment.rank)
@@ -222,10 +233,12 @@ def test_without_a_step_the_remedy_is_named() -> None:
     running, over = Status("running"), Status("finished", 0)
     assert "S, tuiprof run --step-at" in no_step_lines(running, can_ask=True)[-1]
     assert "S, " not in no_step_lines(over)[-1]
-    assert no_step_lines(over, likely="train.py:7") == [
+    assert no_step_lines(
+        over, likely="train.py:7", again="tuiprof run --step-at train.py:7 -- python train.py"
+    ) == [
         "finished, and no step was detected",
         "the script runs the loop at train.py:7; to count its iterations:",
-        "tuiprof run --step-at train.py:7 -- …",
+        "tuiprof run --step-at train.py:7 -- python train.py",
     ]
 
 

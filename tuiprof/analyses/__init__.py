@@ -64,7 +64,7 @@ def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unava
     Raises:
         UsageProblem: There is no such analysis.
     """
-    analysis = _find(name)
+    analysis = find(name)
     window = window or Window()
     return _answer(trace, analysis, window)
 
@@ -101,14 +101,18 @@ def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) ->
     with ThreadPoolExecutor(_THREADS) as pool:
         pool.submit(getattr, trace, "nesting")  # slow, and needed by most others, which wait for it
         for name in names:
-            _find(name)  # loads its module in the meantime
+            find(name)  # loads its module in the meantime
         answers = [pool.submit(run, name, trace, window) for name in names]
         return [answer.result() for answer in answers]
 
 
 @cache
-def _find(name: str) -> Analysis:
-    """Return an analysis, preferably from the module with its name, to avoid loading the others."""
+def find(name: str) -> Analysis:
+    """Return an analysis, preferably from the module with its name, to avoid loading the others.
+
+    Raises:
+        UsageProblem: There is no such analysis.
+    """
     own = f"{__name__}.{name}"
     if name.isidentifier() and not name.startswith("_") and find_spec(own) is not None:
         with suppress(Exception):  # the reason is determined below

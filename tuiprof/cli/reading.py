@@ -165,6 +165,7 @@ def session_reports(
 
     The second value is the last trace, None without one.
     """
+    from tuiprof.analyses import find
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.live.replay import read_fold
@@ -175,6 +176,9 @@ def session_reports(
     summary, wrong = run_reports(session, fold)
     reports: list[Report | Unavailable] = [summary, *wrong]
     if not session.all_traces():
+        for name in names:
+            if name != "all":
+                find(name)
         reports += [
             Unavailable(
                 name, "no trace was captured in this session", "capture one: tuiprof record --capture 5 …"

@@ -79,10 +79,10 @@ def headline(trace: Trace) -> Headline:
 
 
 def _finding_line(first: Priced) -> tuple[str, str]:
-    """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN …, aggregation.py:93`` and how bad it is."""
+    """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN … · aggregation.py:93`` and how bad it is."""
     from tuiprof.model.units import format_ns, format_rough_share
 
-    where = f", {first.finding.where}" if first.finding.where else ""
+    where = f" · {first.finding.where}" if first.finding.where else ""
     if first.win is None:
         return f"{first.finding.what}{where}", "bad"
     share = first.share or 0.0

@@ -43,7 +43,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     if main is None:
         return "no host thread does any work"
     if not len(trace.device_work) and step_times(Scope.of(trace, Window())).host_ahead:
-        return "the step is work that XLA runs on the CPU beside the host, which is not replayed"
+        return "XLA runs its work on the CPU beside the host, which is not replayed"
     low, high, step_count = stretch(trace, main)
     try:
         builder = GraphBuilder(

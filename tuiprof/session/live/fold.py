@@ -245,14 +245,14 @@ class Fold:
         recorder = self.writers.get(RECORDER)
         return recorder.end if recorder else None
 
-    def shortfalls(self, over: bool) -> list[str]:
-        """Return why captures failed or are incomplete, without those that only lacked steps in a run without any."""
+    def shortfall(self, capture: CaptureState, over: bool) -> str:
+        """Return why a capture failed or is incomplete; empty = it is not, or a run without any step has no steps."""
         stepless = not any(len(rank.steps) for rank in self.ranks)
-        return [
-            short
-            for capture in self.captures.values()
-            if (short := capture.shortfall(over)) and not (stepless and capture.why == NO_STEPS)
-        ]
+        return "" if stepless and capture.why == NO_STEPS else capture.shortfall(over)
+
+    def shortfalls(self, over: bool) -> list[str]:
+        """Return why captures failed or are incomplete."""
+        return [short for one in self.captures.values() if (short := self.shortfall(one, over))]
 
     @property
     def newest_stacks(self) -> StacksState | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tuiprof.model.characters import shell_word
 from tuiprof.model.intervals import Mask
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.live.fold import CaptureState, Fold
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: A capture is not representative if its steps are shorter than this multiple of the session's median, or longer than
 #: this multiple and by this many ns. The upper limits allow for the overhead of a profiler.
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
+#: Longer commands are abbreviated.
+_MAX_COMMAND: Final = 200
 #: Minimum number of steps outside the capture to compare it with.
 _MIN_OTHERS: Final = 5
 #: Long steps are overrepresented if their share of the capture is this multiple of their share of the session; minimum
@@ -62,6 +65,13 @@ def likely(fold: Fold, cwd: str) -> str:
     if not file:
         return ""
     return f"{os.path.relpath(file, cwd) if file.startswith(os.path.join(cwd, '')) else file}:{line}"
+
+
+def again(session: Session, line: str, verb: str = "record") -> str:
+    """Return the command that runs the script again and counts the executions of a line as steps."""
+    words = session.meta.argv if not session.meta.attached else []
+    command = " ".join(map(shell_word, words))
+    return f"tuiprof {verb} --step-at {shell_word(line)} -- {command if 0 < len(command) <= _MAX_COMMAND else '…'}"
 
 
 def counted(rank: WriterState | None) -> str:

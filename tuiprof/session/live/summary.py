@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verdict
-from tuiprof.model.characters import as_utf8, shell_word
+from tuiprof.model.characters import as_utf8
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
@@ -32,7 +32,7 @@ from tuiprof.session.live.series import (
 )
 from tuiprof.session.live.sharing import crowded, foreign_devices
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
-from tuiprof.session.live.step_source import by_path, described, likely, missing, refusal
+from tuiprof.session.live.step_source import again, by_path, described, likely, missing, refusal
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.log import WorkersStarted
 from tuiprof.session.store.folders import Session
@@ -59,8 +59,6 @@ _NEARLY_ALL = 0.9
 _MANY, _FAR, _MIN_STEPS_OF_TWO_KINDS = 0.1, 2.0, 20
 #: Minimum number of samples to list lines, minimum share of each, and maximum number of lines.
 _MIN_SAMPLES, _MIN_LINE_SHARE, _MAX_LINES = 20, 0.02, 8
-#: Longer commands are abbreviated.
-_MAX_COMMAND = 200
 _BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
@@ -187,7 +185,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
 def _how_to_name(session: Session, fold: Fold) -> str:
     """Return how to record steps that were not detected."""
     if line := likely(fold, session.meta.cwd):
-        return f"The script ran the loop at {line}; to count its iterations: {_again(session, line)}"
+        return f"The script ran the loop at {line}; to count its iterations: {again(session, line)}"
     lines = fold.lead.lines if fold.lead is not None else None
     if lines is not None and lines.samples >= _MIN_SAMPLES and lines.top:
         file, number, count = lines.top[0]
@@ -197,14 +195,7 @@ def _how_to_name(session: Session, fold: Fold) -> str:
                 f"{format_share(count / lines.samples)} of the time is spent at {where}; if this line runs all "
                 "steps, like lax.scan, only a timed capture shows them: --capture 3s@20s"
             )
-    return f"Name the line that ends a step (the script needs no change): {_again(session, 'FILE:LINE')}"
-
-
-def _again(session: Session, line: str) -> str:
-    """Return the command that records the script again and counts the executions of a line as steps."""
-    words = session.meta.argv if not session.meta.attached else []
-    command = " ".join(map(shell_word, words))
-    return f"tuiprof record --step-at {shell_word(line)} -- {command if 0 < len(command) <= _MAX_COMMAND else '…'}"
+    return f"Name the line that ends a step (the script needs no change): {again(session, 'FILE:LINE')}"
 
 
 def last_words(session: Session) -> str:

@@ -198,7 +198,7 @@ class Verdict:
             newest = captures.newest
             # A run that failed has a reason that matters more than that of its capture.
             both = newest is not None and newest.state == moment.status.state == "failed"
-            short = newest.shortfall(over=True) if newest is not None and not both else ""
+            short = moment.feed.fold.shortfall(newest, over=True) if newest is not None and not both else ""
             missing = [text for text in (lost_output(moment.session), short) if text]
             end = view.over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
             found = view.headline_row(headline) if headline else [] if both else capture
@@ -222,7 +222,8 @@ class Verdict:
             if newest.state in ("armed", "started") and moment.running:
                 return view.capture_row(newest)
             shown = headline is not None and moment.status.over  # time stands still then
-            if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS and not shown:
+            fresh = moment.now_ns() - newest.t_ns < _FAILURE_NS and not shown
+            if newest.state == "failed" and fresh and moment.feed.fold.shortfall(newest, over=True):
                 return view.capture_row(newest)
         if captures.requested is None or not moment.running:
             return []

@@ -20,7 +20,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.hosts import compare_ranks
 from tuiprof.session.live.listing import Summary
 from tuiprof.session.live.replay import Replay
-from tuiprof.session.live.step_source import activity, counted, likely
+from tuiprof.session.live.step_source import activity, again, counted, likely
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.captures import Verdict
@@ -418,6 +418,7 @@ class RunPanes(Vertical):
                     replayed=replayed,
                     waiting=waiting,
                     likely=named,
+                    again=again(moment.session, named, "run"),
                     can_ask=rank is not None and moment.following,
                 )
             )

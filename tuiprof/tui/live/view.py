@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
@@ -403,12 +402,13 @@ def no_step_lines(
     replayed: bool = False,
     waiting: str = "",
     likely: str = "",
+    again: str = "",
     can_ask: bool = False,
 ) -> list[str]:
     """Return the reason why there is no step time to draw, and a remedy.
 
-    ``waiting`` is the script's present activity, ``likely`` the line that probably ends a step, ``can_ask`` whether
-    the script can be asked to count steps.
+    ``waiting`` is the script's present activity, ``likely`` the line that probably ends a step, ``again`` the command
+    that runs the script with it, ``can_ask`` whether the script can be asked to count steps.
     """
     now = "S, " if can_ask else ""
     how = [
@@ -418,7 +418,7 @@ def no_step_lines(
     if likely:
         how = [
             f"the script runs the loop at {sanitize(likely)}; to count its iterations:",
-            f"{now}tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
+            f"{now}{sanitize(again)}",
         ]
     if replayed:
         return ["no step yet at this point of the run: → skips ahead, > plays faster"]
