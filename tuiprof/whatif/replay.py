@@ -34,7 +34,7 @@ class Round:
     """One round of a replay."""
 
     reached: Floats  # when each node of the graph was reached, ns, shape ``(n,)``
-    before: Floats  # the same in the previous round; 0 = started idle
+    before: Floats  # the same in the previous round, or before the first one
 
     def took(self, nodes: Ints) -> Floats:
         """Return the time between the previous round and this one at the given nodes, ns."""
@@ -66,22 +66,21 @@ class Replay:
         return self.step_ns(self.graph.alone) if len(self.graph.alone.waits) else self.unchanged_ns
 
     def once(self) -> Floats:
-        """Replay one round from idle: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
+        """Replay the first round: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
         return self.first_round().reached[self.graph.last]
 
     def first_round(self, edit: Edit | None = None) -> Round:
-        """Replay one round from idle."""
-        rest = [0.0] * len(self.graph)
-        reached = rest.copy()
+        """Replay one round from how the streams were at its begin."""
+        reached: list[float] = self.graph.rest.tolist()
         _round(reached, *self._edges(edit or Edit()))
-        return Round(np.array(reached), np.array(rest))
+        return Round(np.array(reached), self.graph.rest)
 
     def settled_round(self, edit: Edit | None = None) -> Round:
         """Replay rounds until two take the same time, and return the last; without marked steps the first."""
         if not self.graph.step_count:
             return self.first_round(edit)
         edges = self._edges(edit or Edit())
-        reached = [0.0] * len(self.graph)
+        reached: list[float] = self.graph.rest.tolist()
         last: list[int] = self.graph.last.tolist()
         took = 0.0
         for count in range(MAX_ROUNDS):
