@@ -224,6 +224,9 @@ RANGE: Final = (0.25, 2.0)
 _MAX_SCALE: Final = 16.0
 #: A host that keeps up with its device is probably faster than required: this factor applies to the recording costs.
 _KEEPS_UP: Final = 1.4
+#: Where only the device limits the steps of a session: the median of the factors fitted to other sessions, 18 µs an
+#: event (docs/predictions.md).
+_USUAL: Final = 1.8
 #: Range of factors around a fit to the session's median, as the split of recording costs among events is unknown.
 _FIT_RANGE: Final = (0.75, 1.33)
 #: A step within this share of its time with the fastest host is device-bound.
@@ -407,8 +410,9 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, 1.0, RANGE, "table")
     # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
     fitted = fit(graph, uncaptured.step_ns, graph.alone)
+    usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
-        fitted = Fit(fitted.scale, paced=True)
+        fitted, usual = Fit(fitted.scale, paced=True), 1.0
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
@@ -417,7 +421,7 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, scale, scales, "session", uncaptured)
     if fitted.paced:
         # The overhead is at least what would keep the host from keeping up, and probably somewhat more.
-        scale = max(_KEEPS_UP * fitted.scale, 1.0)
+        scale = max(_KEEPS_UP * fitted.scale, usual)
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
         )
