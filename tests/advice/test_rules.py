@@ -115,20 +115,20 @@ def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool)
         at = number * 200
         made.step(number, at, at + 200)
         for index, (operator, kernel, works) in enumerate(
-            (*ops, (f"{AUTOGRAD}: AddBackward0", ELEMENTWISE, 50))
+            (*ops, (f"{AUTOGRAD}: AddBackward0", REDUCE if learned else UNARY, 50))
         ):
             begin, backward = at + 5 + 10 * index, index == len(ops)
             track = BACKWARD if backward else MAIN
             sequence = 3 if backward else index  # of the addition
             made.op(operator, begin, begin + 8, sequence=sequence, track=track)
-            if learned or not backward:  # the gradients of a bias are added up; a constant mask has none
-                correlation = 100 * number + index + 1
-                made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
-                made.kernel(kernel, free, free + works, correlation)
-                free += works
+            # The gradients of a bias are added up; a constant mask has none, but may be of another type.
+            correlation = 100 * number + index + 1
+            made.call("cudaLaunchKernel", begin + 2, begin + 5, correlation=correlation, track=track)
+            made.kernel(kernel, free, free + works, correlation)
+            free += works
     row = found(made.trace(), "unfused-attention")
     # Products of 200 µs, of which the fused kernel takes 190 or 55 %; the rest disappears.
-    saved = 200 + 200 + 100 + 200 + 50 - 380 if learned else 200 + 200 + 100 + 200 - 110
+    saved = 200 + 200 + 100 + 200 + 50 - (380 if learned else 110)
     assert row["wins_ns"] == pytest.approx(saved * 1000, rel=0.01)
     assert ("bias.contiguous()" in row["instead"]) == learned
 

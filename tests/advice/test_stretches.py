@@ -10,6 +10,7 @@ from analyses.made import Made
 
 from tuiprof.advice import advise
 from tuiprof.model import Trace
+from tuiprof.model.steps import Uncaptured
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, Kernel{}>"
 
@@ -89,6 +90,17 @@ def test_the_first_launch_of_a_kernel_loads_it() -> None:
     assert row["wins_ns"] is None
     assert "take 20.0 ms, 40 % of the steps" in row["what"]
     assert row["where"] == "longest in add"
+
+
+@pytest.mark.parametrize(("high_ns", "new_sizes"), [(40e6, True), (12e6, False)])
+def test_in_a_run_with_uneven_steps_sizes_are_new(high_ns: float, new_sizes: bool) -> None:
+    trace = used()
+    trace.uncaptured = Uncaptured(30, 10e6, 9e6, high_ns)
+    row = finding(trace, "first-use")
+    assert row is not None
+    assert ("new sizes" in row["what"]) == new_sizes
+    # 20 ms in one of three steps.
+    assert row["wins_ns"] == (pytest.approx(20_000_000 / 3, rel=0.01) if new_sizes else None)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ _BACKWARD: Final = (4.0, 7.0, 3.0)
 _MIN_PART: Final = (0.1, 0.3, 0.0)
 #: Host time of a call and of its backward, ns: for one operator, and for a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
-COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
+COMPILED_NS: Final = (75_000.0, 150_000.0, 30_000.0)
 #: Tensors touched by an operator with two inputs, and with one.
 _BINARY, _UNARY = 3, 2
 #: Minimum length of a kernel, ns.

@@ -1,9 +1,10 @@
-"""The trace contains first uses of kernels and libraries, which take up to seconds and do not come again."""
+"""The trace contains first uses of kernels and libraries: the run has just begun, or sizes are new."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,8 +14,14 @@ from tuiprof.advice.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_str
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.units import format_ns, format_rough_share, plural
+from tuiprof.whatif import Edit
 
 _NAMED: Final = 3
+#: In a run that is under way, a first use is that of a size, if steps before the capture were as uneven: their 90th
+#: percentile is at least this multiple of the median.
+_UNEVEN: Final = 2.0
+#: The time of first uses in the captured steps, as a multiple of that in all steps: likely, least and most.
+_OF_CAPTURED: Final = (1.0, 0.0, 2.0)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -31,16 +38,32 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(rows[np.argmax(lengths)])
     call = int(evidence.calls.inside(np.array([longest]))[0])
     around = operator_label(evidence.calls.names[call]) if call >= 0 else operator_label(trace.name(longest))
-    yield Finding(
+    calls = f"{plural(len(rows), 'call')} of {format_ns(MIN_NS)} and more on an idle device"
+    first = Finding(
         f"first uses of kernels and libraries take {format_ns(float(lengths.sum()))}, {format_rough_share(share)} of "
         f"the {'steps' if evidence.stepped else 'trace'}, so these are not steady-state figures: {', '.join(names)}",
         evidence.function_of(longest) or f"longest in {around}",
         "run some steps before recording: wait and warmup of torch.profiler.schedule, or tuiprof record --capture 4@20",
         "medium",
-        f"{plural(len(rows), 'call')} of {format_ns(MIN_NS)} and more on an idle device, "
-        f"{'each ' if len(rows) > 1 else ''}the first of its kind",
+        f"{calls}, {'each ' if len(rows) > 1 else ''}the first of its kind",
         None,
         event=longest,
+    )
+    before = trace.uncaptured
+    if before is None or before.after_capture or before.high_ns < _UNEVEN * before.step_ns:
+        yield first
+        return
+    per_step = float(lengths.sum()) / evidence.step_count
+    cudnn = any("cudnn_attention" in name for name in total)
+    yield replace(
+        first,
+        what=f"kernels are prepared for new sizes, {format_ns(per_step)} a step: {', '.join(names)}",
+        instead="pad batches to a few fixed sizes, which are prepared once"
+        + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
+        because=f"{calls}; of the steps before, a tenth took {format_ns(before.high_ns)} and more, the median "
+        + format_ns(before.step_ns),
+        edit=Edit(),
+        rare_ns=(per_step * _OF_CAPTURED[0], per_step * _OF_CAPTURED[1], per_step * _OF_CAPTURED[2]),
     )
 
 

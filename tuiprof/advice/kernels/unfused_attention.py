@@ -135,9 +135,13 @@ def _edit(calls: Calls, whole: Mask, products: Mask, part: float) -> Edit:
 
 
 def _learned_biases(calls: Calls, attention: Mask) -> int:
-    """Return how many additions to scores have a gradient to compute; that of a constant mask has none."""
+    """Return how many additions to scores sum the gradient of a bias: over the batch, or over the layers that share it.
+
+    A constant mask has no gradient, and may be of another type, so that the scores' gradient is cast.
+    """
     added = np.array([name.endswith(": AddBackward0") for name in calls.names], dtype=bool)
-    return int((attention & added & (calls.work_count > 0)).sum())
+    sums = calls.works_of("reduction") | calls.trace.named("CUDAFunctor_add", calls.trace.device_work)
+    return int((attention & added & (calls.work_ns_of(sums) > 0)).sum())
 
 
 RULE = AdviceRule("unfused-attention", find)
