@@ -82,6 +82,8 @@ def test_a_setting_is_listed_with_its_variable_and_tried(tmp_path: Path) -> None
     assert "there are launch-blocking" in unknown.stderr
 
     tried = tuiprof(tmp_path, "fix", str(session), "--try", "launch-blocking", "--trials", "3")
+    metas = [json.loads(path.read_text()) for path in (tmp_path / "sessions").glob("*/session.json")]
+    assert sorted(meta.get("trial", False) for meta in metas) == [False] + 6 * [True]
     assert tried.returncode == 0, tried.stderr
     assert "launch-blocking: faster" in tried.stdout
     assert "the logged metrics are the same with the fix" in tried.stdout

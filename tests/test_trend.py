@@ -127,6 +127,14 @@ def test_of_a_folder_the_runs_of_the_newest_ones_script_count(
     assert "run1" in capsys.readouterr().out.split('"')
 
 
+def test_trials_of_a_fix_are_no_runs_of_a_script(sessions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = sessions / "run5" / "session.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"trial": True}))
+    assert main(["trend", str(sessions), "--check"]) == 0
+    assert "left out: 1 trial of tuiprof fix" in capsys.readouterr().err
+    assert main(["trend", str(sessions), str(sessions / "run5"), "--check"]) == 1, "it is named"
+
+
 def test_the_verb_fails_where_the_newest_run_is_slower(
     sessions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ class Synthetic:
     prints: bool = True  # whether the script prints a line every twenty steps
     jitter: float = 0.012  # standard deviation of the step times, as a share
     outliers: float = 0.0  # share of the steps that take longer by a half or more
+    pid: int = 0  # of every rank; 0 = numbers that are probably those of no process
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -105,7 +106,7 @@ class Synthetic:
                 Head(
                     1,
                     f"rank{rank}",
-                    1000 + rank,
+                    self.pid or 1000 + rank,
                     now,
                     self.mono_ns,
                     rank,

@@ -285,13 +285,17 @@ def history(
     below = [sessions_below(target) for target in targets]
     readable = [_readable(folders, problems) for folders in below]
     every = [session for sessions in readable for session, _ in sessions]
+    every = [session for session in every if not session.meta.trial] or every
     script = script_of(max(every, key=lambda session: session.meta.unix_ns)) if every else ""
     points: list[Point] = []
     traces: list[tuple[int, RankFile]] = []  # with the index of the point that each is of
     for target, folders, sessions in zip(targets, below, readable, strict=True):
         named = folders == [target]
-        chosen = sessions if named else [one for one in sessions if script_of(one[0]) == script]
-        if others := len(sessions) - len(chosen):
+        runs = sessions if named else [one for one in sessions if not one[0].meta.trial]
+        if trials := len(sessions) - len(runs):
+            problems.append(f"{plural(trials, 'trial')} of tuiprof fix")
+        chosen = runs if named else [one for one in runs if script_of(one[0]) == script]
+        if others := len(runs) - len(chosen):
             problems.append(
                 f"{plural(others, 'run')} of other scripts than {script}; name a session to include it"
             )

@@ -88,6 +88,7 @@ def _run(session: Session, environment: Mapping[str, str], changed: bool, root: 
         capture=None,
         root=root,
         keep_source=False,
+        trial=True,
     )
     trial = start(spec)
     try:

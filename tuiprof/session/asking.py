@@ -89,10 +89,12 @@ def take_stacks(session: Session) -> tuple[Fold, StacksState]:
         while time.monotonic() < deadline:
             feed.catch_up()
             found = feed.fold.stacks.get(name)
-            alive = expected(session, feed.fold)
-            if feed.fold.ranks and not alive:
-                break  # all have ended
-            missing = [rank for rank in alive if not found or rank.name not in found.by_writer]
+            ranks = feed.fold.ranks
+            if ranks and all(rank.end is not None for rank in ranks):
+                break
+            missing = [
+                rank for rank in expected(session, feed.fold) if not found or rank.name not in found.by_writer
+            ]
             if found is not None and not missing:
                 deadline = min(deadline, time.monotonic() + _FLIGHT_S)
                 if len(found.flights) == len(found.by_writer):

@@ -239,7 +239,10 @@ def _starved_by_loader(rank: WriterState, now_ns: int) -> list[Alert]:
         if share >= DATA_SHARE:
             text = f"{format_share(share)} of the step is spent waiting for data ({format_ns(means[name])})"
             return [
-                _alert("loader starvation", f"{text}: use more loader workers, or do less work per sample")
+                _alert(
+                    "loader starvation",
+                    f"{text}: do less work per sample, or use more loader workers if cores are idle",
+                )
             ]
     return []
 

@@ -453,7 +453,7 @@ def _data_fix(workers: WorkersStarted | None, waited_ns: float) -> str:
             f"the loader has started its {workers.workers} workers again {format_count(workers.starts)} times, which "
             "DataLoader(persistent_workers=True) avoids"
         )
-    return "use more loader workers, or do less work per sample"
+    return "do less work per sample, or use more loader workers if cores are idle"
 
 
 def _devices(fold: Fold, others: Set[str]) -> Table | None:

@@ -77,6 +77,7 @@ class LaunchSpec:
     keep_source: bool = True  # whether to copy the script's text, if the configuration allows it
     #: Whether the script gets this process's standard input if it is a pipe or a file. It never gets the terminal
     stdin: bool = False
+    trial: bool = False  # see :class:`SessionMeta`
     watch_nan: bool = False  # check loss and gradients for NaN and infinite values, once per step
 
 
@@ -191,6 +192,7 @@ def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> Sess
         python=str(python) if command[0] == str(python) else "",
         scenario=spec.scenario,
         capture=spec.capture,
+        trial=spec.trial,
     )
 
 

@@ -115,6 +115,7 @@ class SessionMeta(msgspec.Struct):
     git: Git | None = None  # of ``cwd``; None = not a checkout
     attached: list[Whole] = []  # processes that tuiprof attached to; empty = it started the command
     source: Source | None = None  # None = the command runs no Python file, or an older tuiprof wrote this
+    trial: bool = False  # a run of ``tuiprof fix``, of another run's command
 
 
 def write_meta(path: Path, meta: SessionMeta) -> None:
