@@ -156,6 +156,21 @@ def test_a_host_that_runs_ahead_is_paced_by_its_device() -> None:
     assert step.likely_ns(shrunk(made.trace(), 0.5)) == pytest.approx(49_500, rel=0.02)
 
 
+def test_work_that_was_launched_before_the_capture_keeps_no_ordinary_step_waiting() -> None:
+    made, at = Made().kernel("gemm", 0, 500, correlation=99), 100
+    for number in range(3):
+        begin = 500 if number == 0 else at + 10
+        made.step(number, at, begin + 105).launch("gemm", (at + 1, at + 3), (begin, begin + 99), number + 1)
+        made.call("cudaStreamSynchronize", at + 5, begin + 100)
+        at = begin + 105
+    step = step_of(made.trace())
+    assert step.trusted
+    assert step.graph.last_captured_ns.max() > 600_000, (
+        "the first of three waits for what was launched before"
+    )
+    assert step.captured_ns == pytest.approx(115_000, rel=0.02)
+
+
 def test_work_behind_another_stream_waits_for_it_without_what_was_between() -> None:
     made = Made()
     for number in range(4):

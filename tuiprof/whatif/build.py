@@ -132,6 +132,7 @@ class _Stream:
     ends: Ints
     launch: Ints
     launched: Ints
+    busy_until: int  # end of the work before the first, which was launched before the stretch; 0 = none
 
     @property
     def free(self) -> Ints:
@@ -191,6 +192,8 @@ class GraphBuilder:
         #: A join, and the row of the work on another stream before it.
         self.released: list[tuple[int, int]] = []
         self.waiting: list[tuple[int, _Call]] = []
+        #: The last node of a stream, and when the work launched before the stretch ended, ns since the begin.
+        self.backlogs: list[tuple[int, int]] = []
         self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
         self.wrapped: list[int] = []  # nodes after one of the previous round, besides first ones
         self.unexplained_ns = 0
@@ -364,7 +367,10 @@ class GraphBuilder:
             rows, calls = work[lanes == lane], launch[lanes == lane]
             keys = (self.nodes.key[self.node_of_launch[call]] for call in calls.tolist())
             launched = np.fromiter(keys, dtype=np.int64, count=len(calls))
-            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched))
+            every = trace.device_work[trace.track_codes[trace.device_work] == lane]
+            before = every[trace.starts[every] < trace.starts[rows[0]]]
+            busy_until = int(trace.ends[before].max(initial=0))
+            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched, busy_until))
         gap_ns, latency_ns = _typical(streams)
         ordered = self._ordered(streams)
         for index in range(len(streams)):
@@ -457,6 +463,13 @@ class GraphBuilder:
         stream, others = streams[index], streams[:index] + streams[index + 1 :]
         nodes, first = self.nodes, len(self.nodes.kind)
         gaps, latencies = stream.starts - stream.free, stream.starts - stream.launched
+        # Work of the step before kept the first one waiting, as that of the previous round does.
+        queued = (
+            stream.launched[0] + PROMPT_NS
+            < stream.busy_until
+            <= stream.starts[0]
+            <= stream.busy_until + PROMPT_NS
+        )
         before = -1
         columns = (stream.rows, stream.starts, stream.ends, stream.launch, gaps, latencies)
         for row, begin, end, launch, gap, latency in zip(
@@ -465,7 +478,9 @@ class GraphBuilder:
             lag = min(latency, latency_ns)
             prompt = before < 0 or (latency <= PROMPT_NS and (latency <= gap or gap > SHORT_GAP_NS))
             cause = None if prompt or gap <= SHORT_GAP_NS else _released_by(others, begin, begin - gap)
-            if prompt or (cause is None and latency <= gap):
+            if before < 0 and queued:
+                gap = begin - stream.busy_until
+            elif prompt or (cause is None and latency <= gap):
                 gap, lag = min(gap, gap_ns), latency  # launched once the stream was free, or just before
             elif gap > SHORT_GAP_NS:
                 if cause is None:
@@ -497,6 +512,8 @@ class GraphBuilder:
             )
             self.node_of_work[row] = before
         nodes.before[first] = before
+        if queued:
+            self.backlogs.append((before, self._since_low(stream.busy_until, int(stream.launched[0]))))
         self.last.append((before, self._since_low(int(stream.ends.max()), int(stream.launched.max()))))
 
     def _waits_for(self, streams: list[_Stream]) -> None:
@@ -572,10 +589,14 @@ class GraphBuilder:
         columns["other"] = np.where(other >= 0, position[other], -1)
         sorted_ = {name: column[order] for name, column in columns.items()}
         last = np.array([node for node, _ in self.last], dtype=np.int64)
+        rest = np.zeros(len(order))
+        for node, instant in self.backlogs:
+            rest[position[node]] = instant
         work = np.flatnonzero((sorted_["kind"] == WORK) & np.isin(sorted_["row"], self.kernels))
         computing, computing_ns = self._computing(sorted_["row"][work])
         return Graph(
             **sorted_,
+            rest=rest,
             computing=work[computing],
             computing_ns=computing_ns / max(self.step_count, 1),
             clocks=tuple(

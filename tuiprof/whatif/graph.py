@@ -71,6 +71,9 @@ class Graph:
     other_ns: Floats  # delay after ``other``: launch latency, the return from a wait
     work_ns: Floats  # length of the work of a node, ns; 0 = none
     peers_ns: Floats  # time for which a collective waits for other ranks before that, ns
+    #: When each was reached before the first round, ns since ``low``: of the last node of a stream, the end of the work
+    #: that had been launched before; 0 = the stream was idle.
+    rest: Floats
     clocks: tuple[HostClock, ...]  # host time of each thread
     tracks: tuple[int, ...]  # track of each thread
     last: Ints  # the last node of the main thread and of each stream, which end a round

@@ -34,7 +34,7 @@ class Round:
     """One round of a replay."""
 
     reached: Floats  # when each node of the graph was reached, ns, shape ``(n,)``
-    before: Floats  # the same in the previous round; 0 = started idle
+    before: Floats  # the same in the previous round, or before the first one
 
     def took(self, nodes: Ints) -> Floats:
         """Return the time between the previous round and this one at the given nodes, ns."""
@@ -66,22 +66,21 @@ class Replay:
         return self.step_ns(self.graph.alone) if len(self.graph.alone.waits) else self.unchanged_ns
 
     def once(self) -> Floats:
-        """Replay one round from idle: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
+        """Replay the first round: when each of ``graph.last`` is reached, ns since the begin of the stretch."""
         return self.first_round().reached[self.graph.last]
 
     def first_round(self, edit: Edit | None = None) -> Round:
-        """Replay one round from idle."""
-        rest = [0.0] * len(self.graph)
-        reached = rest.copy()
+        """Replay one round from how the streams were at its begin."""
+        reached: list[float] = self.graph.rest.tolist()
         _round(reached, *self._edges(edit or Edit()))
-        return Round(np.array(reached), np.array(rest))
+        return Round(np.array(reached), self.graph.rest)
 
     def settled_round(self, edit: Edit | None = None) -> Round:
         """Replay rounds until two take the same time, and return the last; without marked steps the first."""
         if not self.graph.step_count:
             return self.first_round(edit)
         edges = self._edges(edit or Edit())
-        reached = [0.0] * len(self.graph)
+        reached: list[float] = self.graph.rest.tolist()
         last: list[int] = self.graph.last.tolist()
         took = 0.0
         for count in range(MAX_ROUNDS):
@@ -225,6 +224,9 @@ RANGE: Final = (0.25, 2.0)
 _MAX_SCALE: Final = 16.0
 #: A host that keeps up with its device is probably faster than required: this factor applies to the recording costs.
 _KEEPS_UP: Final = 1.4
+#: Where only the device limits the steps of a session: the median of the factors fitted to other sessions, 18 µs an
+#: event (docs/predictions.md).
+_USUAL: Final = 1.8
 #: Range of factors around a fit to the session's median, as the split of recording costs among events is unknown.
 _FIT_RANGE: Final = (0.75, 1.33)
 #: A step within this share of its time with the fastest host is device-bound.
@@ -408,8 +410,9 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, 1.0, RANGE, "table")
     # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
     fitted = fit(graph, uncaptured.step_ns, graph.alone)
+    usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
-        fitted = Fit(fitted.scale, paced=True)
+        fitted, usual = Fit(fitted.scale, paced=True), 1.0
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
@@ -418,7 +421,7 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, scale, scales, "session", uncaptured)
     if fitted.paced:
         # The overhead is at least what would keep the host from keeping up, and probably somewhat more.
-        scale = max(_KEEPS_UP * fitted.scale, 1.0)
+        scale = max(_KEEPS_UP * fitted.scale, usual)
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
         )
