@@ -314,6 +314,33 @@ def test_numbered_models_that_do_not_run_twice(calls: tuple[str, ...]) -> None:
     assert finding(numbered(*calls), "repeated-forward") is None
 
 
+@pytest.mark.parametrize(
+    ("second", "frozen", "advised"),
+    [
+        ("SAM #1, same largest input", 6, True),
+        ("SAM #1", 6, False),  # of another image
+        ("SAM #2, same largest input", 6, False),
+        ("SAM #1, same largest input", 0, False),  # all of it learns, and other inputs differ
+    ],
+)
+def test_a_frozen_part_of_a_model_sees_the_same_image_again(second: str, frozen: int, advised: bool) -> None:
+    steps = Steps()
+    for _ in range(4):
+        for call, name in enumerate(("SAM #1", second)):
+            first = 10 * call + 1
+            steps.within(name, *[("aten::linear", ((GEMM, 100),))] * (frozen + 3), first=first)
+        for call in (1, 0):
+            for number in reversed(range(10 * call + 1 + frozen, 10 * call + 4 + frozen)):
+                steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 200),), sequence=number, track=BACKWARD)
+        steps.end()
+    row = finding(steps.trace(), "repeated-forward")
+    assert (row is not None) == advised
+    if row is not None:
+        assert "a part of a model" in row["what"]
+        assert row["where"] == "SAM #1"
+        assert row["wins_ns"] == pytest.approx(6 * 100_000, rel=0.03)
+
+
 def test_workers_that_are_started_again_count_in_the_mean_step() -> None:
     trace = trained((False,) * 6)
     length = float((trace.steps.ends - trace.steps.starts).mean())

@@ -265,6 +265,11 @@ same = torch.randn(4, 16)
 class Named(torch.nn.Linear):
     def forward(self, x, name=None, more=()): return super().forward(x)
 named = Named(16, 1).eval()
+class Both(torch.nn.Linear):
+    def forward(self, x, y): return super().forward(x) + y
+both, first = Both(16, 1).eval(), torch.ones(1)
+dropping = Both(16, 1).train()
+dropping.drop = 0.1
 def evaluate(loss):
     with torch.no_grad():
         for _ in range(2): model(torch.randn(4, 16)); dropped(same); named(same, name="a"); named(same, more=[])
@@ -274,6 +279,8 @@ def evaluate(loss):
         changed = same.clone()
         named(changed); changed.add_(1); named(changed); named(changed, name="b"); named(changed)
         named.weight.add_(1); named(changed)
+        both(same, first); both(same, torch.ones(1)); both(same.clone(), first)
+        for _ in range(2): dropping(same, torch.ones(1))
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
     )
@@ -284,6 +291,10 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert sorted(again) == sorted(
         2 * (["Named #3, no gradients, same inputs"] * 2 + ["Sequential #2, no gradients, same inputs"])
     )
+    both = [e["name"] for e in events if str(e.get("name", "")).startswith("Both")]
+    marked = ["Both #4, no gradients, same largest input"] * 2
+    assert [name for name in both if "largest" in name] == marked, "one may draw random numbers"
+    assert len(both) == 2 * 5
 
 
 def test_calls_of_a_model_that_has_changed_are_not_on_the_same_inputs(run_forked: Callable[..., Run]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from textual._context import active_app
 from textual.app import App
@@ -74,12 +75,35 @@ async def until_shown(pilot: Pilot[int], *texts: str) -> str:
     """Wait until the screen shows all texts, and return it whole."""
     app = pilot.app
     assert isinstance(app, TuiprofApp)
-    await until(pilot, lambda: _has(screen_text(app), texts))
+    seen = -1
+
+    def shown() -> bool:
+        nonlocal seen
+        drawn = _drawn.get(app, 0)
+        if drawn == seen:  # reading the screen takes longer than what is waited for in between
+            return False
+        seen = drawn
+        return _has(screen_text(app), texts)
+
+    await until(pilot, shown)
     return screen_text(app)
 
 
 def _has(shown: str, texts: tuple[str, ...]) -> bool:
     return all(text in shown for text in texts)
+
+
+#: How many times each application has drawn.
+_drawn: WeakKeyDictionary[App[Any], int] = WeakKeyDictionary()
+_display = App._display
+
+
+def _count_and_display(app: App[Any], *args: Any) -> None:
+    _drawn[app] = _drawn.get(app, 0) + 1
+    _display(app, *args)
+
+
+App._display = _count_and_display  # type: ignore[method-assign]
 
 
 def live(path: Path) -> TuiprofApp:

@@ -1,4 +1,4 @@
-"""The model runs a second time in a step: without a backward pass, or on the same inputs."""
+"""A model, or a part of it, runs a second time in a step: without a backward pass, or on the same inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls, index_of_outer
-from tuiprof.analyses.shared.model_calls import ModelCalls, model_calls
+from tuiprof.analyses.shared.model_calls import SAME, SAME_LARGEST, ModelCalls, model_calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
 
@@ -49,6 +49,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             event=int(calls.rows[np.argmax(chosen)]),
         )
     layers = layers[~np.isin(models.of_call[layers], same)]
+    parts = _same_parts(calls, models, layers)
+    if parts:
+        chosen = _between(calls, parts)
+        yield Finding(
+            f"a part of a model runs again on the same input, {evidence.how_often(len(parts))}",
+            _location(evidence, models, chosen),
+            "run that part once, and pass its output to each call",
+            "medium",
+            "the step has called the model before with the same largest input, and its first layers, which no gradient "
+            "goes through, are the same",
+            calls.edit(chosen),
+            event=int(calls.rows[np.argmax(chosen)]),
+        )
+        layers = layers[~chosen[layers]]
     again = _same_models(calls, models, layers)
     if again:
         count, chosen = len(again), np.isin(models.of_call, again) & ~calls.backward
@@ -100,17 +114,36 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
         )
         alike = call in known and index not in drawing
         known.add(call)
-        if name[3] and alike and not learned and between <= _MAX_BETWEEN:
+        if name[3] == SAME and alike and not learned and between <= _MAX_BETWEEN:
             found.append(index)
+    return found
+
+
+def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
+    """Return the layers without gradients that calls with gradients begin with, as an earlier one of the step does."""
+    made = np.zeros(len(calls.rows), dtype=bool)
+    made[calls.forward[calls.forward >= 0]] = True
+    known: set[tuple[int, str, bytes]] = set()
+    found: list[Ints] = []
+    layers_of = models.split(layers)
+    for index in np.argsort(calls.trace.starts[models.rows], kind="stable").tolist():
+        mine, name = layers_of[index], models.names[index]
+        part = mine[: int(np.argmax(made[mine]))] if made[mine].any() else mine[:0]
+        if len(part) < _MIN_LAYERS:
+            continue
+        codes = calls.trace.name_codes[calls.rows[part]].astype(np.int32)
+        key = int(calls.steps[part[0]]), name[1], codes.tobytes()
+        if name[3] == SAME_LARGEST and key in known:
+            found.append(part)
+        known.add(key)
     return found
 
 
 def _location(evidence: Evidence, models: ModelCalls, chosen: Mask) -> str:
     """Return the function that makes the first of the chosen calls, or else the model."""
-    trace = evidence.trace
     event = int(evidence.calls.rows[np.argmax(chosen)])
     model = int(models.of_call[np.argmax(chosen)])
-    name = trace.name(int(models.rows[model])).removesuffix(", same inputs") if model >= 0 else ""
+    name = models.names[model][1] + (models.names[model][2] or "") if model >= 0 else ""
     return evidence.function_of(event) or name
 
 

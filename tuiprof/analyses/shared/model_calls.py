@@ -12,8 +12,9 @@ from tuiprof.analyses.shared.calls import Calls, index_of_outer
 from tuiprof.model.intervals import Ints
 
 #: Ranges that the probe puts around each call of a model: class, number of the object, whether it has gradients, and
-#: whether the step has called it before with the same weights and inputs.
-MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs)?$"
+#: whether the step has called it before, with the same weights and inputs or with the same largest input.
+MODEL_CALL: Final = r"^(\w+ #\d+)(, no gradients)?(, same inputs|, same largest input)?$"
+SAME, SAME_LARGEST = ", same inputs", ", same largest input"
 
 
 @dataclass(frozen=True)

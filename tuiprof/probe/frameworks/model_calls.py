@@ -1,4 +1,4 @@
-"""Names the calls of models in a capture: which model, with gradients or not, and whether on the same inputs again."""
+"""Names the calls of models in a capture: which model, with gradients or not, and what inputs it has seen before."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class ModelCalls:
         #: The tensors of each call of the current step, by all that could make its result another.
         self._called: dict[Any, list[weakref.ref[Any]]] = {}
         self._states: dict[int, _State] = {}  # of each model called in the current step, by its number
+        #: The largest inputs of the calls of the current step, by model, id and version.
+        self._largest: dict[tuple[int, int, int], weakref.ref[Any]] = {}
 
     def name(
         self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], learning: bool, step: int
@@ -34,11 +36,8 @@ class ModelCalls:
         try:
             again = self._again(model, known[1], args, kwargs, learning, step)
         except Exception:  # tensors and models of any kind; those of inference mode count no changes
-            again = False
-        return (
-            f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}"
-            f"{', same inputs' if again else ''}"
-        )
+            again = ""
+        return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}{again}"
 
     def _again(
         self,
@@ -48,21 +47,22 @@ class ModelCalls:
         kwargs: dict[str, Any],
         learning: bool,
         step: int,
-    ) -> bool:
-        """Whether this step has made the same call before: of the same weights, on the same unchanged tensors."""
+    ) -> str:
+        """Return whether this step has called the same weights before, on the same unchanged tensors or the largest."""
         if step != self._step:
             self._step = step
             self._called.clear()
             self._states.clear()
+            self._largest.clear()
         tensor = self._torch.Tensor
         values = (*args, *kwargs.values())
         tensors = [value for value in values if isinstance(value, tensor)]
         if not tensors or not all(isinstance(value, (tensor, *_PLAIN)) for value in values):
-            return False
+            return ""
         if any(value.requires_grad and value.is_leaf for value in tensors):
-            return False  # what is optimized may be changed through .data, which is not counted
+            return ""  # what is optimized may be changed through .data, which is not counted
         if any(hasattr(value, "fake_mode") for value in tensors):
-            return False  # nothing is computed, and PyTorch warns of a look at such addresses
+            return ""  # nothing is computed, and PyTorch warns of a look at such addresses
         held = _held(model)
         inputs = tuple(
             (id(value), value._version) if isinstance(value, tensor) else (type(value), value)
@@ -73,7 +73,14 @@ class ModelCalls:
         self._called[call] = [weakref.ref(value) for value in tensors]
         # A tensor that is gone may have left its id to another one.
         same = before is not None and all(ref() is value for ref, value in zip(before, tensors))
-        return same and bool(held) and not _varies(model, tensor, {id(value) for value, _ in held})
+        largest = max(tensors, key=tensor.numel)
+        key = number, id(largest), largest._version
+        seen = self._largest.get(key)
+        self._largest[key] = weakref.ref(largest)
+        part = seen is not None and seen() is largest
+        if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
+            return ""
+        return ", same inputs" if same else ", same largest input"
 
     def _state(self, number: int, held: list[tuple[Any, bool]]) -> int:
         """Return a number of what a model holds, which is another one after each change."""
