@@ -43,6 +43,11 @@ class Steps:
             self._free += works
         return self
 
+    @property
+    def now(self) -> float:
+        """When the next operator begins, µs."""
+        return self._at
+
     def within(
         self, name: str, *ops: tuple[str, tuple[tuple[str, float], ...]], first: int | None = None
     ) -> Steps:
@@ -544,3 +549,34 @@ def test_a_gradient_of_the_input_is_not_needed() -> None:
 )
 def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
+
+
+def heads(joined: int, times: int = 6) -> Trace:
+    """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not."""
+    steps = Steps()
+    for _ in range(4):
+        steps.op("aten::layer_norm", ((SOFTMAX, 900),), sequence=0)
+        for number in range(1, times + 1):
+            steps.op("aten::linear", ((GEMM, 8),), sequence=number)
+            steps.op("aten::relu", ((ELEMENTWISE, 4),))
+        steps.op("aten::cat", ((ELEMENTWISE, 10),), sequence=100)
+        begin = steps.now
+        steps.op(f"{AUTOGRAD}: CatBackward0", sequence=100, track=BACKWARD)
+        for part in range(joined):
+            at = begin + 1 + part
+            steps.made.op("aten::narrow", at, at + 0.5, track=BACKWARD)
+        for number in reversed(range(1, times + 1)):
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), sequence=number, track=BACKWARD)
+            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        steps.end()
+    return steps.trace()
+
+
+def test_layers_whose_results_are_joined_do_not_build_on_each_other() -> None:
+    row = found(heads(joined=6), "kernel-loop")
+    assert "linear → relu 6 times" in row["what"]
+    assert "one wider layer" in row["instead"]
+    # All kernels of the loop and of the join keep 30 %.
+    assert row["wins_ns"] == pytest.approx((6 * (8 + 4 + 16) + 10) * 0.7 * 1000, rel=0.05)
+    assert finding(heads(joined=2), "kernel-loop") is None, "the last result, and something else"
+    assert finding(heads(joined=3, times=3), "kernel-loop") is None, "too few"

@@ -80,7 +80,7 @@ async def test_a_line_that_is_drawn_again_is_freed_without_a_collection() -> Non
                 widget.rows = [[(f"step {change}", "text")]]
                 widget.redraw()
                 await pilot.pause()
-            return sum(isinstance(found, Strip) for found in gc.get_objects())
+            return sum(type(found) is Strip for found in gc.get_objects())
 
         gc.collect()
         gc.disable()

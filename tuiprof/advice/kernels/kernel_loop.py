@@ -20,6 +20,8 @@ LONGEST_PERIOD, MIN_PASSES = 40, 12
 #: A loop inside another one is short each time (the sequences of a batch, for each new token): minimum iterations each
 #: time, and in a step.
 MIN_INNER, MIN_INNER_IN_ALL = 6, 48
+#: Minimum iterations of a loop whose results are joined, as those of the heads of an attention: none builds on another.
+MIN_JOINED = 4
 #: Longer kernels compute more than their launch costs. Those of one call may take longer, if not those of its loop.
 SHORT_NS: Final = 15_000
 _LONGEST_NS: Final = 4 * SHORT_NS
@@ -60,15 +62,22 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     passes = np.zeros(len(calls.rows))
     found: list[tuple[int, int, int]] = []  # first call, period, iterations
     repeatable, product = _kinds(calls)
+    joined = _joined_results(calls)
     for run in _runs(evidence):
+        for first, period, times, join in _of_joined(calls, run, (repeatable | product)[run], joined):
+            members = np.arange(run[first], run[join] + 1)
+            passes[members[calls.tracks[members] == calls.tracks[run[first]]]] = (
+                2 * times
+            )  # one iteration stays
+            found.append((int(run[first]), period, times))
         if max(np.count_nonzero(which[run]) for which in (repeatable, product)) < MIN_PASSES:
             continue
         for first, period, times in _loops(calls, run, repeatable[run], (product & ~repeatable)[run]):
             if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
                 continue
             last = first + period * times - 1
-            joined = last + 1 < len(run) and trace.named(_JOINS, calls.rows[run[last + 1 : last + 2]]).any()
-            members = np.arange(run[first], run[last + joined] + 1)
+            until = last + int(trace.named(_JOINS, calls.rows[run[last + 1 : last + 2]]).any())
+            members = np.arange(run[first], run[until] + 1)
             passes[members[calls.tracks[members] == calls.tracks[run[first]]]] = times
             found.append((int(run[first]), period, times))
     if not found:
@@ -123,6 +132,38 @@ def _loops(calls: Calls, run: Ints, repeatable: Mask, product: Mask) -> Iterator
     yield from long
     yield from loops(of_products, LONGEST_PERIOD, MIN_PASSES)
     yield from _inner(codes, long)
+
+
+def _of_joined(calls: Calls, run: Ints, short: Mask, joined: Ints) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the loops whose results are joined right after, of as many as they have iterations, and where that is.
+
+    They may have weights of their own: layers that build on each other leave one result.
+    """
+    codes = np.where(short, calls.trace.name_codes[calls.rows[run]].astype(np.int32), np.int32(-1))
+    if not (joined[run] >= MIN_JOINED).any():
+        return
+    for first, period, times in loops(codes, LONGEST_PERIOD, MIN_JOINED):
+        loop = run[first : first + period * times]
+        # The loop may begin within an iteration.
+        for join in range(first + period * times, min(first + period * (times + 1), len(run))):
+            if (
+                joined[run[join]] == times
+                and calls.work_ns[loop].sum() < SHORT_NS * calls.work_count[loop].sum()
+            ):
+                yield first, period, times, join
+                break
+
+
+def _joined_results(calls: Calls) -> Ints:
+    """Return how many tensors each call joins, as its backward node shows, which takes them apart; 0 = unknown."""
+    parts = calls.inside(np.flatnonzero(calls.trace.named(r"^aten::(narrow|select)$")))
+    count = np.bincount(parts[parts >= 0], minlength=len(calls.rows))
+    nodes = np.flatnonzero(
+        calls.trace.named(f"^{BACKWARD}(Cat|Stack)Backward", calls.rows) & (calls.forward >= 0)
+    )
+    result = np.zeros(len(calls.rows), dtype=np.int64)
+    result[calls.forward[nodes]] = count[nodes]
+    return result
 
 
 def _inner(codes: npt.NDArray[np.int32], long: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
