@@ -183,6 +183,25 @@ def test_a_norm_written_out_is_one_pass() -> None:
     assert finding(gpu_bound(*NORM), "elementwise-chain") is None, "it is told once"
 
 
+def test_a_norm_right_after_another_one_is_one_too() -> None:
+    activation: Op = ("aten::silu", UNARY, 90)
+    row = found(gpu_bound(*NORM, activation, *NORM[1:]), "unfused-norm")
+    assert "2 times a step" in row["what"]
+    assert row["wins_ns"] == pytest.approx(2 * (470_000 - 150_000), rel=0.02)
+
+
+def test_a_norm_with_a_mean_of_squared_differences_is_one() -> None:
+    centered: Sequence[Op] = (
+        ("aten::linear", GEMM, 300),
+        ("aten::mean", REDUCE, 60),
+        ("aten::sub", ELEMENTWISE, 150),
+        *NORM[1:-1],
+    )
+    row = found(gpu_bound(*centered, *centered[1:]), "unfused-norm")
+    assert "mean → sub → pow → mean → add → rsqrt → mul" in row["what"]
+    assert "2 times a step" in row["what"]
+
+
 def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:
     assert finding(gpu_bound(*NORM[:3], *NORM[3:4]), "unfused-norm") is None
 

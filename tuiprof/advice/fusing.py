@@ -25,6 +25,7 @@ _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
+_SHIFT: Final = ("aten::add", "aten::add_")
 #: Operators that copy the heads of an attention next to each other.
 _JOIN_HEADS: Final = ("aten::reshape", "aten::contiguous", "aten::flatten", "aten::clone")
 #: Kinds of work that the compiler fuses into one pass over memory.
@@ -85,10 +86,9 @@ def find_regions(trace: Trace) -> Regions:
                 attention.append(_region(calls, run[first : last + 1]))
         for first, last in _stretches(rowwise[run] & ~taken):
             names = [calls.names[index] for index in run[first : last + 1]]
-            if (found := _norm(names)) is not None:
-                low, high = first + found[0], first + found[1]
-                taken[low : high + 1] = True
-                norms.append(_region(calls, run[low : high + 1]))
+            for low, high in _norms(names):
+                taken[first + low : first + high + 1] = True
+                norms.append(_region(calls, run[first + low : first + high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
             chain = run[first : last + 1]
             long = len(chain) >= MIN_CHAIN and not _is_loop(calls, chain)
@@ -159,23 +159,32 @@ def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int 
     return None
 
 
-def _norm(names: list[str]) -> tuple[int, int] | None:
-    """Return first and last position of a written-out norm: from its first mean to its last scaling."""
+def _norms(names: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield first and last position of each written-out norm: from its first mean to its last scaling."""
     means = [i for i, name in enumerate(names) if _MEAN.match(name)]
-    if not means:
-        return None
-    roots = [i for i, name in enumerate(names) if _ROOT.match(name) and i > means[0]]
-    if not roots:
-        return None
-    scales = [i for i, name in enumerate(names) if _SCALE.match(name) and i > roots[0]]
-    if not scales:
-        return None
-    # Squares may come before the mean of a root mean square, a shift after the scaling.
-    first = means[0] - (
-        means[0] > 0 and re.match(r"^aten::(pow|square|mul)$", names[means[0] - 1]) is not None
-    )
-    last = scales[-1] + (scales[-1] + 1 < len(names) and names[scales[-1] + 1] in ("aten::add", "aten::add_"))
-    return (first, last) if last - first + 1 in _NORM else None
+    begin = 0
+    for root in (i for i, name in enumerate(names) if _ROOT.match(name)):
+        first = next((i for i in means if begin <= i < root), None)
+        if first is None or root < begin:
+            continue
+        # The next one begins with the next mean, or with the square before it.
+        until = next((i for i in means if i > root), len(names))
+        scales = [i for i in range(root + 1, until) if _SCALE.match(names[i])]
+        if not scales:  # the square of a variance
+            continue
+        if until < len(names) and _is_square(names[until - 1]) and scales[0] < until - 1:
+            until -= 1
+            scales = [i for i in scales if i < until]
+        # Squares may come before the mean of a root mean square, a shift after the scaling.
+        first -= first > begin and _is_square(names[first - 1])
+        last = scales[-1] + (scales[-1] + 1 < until and names[scales[-1] + 1] in _SHIFT)
+        if last - first + 1 in _NORM:
+            yield first, last
+        begin = last + 1
+
+
+def _is_square(name: str) -> bool:
+    return re.match(r"^aten::(pow|square|mul)$", name) is not None
 
 
 # -- as one kernel -----------------------------------------------------------------------------------------
