@@ -574,23 +574,29 @@ def test_the_gradient_of_an_image_that_is_optimized_is_needed_and_those_of_weigh
     assert "weights that the optimizer does not update" in row["what"]
 
 
-def heads(joined: int, times: int = 6) -> Trace:
-    """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not."""
+def heads(joined: int, times: int = 6, *, chained: bool = False, weights: bool = True) -> Trace:
+    """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not.
+
+    Each layer is called on the result of the one before it if chained, else all on the same tensor.
+    """
     steps = Steps()
     for _ in range(4):
         steps.op("aten::layer_norm", ((SOFTMAX, 900),), sequence=0)
         for number in range(1, times + 1):
-            steps.op("aten::linear", ((GEMM, 8),), sequence=number)
+            steps.op("aten::linear" if weights else "aten::matmul", ((GEMM, 8),), sequence=number)
             steps.op("aten::relu", ((ELEMENTWISE, 4),))
         steps.op("aten::cat", ((ELEMENTWISE, 10),), sequence=100)
         begin = steps.now
         steps.op(f"{AUTOGRAD}: CatBackward0", sequence=100, track=BACKWARD)
         for part in range(joined):
-            at = begin + 1 + part
-            steps.made.op("aten::narrow", at, at + 0.5, track=BACKWARD)
+            at = begin + 1 + part / 2
+            steps.made.op("aten::narrow", at, at + 0.4, track=BACKWARD)
         for number in reversed(range(1, times + 1)):
-            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), sequence=number, track=BACKWARD)
-            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+            used_again = number > 1 if chained else number < times
+            inside = "aten::add" if used_again else ""
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), inside, sequence=number, track=BACKWARD)
+            if weights or number == 1:
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         steps.end()
     return steps.trace()
 
@@ -603,3 +609,8 @@ def test_layers_whose_results_are_joined_do_not_build_on_each_other() -> None:
     assert row["wins_ns"] == pytest.approx((6 * (8 + 4 + 16) + 10) * 0.7 * 1000, rel=0.05)
     assert finding(heads(joined=2), "kernel-loop") is None, "the last result, and something else"
     assert finding(heads(joined=3, times=3), "kernel-loop") is None, "too few"
+    assert finding(heads(joined=6, chained=True), "kernel-loop") is None, "each builds on the one before it"
+
+
+def test_a_loop_whose_results_are_joined_counts_once() -> None:
+    assert "loops a step" not in found(heads(joined=14, times=14, weights=False), "kernel-loop")["what"]

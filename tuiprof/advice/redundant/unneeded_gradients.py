@@ -228,7 +228,7 @@ def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated:
     layers = models.split(np.flatnonzero((heavy > 0) & ~calls.backward))
     for name, mine in zip(models.names, layers, strict=True):
         if len(mine):
-            codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+            codes = calls.codes[mine]
             alike.setdefault((int(calls.steps[mine[0]]), name[1], codes.tobytes()), []).append(mine)
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for same in alike.values():
