@@ -264,7 +264,7 @@ _WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def most_important(reports: list[Report]) -> Report | None:
-    """Return the report with the most urgent verdict, the first of several with rows; None = there are no reports."""
+    """Return the report with the most urgent verdict, of several the first with rows; None = there are no reports."""
     return min(reports, key=lambda report: (_WEIGHT[report.verdict.level], report.is_empty), default=None)
 
 
