@@ -637,6 +637,11 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert finding(every.trace(), "garbage-collector") is None
     assert found(once.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000 - 600_000 / 4, rel=0.02)
     assert finding(once.trace(), "garbage-collector") is not None, "other code makes what is collected"
+    full = host_bound(python_us=2_400)
+    for number in range(4):
+        full.add("annotation", "Python GC", number * 3_000 + 500, number * 3_000 + 2_200)
+    assert found(full.trace(), "garbage-collector")["wins_ns"] == pytest.approx(1_700_000, rel=0.02)
+    assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
 def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:
