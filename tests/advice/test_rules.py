@@ -133,7 +133,8 @@ def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool)
     assert ("bias.contiguous()" in row["instead"]) == learned
 
 
-def test_attention_that_no_fused_kernel_takes() -> None:
+@pytest.mark.parametrize("twice", [False, True])
+def test_attention_that_no_fused_kernel_takes(twice: bool) -> None:
     made, free, correlation = Made(), 25.0, 0
     for number in range(4):
         at = number * 100
@@ -145,8 +146,13 @@ def test_attention_that_no_fused_kernel_takes() -> None:
             made.call("cudaLaunchKernel", begin, begin + 4, correlation=correlation)
             made.kernel(kernel, free, free + works, correlation)
             free += works
+        if twice:
+            made.op(f"{AUTOGRAD}: SoftmaxBackwardDataBackward0", at + 91, at + 99, track=BACKWARD)
+    if twice:
+        assert finding(made.trace(), "unfused-attention") is None, "fused kernels have no second derivative"
+        return
     row = found(made.trace(), "unfused-attention")
-    assert "no fused kernel takes the arguments" in row["what"]
+    assert "runs no fused kernel" in row["what"]
     assert row["wins_ns"] == pytest.approx((300 + 0.5 * 400) * 1000, rel=0.01)
 
 
