@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
+#: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
+#: a similar size (noise and a text), a part of the model may see the other one.
+_MIN_OF_LARGEST = 0.9
 
 
 class ModelCalls:
@@ -77,7 +80,8 @@ class ModelCalls:
         key = number, id(largest), largest._version
         seen = self._largest.get(key)
         self._largest[key] = weakref.ref(largest)
-        part = seen is not None and seen() is largest
+        most = largest.numel() >= _MIN_OF_LARGEST * sum(value.numel() for value in tensors)
+        part = most and seen is not None and seen() is largest
         if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
             return ""
         return ", same inputs" if same else ", same largest input"
