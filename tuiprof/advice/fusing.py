@@ -99,7 +99,7 @@ def find_regions(trace: Trace) -> Regions:
 
 def _is_loop(calls: Calls, chain: Ints) -> bool:
     """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
-    codes = calls.trace.name_codes[calls.rows[chain]].astype(np.int32)
+    codes = calls.codes[chain]
     repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MAX_OF_ONE + 1))
     return 2 * repeated > len(chain)
 

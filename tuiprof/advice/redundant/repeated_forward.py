@@ -106,7 +106,7 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
         since = last.get(name[1], begin)
         last[name[1]] = int(trace.ends[models.rows[index]])
         between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
-        codes = trace.name_codes[calls.rows[layers_of[index]]].astype(np.int32)
+        codes = calls.codes[layers_of[index]]
         call = (
             int(trace.steps.step_of[models.rows[index]]),
             name[0].removesuffix(name[3] or ""),
@@ -131,7 +131,7 @@ def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
         part = mine[: int(np.argmax(made[mine]))] if made[mine].any() else mine[:0]
         if len(part) < _MIN_LAYERS:
             continue
-        codes = calls.trace.name_codes[calls.rows[part]].astype(np.int32)
+        codes = calls.codes[part]
         key = int(calls.steps[part[0]]), name[1], codes.tobytes()
         if name[3] == SAME_LARGEST and key in known:
             found.append(part)
@@ -163,7 +163,7 @@ def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
     for index, (name, mine) in enumerate(zip(models.names, models.split(layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
             continue
-        codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+        codes = calls.codes[mine]
         key = int(calls.steps[mine[0]]), name[1], codes.tobytes()
         if name[2]:
             again.append((key, index))
@@ -185,7 +185,7 @@ def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
 
 def _same_weights(calls: Calls, run: Ints, trained: Ints) -> bool:
     """Return whether a sequence of layers is part of the trained ones and casts fewer weights."""
-    codes = calls.trace.name_codes[calls.rows].astype(np.int32)
+    codes = calls.codes
     wanted, known = codes[run].tobytes(), codes[trained].tobytes()
     at = known.find(wanted)
     while at % codes.itemsize and at >= 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.redundant.zeroed_gradients import zero_fills
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls
 from tuiprof.analyses.shared.model_calls import model_calls
 from tuiprof.model import Trace
@@ -32,6 +34,8 @@ _CLEARED: Final = (
 #: Nodes that only pass the gradient on to its weight, and those that scale an input by constants.
 _HANDS_ON: Final = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ToCopy")
 _SCALES: Final = ("Clone", "Div", "Sub")
+#: Nodes of a second derivative, as that of a gradient penalty, which needs the gradient of the input.
+_OF_GRADIENTS: Final = f"^{BACKWARD}.*BackwardBackward"
 #: Minimum share of device work that the gradient of the input takes.
 _MIN_OF_INPUT: Final = 0.01
 
@@ -48,7 +52,7 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     The optimizer's gradients are cleared before the backward pass that it needs them from. In a step with a single
     pass, a gradient that still exists belongs to a weight without an optimizer, or with another one, such as the
     discriminator's while the generator is trained. In a step with several, those of a pass are unused if they are
-    cleared before the next one. CUDA graphs keep gradients allocated and clear them in the graph.
+    cleared before the next one. Gradients that are filled with zeros still exist, as do those that CUDA graphs clear.
     """
     calls = evidence.calls
     steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
@@ -56,7 +60,7 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     accumulated = trace.named(ACCUMULATE, calls.rows)
     added = accumulated & _adds(calls)
     graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
-    if not steps or graphs or not added.any():
+    if not steps or graphs or not added.any() or zero_fills(calls).any():
         return
     several = len(passes) > steps
     if several:
@@ -103,9 +107,10 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a first convolution that computes the gradient of its input, to which nothing leads but a leaf.
+    """Look for a first convolution that computes the gradient of its input, which a tensor without a history gets.
 
-    Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack.
+    Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack. If
+    nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
     calls = evidence.calls
     steps = np.sort(trace.starts[np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)])
@@ -113,16 +118,20 @@ def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     heavy, with_input = _heavy_works(calls), calls.work_ns_of(of_input)
     accumulated = trace.named(ACCUMULATE, calls.rows)
     passes_on = trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON + _SCALES)})Backward", calls.rows)
-    light = passes_on | accumulated
+    replaced = ~_adds(calls) | zero_fills(calls).any()
+    light = passes_on | (accumulated & replaced)
+    of_gradients = trace.named(_OF_GRADIENTS, calls.rows)
     passes = list(calls.backward_passes())
     begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
     is_last = np.diff(np.searchsorted(steps, begins)) > 0
     first, casts = list[int](), list[int]()
-    for nodes in (nodes for nodes, last in zip(passes, is_last, strict=True) if last):
-        at = int(np.flatnonzero(heavy[nodes])[-1]) if heavy[nodes].any() else len(nodes)
-        after = nodes[at + 1 :]
-        if at < len(nodes) and with_input[nodes[at]] and light[after].all() and accumulated[after].sum() > 1:
-            first.append(int(nodes[at]))
+    for nodes in itertools.compress(passes, is_last):
+        layers = np.flatnonzero(heavy[nodes])
+        if not len(layers) or not with_input[nodes[layers[-1]]] or of_gradients[nodes].any():
+            continue
+        after = nodes[layers[-1] + 1 :]
+        if light[after].all() and accumulated[after].sum() > 1:
+            first.append(int(nodes[layers[-1]]))
             # The input is larger than the weights.
             casts.append(int(after[np.argmax(calls.work_ns[after])]))
     if not first or with_input[first].sum() < _MIN_OF_INPUT * calls.work_ns.sum():
@@ -134,7 +143,8 @@ def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "the first convolution computes the gradient of its input",
         evidence.function_of(event),
-        "inputs that do not require gradients (no requires_grad_() or Variable), unless the script reads input.grad",
+        "inputs that do not require gradients (no requires_grad_() or Variable), unless the script reads input.grad "
+        "or trains the input",
         "medium",
         "nothing but the accumulation of this gradient follows in the backward pass before the optimizer's step",
         calls.edit(chosen, 1.0, keep),
@@ -218,7 +228,7 @@ def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated:
     layers = models.split(np.flatnonzero((heavy > 0) & ~calls.backward))
     for name, mine in zip(models.names, layers, strict=True):
         if len(mine):
-            codes = calls.trace.name_codes[calls.rows[mine]].astype(np.int32)
+            codes = calls.codes[mine]
             alike.setdefault((int(calls.steps[mine[0]]), name[1], codes.tobytes()), []).append(mine)
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for same in alike.values():
