@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
+#: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
+#: a similar size (noise and a text), a part of the model may see the other one.
+_MIN_OF_LARGEST = 0.9
 
 
 class ModelCalls:
@@ -84,11 +87,10 @@ class ModelCalls:
         key = number, model.training, id(largest), largest._version
         seen = self._largest.get(key)
         self._largest[key] = weakref.ref(largest), whole, frozen
-        part = (
-            seen is not None
-            and seen[0]() is largest
-            and (seen[2] == frozen if learning else seen[1] == whole)
-        )
+        most = largest.numel() >= _MIN_OF_LARGEST * sum(value.numel() for value in tensors)
+        part = most and seen is not None and seen[0]() is largest
+        if seen is not None and (seen[2] != frozen if learning else seen[1] != whole):
+            part = False
         if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
             return ""
         return ", same inputs" if same else ", same largest input"
