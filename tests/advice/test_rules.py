@@ -133,7 +133,8 @@ def test_the_gradient_of_a_learned_bias_is_as_large_as_the_scores(learned: bool)
     assert ("bias.contiguous()" in row["instead"]) == learned
 
 
-def test_attention_that_no_fused_kernel_takes() -> None:
+@pytest.mark.parametrize("twice", [False, True])
+def test_attention_that_no_fused_kernel_takes(twice: bool) -> None:
     made, free, correlation = Made(), 25.0, 0
     for number in range(4):
         at = number * 100
@@ -145,8 +146,13 @@ def test_attention_that_no_fused_kernel_takes() -> None:
             made.call("cudaLaunchKernel", begin, begin + 4, correlation=correlation)
             made.kernel(kernel, free, free + works, correlation)
             free += works
+        if twice:
+            made.op(f"{AUTOGRAD}: SoftmaxBackwardDataBackward0", at + 91, at + 99, track=BACKWARD)
+    if twice:
+        assert finding(made.trace(), "unfused-attention") is None, "fused kernels have no second derivative"
+        return
     row = found(made.trace(), "unfused-attention")
-    assert "no fused kernel takes the arguments" in row["what"]
+    assert "runs no fused kernel" in row["what"]
     assert row["wins_ns"] == pytest.approx((300 + 0.5 * 400) * 1000, rel=0.01)
 
 
@@ -637,6 +643,11 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert finding(every.trace(), "garbage-collector") is None
     assert found(once.trace(), "python-time")["wins_ns"] == pytest.approx(1_500_000 - 600_000 / 4, rel=0.02)
     assert finding(once.trace(), "garbage-collector") is not None, "other code makes what is collected"
+    full = host_bound(python_us=2_400)
+    for number in range(4):
+        full.add("annotation", "Python GC", number * 3_000 + 500, number * 3_000 + 2_200)
+    assert found(full.trace(), "garbage-collector")["wins_ns"] == pytest.approx(1_700_000, rel=0.02)
+    assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
 def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:

@@ -92,8 +92,8 @@ def test_the_first_launch_of_a_kernel_loads_it() -> None:
     assert row["where"] == "longest in add"
 
 
-@pytest.mark.parametrize(("high_ns", "new_sizes"), [(40e6, True), (12e6, False)])
-def test_in_a_run_with_uneven_steps_sizes_are_new(high_ns: float, new_sizes: bool) -> None:
+@pytest.mark.parametrize(("high_ns", "new_sizes"), [(40e6, True), (12e6, False), (80e6, False)])
+def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: bool) -> None:
     trace = used()
     trace.uncaptured = Uncaptured(30, 10e6, 9e6, high_ns)
     row = finding(trace, "first-use")

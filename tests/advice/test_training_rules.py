@@ -509,17 +509,33 @@ def test_a_frozen_model_that_is_called_twice_has_gradients_of_weights_in_both() 
     assert twice - once == pytest.approx(4 * 150_000, rel=0.03)
 
 
-def of_inputs(*nodes: str, weights: int = 1, updates: bool = True) -> Trace:
-    """Steps whose first convolution computes the gradient of its input, followed by these nodes."""
+def of_inputs(
+    *nodes: str,
+    weights: int = 1,
+    updates: bool = True,
+    added: bool = False,
+    zeroed: bool = False,
+    penalty: bool = False,
+) -> Trace:
+    """Steps whose first convolution computes the gradient of its input, followed by these nodes.
+
+    The gradients of its weights may be added to older ones or to zeros, and those of a penalty may come before.
+    """
     steps = Steps()
     both = (("sm90_xmma_dgrad_bf16", 200), ("sm90_xmma_wgrad_bf16", 150))
     for _ in range(4):
         for number in (1, 2):
             steps.op("aten::conv2d", ((GEMM, 100),), sequence=number)
+        if zeroed:
+            steps.within(
+                "Optimizer.zero_grad#AdamW.zero_grad", ("aten::_foreach_zero_", ((ELEMENTWISE, 20),))
+            )
+        if penalty:
+            steps.op(f"{AUTOGRAD}: ConvolutionBackwardBackward0", both, sequence=3, track=BACKWARD)
         for number in (2, 1):
             steps.op(f"{AUTOGRAD}: ConvolutionBackward0", both, sequence=number, track=BACKWARD)
             for _ in range(weights):
-                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+                steps.op(ACCUMULATE, (), inside="aten::add_" if added else "aten::detach", track=BACKWARD)
         for node in nodes:
             steps.op(node, ((ELEMENTWISE, 30),) if "ToCopy" in node else (), track=BACKWARD)
         if updates:
@@ -531,8 +547,9 @@ def of_inputs(*nodes: str, weights: int = 1, updates: bool = True) -> Trace:
 CAST = f"{AUTOGRAD}: ToCopyBackward0"
 
 
-def test_a_gradient_of_the_input_is_not_needed() -> None:
-    row = found(of_inputs(CAST, ACCUMULATE), "unneeded-gradients")
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_gradient_of_the_input_is_not_needed(zeroed: bool) -> None:
+    row = found(of_inputs(CAST, ACCUMULATE, added=zeroed, zeroed=zeroed), "unneeded-gradients")
     assert "gradient of its input" in row["what"]
     assert row["wins_ns"] == pytest.approx(230_000, rel=0.03)
 
@@ -544,30 +561,42 @@ def test_a_gradient_of_the_input_is_not_needed() -> None:
         of_inputs(f"{AUTOGRAD}: EmbeddingBackward0", ACCUMULATE),
         of_inputs(CAST, ACCUMULATE, weights=0),
         of_inputs(CAST, ACCUMULATE, updates=False),
+        of_inputs(CAST, ACCUMULATE, penalty=True),
     ],
-    ids=["of nothing", "of a table", "of a frozen model", "of an attack"],
+    ids=["of nothing", "of a table", "of a frozen model", "of an attack", "of a penalty"],
 )
 def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
 
 
-def heads(joined: int, times: int = 6) -> Trace:
-    """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not."""
+def test_the_gradient_of_an_image_that_is_optimized_is_needed_and_those_of_weights_are_not() -> None:
+    row = found(of_inputs(CAST, ACCUMULATE, added=True), "unneeded-gradients")
+    assert "weights that the optimizer does not update" in row["what"]
+
+
+def heads(joined: int, times: int = 6, *, chained: bool = False, weights: bool = True) -> Trace:
+    """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not.
+
+    Each layer is called on the result of the one before it if chained, else all on the same tensor.
+    """
     steps = Steps()
     for _ in range(4):
         steps.op("aten::layer_norm", ((SOFTMAX, 900),), sequence=0)
         for number in range(1, times + 1):
-            steps.op("aten::linear", ((GEMM, 8),), sequence=number)
+            steps.op("aten::linear" if weights else "aten::matmul", ((GEMM, 8),), sequence=number)
             steps.op("aten::relu", ((ELEMENTWISE, 4),))
         steps.op("aten::cat", ((ELEMENTWISE, 10),), sequence=100)
         begin = steps.now
         steps.op(f"{AUTOGRAD}: CatBackward0", sequence=100, track=BACKWARD)
         for part in range(joined):
-            at = begin + 1 + part
-            steps.made.op("aten::narrow", at, at + 0.5, track=BACKWARD)
+            at = begin + 1 + part / 2
+            steps.made.op("aten::narrow", at, at + 0.4, track=BACKWARD)
         for number in reversed(range(1, times + 1)):
-            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), sequence=number, track=BACKWARD)
-            steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+            used_again = number > 1 if chained else number < times
+            inside = "aten::add" if used_again else ""
+            steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), inside, sequence=number, track=BACKWARD)
+            if weights or number == 1:
+                steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
         steps.end()
     return steps.trace()
 
@@ -580,3 +609,8 @@ def test_layers_whose_results_are_joined_do_not_build_on_each_other() -> None:
     assert row["wins_ns"] == pytest.approx((6 * (8 + 4 + 16) + 10) * 0.7 * 1000, rel=0.05)
     assert finding(heads(joined=2), "kernel-loop") is None, "the last result, and something else"
     assert finding(heads(joined=3, times=3), "kernel-loop") is None, "too few"
+    assert finding(heads(joined=6, chained=True), "kernel-loop") is None, "each builds on the one before it"
+
+
+def test_a_loop_whose_results_are_joined_counts_once() -> None:
+    assert "loops a step" not in found(heads(joined=14, times=14, weights=False), "kernel-loop")["what"]

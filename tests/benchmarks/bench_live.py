@@ -48,8 +48,8 @@ import sys
 from pathlib import Path
 from tuiprof.tui.app.app import run_app
 from tuiprof.tui.start import Start
-run_app(getattr(Start, sys.argv[1])(Path(sys.argv[2])) if sys.argv[1] != "library"
-        else Start(sessions=Path(sys.argv[2])))
+path = Path(sys.argv[2])
+run_app(Start(sessions=path) if sys.argv[1] == "library" else Start(sys.argv[1], path))
 """
 
 

@@ -152,13 +152,15 @@ def test_a_run_that_failed_before_its_first_step_says_its_error_once(
     fmt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = _session(tmp_path)
-    _log(session, "recorder", {"t": "end", "at": 400 * MS, "code": 1}, rank=None)
+    held = {"t": "tele", "at": 300 * MS, "dev": "host", "m": {"tree_rss_bytes": 3 << 30}}
+    _log(session, "recorder", held, {"t": "end", "at": 400 * MS, "code": 1}, rank=None)
     session.stderr.write_text("Traceback (most recent call last):\n  import torchh\nImportError: no torchh\n")
     assert main(["report", str(session.path), "-f", fmt]) == 0
     out = capsys.readouterr().out
     assert out.count("train failed (exit 1)") == 1
     assert out.count("ImportError: no torchh") == 2  # the verdict, and the last line of the output
     assert "import torchh" in out
+    assert "RSS of the run" in out, "what ran out may be memory"
 
 
 def test_a_killed_run_says_by_which_signal(tmp_path: Path) -> None:

@@ -270,6 +270,12 @@ class Both(torch.nn.Linear):
 both, first = Both(16, 1).eval(), torch.ones(1)
 dropping = Both(16, 1).train()
 dropping.drop = 0.1
+class Partly(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = torch.nn.Linear(16, 16).requires_grad_(False), torch.nn.Linear(16, 1)
+    def forward(self, x, y): return self.head(self.encoder(x)) + y
+partly = Partly().eval()
 def evaluate(loss):
     with torch.no_grad():
         for _ in range(2): model(torch.randn(4, 16)); dropped(same); named(same, name="a"); named(same, more=[])
@@ -279,8 +285,15 @@ def evaluate(loss):
         changed = same.clone()
         named(changed); changed.add_(1); named(changed); named(changed, name="b"); named(changed)
         named.weight.add_(1); named(changed)
-        both(same, first); both(same, torch.ones(1)); both(same.clone(), first)
+        both(same, first); both(same, torch.ones(1)); both(same.clone(), first); both(same, torch.ones(3, 4, 1))
         for _ in range(2): dropping(same, torch.ones(1))
+        both.weight.add_(1); both(same, torch.ones(1))
+    for weight in (partly.head.weight, partly.encoder.weight):
+        partly(same, torch.ones(1))
+        with torch.no_grad(): weight.add_(1)
+    partly(same, torch.ones(1))
+    with torch.no_grad():
+        partly(same, torch.ones(1)); partly.head.weight.add_(1); partly(same, torch.ones(1))
 for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
 """
     )
@@ -293,8 +306,14 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     )
     both = [e["name"] for e in events if str(e.get("name", "")).startswith("Both")]
     marked = ["Both #4, no gradients, same largest input"] * 2
-    assert [name for name in both if "largest" in name] == marked, "one may draw random numbers"
-    assert len(both) == 2 * 5
+    assert [name for name in both if "largest" in name] == marked, (
+        "others draw random numbers, have two large inputs, or have changed"
+    )
+    assert len(both) == 2 * 7
+    partly = [e["name"].partition("#")[2][1:] for e in events if str(e.get("name", "")).startswith("Partly")]
+    largest, frozen = ", same largest input", ", no gradients"
+    expected = ["", largest, "", frozen + largest, frozen]
+    assert partly == 2 * expected, "as long as what computes it is the same"
 
 
 def test_calls_of_a_model_that_has_changed_are_not_on_the_same_inputs(run_forked: Callable[..., Run]) -> None:

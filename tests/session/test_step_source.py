@@ -202,6 +202,19 @@ def test_the_command_says_how_to_record_the_steps_of_a_run_that_had_none(
     assert "tuiprof record --step-at scripts/train.py:46 -- python train.py" in capsys.readouterr().out
 
 
+def test_a_rank_without_steps_in_a_run_that_is_over_has_none_to_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), line("source", at=1_000, what="optimizer steps"), step(0))
+    append(session, "rank1", head(session, "rank1", rank=1))
+    assert main(["steps", str(session.path)]) == 0
+    assert "rank1: steps: no steps yet" in capsys.readouterr().out
+    append(session, "recorder", line("end", at=100_000_000, code=0, signal=None, why="exit"))
+    assert main(["steps", str(session.path)]) == 0
+    assert "rank1: steps: no steps were detected" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("every", "rare"),
     [(32, True), (3, False)],  # a rollout before each 32 updates; one in three steps is long

@@ -77,6 +77,21 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         await until_shown(pilot, "step time")
 
 
+@pytest.mark.parametrize(("columns", "text_cells"), [(60, 33), (50, 24), (20, 8)])
+async def test_long_lines_of_the_help_go_on_below_their_text(
+    session: Path, columns: int, text_cells: int
+) -> None:
+    app = live(session)
+    async with app.run_test(size=(columns, 100)) as pilot:
+        await until_shown(pilot, "? help")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        below = [line for line in app.screen._page().plain.splitlines() if line.startswith(" " * 16)]
+        widest = max(len(line) - 16 for line in below)
+        assert text_cells - 8 < widest <= text_cells
+
+
 async def test_help_of_a_trace_has_one_line_for_the_digits_and_its_footer_no_key_without_effect() -> None:
     app = TuiprofApp(Start("trace", real_traces.path("hta-cpu-only-rank34.pt.trace.json.gz")))
     async with app.run_test(size=(140, 60)) as pilot:

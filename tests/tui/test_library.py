@@ -198,6 +198,17 @@ def test_first_paint_needs_no_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_reading_sessions_loads_only_what_it_shares_with_the_probe() -> None:
+    import subprocess
+
+    code = (
+        "import sys, tuiprof.session.live.listing, tuiprof.session.live.summary;"
+        "print(*sorted(m[14:] for m in sys.modules if m.startswith('tuiprof.probe.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["api", "assembly", "slowdown"]
+
+
 async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
     start = Start(sessions=tmp_path / "sessions", python=Path(sys.executable))
     assert start.sessions is not None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 from lines_app import Host, text_of_widget
 from rich.cells import cell_len
+from textual._styles_cache import StylesCache
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from tuiprof.tui.app.app import TuiprofApp, run_app
 from tuiprof.tui.live.devices import DevicePanel, DeviceView
 from tuiprof.tui.live.panes import PhaseBar
+from tuiprof.tui.start import Start
+from tuiprof.tui.terminal.terminal_app import free_closed_widgets
 from tuiprof.tui.widgets.bars import Tab, TabBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row, fit, row_width, spread
 from tuiprof.tui.widgets.spans import wrap, wrap_row
@@ -91,9 +96,24 @@ async def test_a_line_that_is_drawn_again_is_freed_without_a_collection() -> Non
             gc.enable()
 
 
-async def test_the_lines_of_widgets_that_are_gone_are_freed() -> None:
-    from tuiprof.tui.terminal import terminal_app  # noqa: F401 - it mends Textual's cache
+def test_python_searches_for_cycles_as_before_once_the_dashboard_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, inside = gc.get_threshold(), list[tuple[int, ...]]()
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(TuiprofApp, "run", lambda _: inside.append(gc.get_threshold()))
+    gc.set_threshold(700, 10, 10)
+    try:
+        assert run_app(Start()) == 0
+        assert gc.get_threshold() == (700, 10, 10) != inside[0]
+    finally:
+        gc.set_threshold(*before)
 
+
+async def test_the_lines_of_widgets_that_are_gone_are_freed() -> None:
+    assert isinstance(vars(StylesCache)["get_inner_outer"], staticmethod), (
+        "importing the application mends it"
+    )
     app, gone = Host(Words()), list[weakref.ref[object]]()
     async with app.run_test(size=(40, 9)) as pilot:
         for _ in range(9):
@@ -104,6 +124,32 @@ async def test_the_lines_of_widgets_that_are_gone_are_freed() -> None:
             await widget.remove()
         gc.collect()
         assert sum(lines() is not None for lines in gone) <= 1  # the last one
+
+
+def test_only_a_cached_method_of_textual_is_replaced() -> None:
+    class Mended:
+        @classmethod
+        @lru_cache(1024)
+        def get_inner_outer(cls, base: int, background: int) -> int:
+            return base + background
+
+    class Static:
+        @staticmethod
+        @lru_cache(1024)
+        def get_inner_outer(base: int, background: int) -> int:
+            return base + background
+
+    class Method:
+        @lru_cache(1024)  # noqa: B019 - as in Textual 8.2
+        def get_inner_outer(self, base: int, background: int) -> int:
+            return base + background
+
+    for cache, replaced in ((Mended, False), (Static, False), (Method, True)):
+        before = vars(cache)["get_inner_outer"]
+        free_closed_widgets(cache)
+        assert (vars(cache)["get_inner_outer"] is not before) == replaced
+        assert cache().get_inner_outer(1, 2) == 3
+    free_closed_widgets(Words)  # a version that has no such function
 
 
 class Tall(Words):

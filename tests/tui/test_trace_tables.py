@@ -101,6 +101,22 @@ async def test_a_filter_expression_compares_figures_and_points_at_what_is_wrong(
         assert "16 rows" in app.text("#answer-title")
 
 
+async def test_columns_that_cannot_be_kept_leave_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUIPROF_CONFIG", str(tmp_path / "tuiprof" / "config.toml"))
+    (tmp_path / "tuiprof" / "columns.json").mkdir(parents=True)
+    app = app_of()
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await settle(pilot)
+        await pilot.press("5", "s", "v")
+        await pilot.pause()
+        await pilot.press("space", "enter")
+        await settle(pilot)
+        assert "the choice is not kept" in [notice.message for notice in app._notifications][-1]
+    assert [path.name for path in (tmp_path / "tuiprof").iterdir()] == ["columns.json"]
+
+
 async def test_columns_are_chosen_ordered_and_kept() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:

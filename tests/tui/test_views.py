@@ -8,12 +8,11 @@ from made_traces import MS, small_trace
 
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Table, Unavailable, Verdict, Window
-from tuiprof.model.report import Level
+from tuiprof.model.report import Level, most_important
 from tuiprof.tui.compare.view import head_row, matched_row, why_rows
 from tuiprof.tui.compare.view import tabs_of as compare_tabs
 from tuiprof.tui.trace import view
 from tuiprof.tui.trace.work import Results
-from tuiprof.tui.widgets.lines import most_important
 
 
 def report(name: str, level: Level, *, facts: tuple[Fact, ...] = ()) -> Report:

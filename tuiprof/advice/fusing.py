@@ -99,7 +99,7 @@ def find_regions(trace: Trace) -> Regions:
 
 def _is_loop(calls: Calls, chain: Ints) -> bool:
     """Whether most of a chain is a few calls repeated, which no compiler makes one kernel."""
-    codes = calls.trace.name_codes[calls.rows[chain]].astype(np.int32)
+    codes = calls.codes[chain]
     repeated = sum(period * times for _, period, times in loops(codes, _LONGEST_PERIOD, _MAX_OF_ONE + 1))
     return 2 * repeated > len(chain)
 
@@ -176,15 +176,18 @@ def _norms(names: list[str]) -> Iterator[tuple[int, int]]:
             until -= 1
             scales = [i for i in scales if i < until]
         # Squares may come before the mean of a root mean square, a shift after the scaling.
-        first -= first > begin and _is_square(names[first - 1])
-        last = scales[-1] + (scales[-1] + 1 < until and names[scales[-1] + 1] in _SHIFT)
+        if first > begin and _is_square(names[first - 1]):
+            first -= 1
+        last = scales[-1]
+        if last + 1 < until and names[last + 1] in _SHIFT:
+            last += 1
         if last - first + 1 in _NORM:
             yield first, last
         begin = last + 1
 
 
 def _is_square(name: str) -> bool:
-    return re.match(r"^aten::(pow|square|mul)$", name) is not None
+    return name in ("aten::pow", "aten::square", "aten::mul")
 
 
 # -- as one kernel -----------------------------------------------------------------------------------------

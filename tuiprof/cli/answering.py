@@ -184,7 +184,8 @@ def run_reports(session: Session, fold: Fold) -> tuple[Report, list[Report | Una
         notes = tuple(note for note in ended.notes if note not in summary.notes)
         if status.state == "failed" and (fold.lead is None or not len(fold.lead.steps)):
             tables = (*summary.tables, *ended.tables)
-            summary = replace(summary, verdict=ended.verdict, tables=tables, notes=(*summary.notes, *notes))
+            facts, notes = (*summary.facts, *ended.facts), (*summary.notes, *notes)
+            summary = replace(summary, verdict=ended.verdict, facts=facts, tables=tables, notes=notes)
         else:
             reports.append(replace(ended, notes=notes))
     for path in snapshots(fold)[-1:]:
@@ -212,7 +213,8 @@ def page(session: Session | None, target: str, fmt: str, style: Style, wanted: S
         summary, wrong = run_reports(session, fold)
         drawn = [_drawn(table) for key in _DRAWN for table in summary.tables if table.key == key]
         whole = tuple(table for table in summary.tables if table.key in _WHOLE)
-        bare = replace(summary, facts=(), tables=whole, rules=())
+        memory = tuple(fact for fact in summary.facts if fact.kind == "bytes")
+        bare = replace(summary, facts=memory, tables=whole, rules=())
         if fmt == "text":
             parts = [text.report_lines(bare, style) + text.pictures(drawn, style)]
             head = text.document([*parts, *(text.report_lines(report, style) for report in wrong)], style)

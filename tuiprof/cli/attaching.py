@@ -271,10 +271,12 @@ def steps(
     found = session_of(invocation, session or "last")
     if not (at or function or by):
         fold = read_fold(found)
-        lines = [f"{rank.label}: steps: {counted(rank) or 'no steps yet'}" for rank in fold.ranks]
-        if found.status().over and not any(counted(rank) for rank in fold.ranks):
+        over = found.status().over
+        none = "no steps were detected" if over else "no steps yet"
+        lines = [f"{rank.label}: steps: {counted(rank) or none}" for rank in fold.ranks]
+        if over and not any(counted(rank) for rank in fold.ranks):
             lines = [summarise(found, fold).verdict.sentence]  # with the option to record them
-        sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines or ["no steps yet"])
+        sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines or [none])
         return 0
     answers = change_steps(found, change_request(found, at, function, by))
     for answer in answers:

@@ -42,7 +42,6 @@ _POLL_S: Final = 0.1
 _OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
 #: From this share of the step on, what can be saved is bad; from the lower one on, a warning.
 _BAD_SHARE, _WARN_SHARE = 0.05, 0.01
-_WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ def headline(trace: Trace) -> Headline:
     from tuiprof.analyses import run
     from tuiprof.analyses.shared.changes import figure_of
     from tuiprof.analyses.shared.replay import replayed
-    from tuiprof.model import Report
+    from tuiprof.model.report import Report, most_important
 
     syncs = run("sync_events", trace)
     # Without device activity blocking copies are not recognised, and a count of syncs would be too low.
@@ -71,10 +70,9 @@ def headline(trace: Trace) -> Headline:
         line, level = _finding_line(found[0])
         return Headline(line, level, "advice", count)
     names = ("sync_events", *_OTHERS) if trace.device_indices else ("sync_events", "kernels", *_OTHERS)
-    answers = [answer for name in names if isinstance(answer := run(name, trace), Report)]
-    if not answers:
+    first = most_important(answer for name in names if isinstance(answer := run(name, trace), Report))
+    if first is None:
         return Headline(problem="no analysis is available for this trace")
-    first = min(answers, key=lambda report: (_WEIGHT[report.verdict.level], report.is_empty))
     return Headline(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
 

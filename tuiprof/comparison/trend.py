@@ -334,7 +334,7 @@ def _readable(folders: Sequence[Path], problems: list[str]) -> list[tuple[Sessio
 
 
 def _recorded(sessions: Sequence[tuple[Session, Summary]]) -> Iterator[tuple[Point, RankFile | None]]:
-    """Return a point for each run, with its newest trace; of a run of several hosts the first stands for all."""
+    """Yield a point for each run, with its newest trace; of a run of several hosts the first stands for all."""
     groups = group_parts(seen.part for _, seen in sessions if seen.part is not None)
     beside = {part.id for group in groups for part in group[1:]}
     for session, seen in sessions:
@@ -346,7 +346,7 @@ def _recorded(sessions: Sequence[tuple[Session, Summary]]) -> Iterator[tuple[Poi
 
 
 def _captured(folder: Path) -> Iterator[tuple[Point, RankFile]]:
-    """Return a point for each run of traces, with its trace."""
+    """Yield a point for each run of traces, with its trace."""
     newest = open_set(folder)
     for run in newest.runs or ("",):
         file = (open_set(folder, run=run) if run else newest).file()

@@ -5,9 +5,9 @@ Text, JSON, CSV, Markdown and the screens all walk the same objects; none of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 import polars as pl
 
@@ -236,6 +236,14 @@ class Report:
     def table(self, key: str) -> Table:
         """Return a table; raises KeyError if there is no such table."""
         return _named(key, self.tables, f"table in the report of {self.analysis}")
+
+
+_WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
+
+
+def most_important(reports: Iterable[Report]) -> Report | None:
+    """Return the report with the most urgent verdict, of several the first with rows; None = there are no reports."""
+    return min(reports, key=lambda report: (_WEIGHT[report.verdict.level], report.is_empty), default=None)
 
 
 @dataclass(frozen=True, slots=True)

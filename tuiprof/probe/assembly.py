@@ -50,6 +50,9 @@ Part = tuple[Union[int, str], int, int, Optional[int]]
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
 Step = tuple[int, int, int, int, list[Part], Any, bool]
 
+#: Why a capture has failed if there was no step at all.
+NO_STEPS = "no steps were detected in the script"
+
 #: Maximum time of the probe's own work; longer means an interruption by another thread or process.
 INTERRUPTED_NS = 20_000
 _TAILS = 3

@@ -23,6 +23,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
+from .assembly import NO_STEPS
 from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
 from .requests import Request
 from .sampler import imports_framework
@@ -31,8 +32,6 @@ from .steps import ANNOTATION, CAPTURE, NO_CALL, NONE, SYNC, Steps
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-#: Why a capture has failed if there was no step at all.
-NO_STEPS = "no steps were detected in the script"
 #: Range of a garbage collection in a trace.
 GARBAGE_RANGE = "Python GC"
 #: Length of an automatic capture by the clock, s, time without a step after which it is made, and its id.
@@ -79,9 +78,8 @@ class Capturer:
         self.disturbing = False  # the running step does so under a profiler, or while one is being prepared
         self.ending = False  # the script is ending: slower later steps no longer matter
         self.wanted = False  # captures were asked for
-        self.timed: Any = (
-            None  # a profiler by the clock (see :class:`TimedCaptures`), which gets the steps marked
-        )
+        #: A profiler by the clock (see :class:`TimedCaptures`), which gets the steps marked.
+        self.timed: Any = None
         #: Whether this process is the only one that makes steps: several have to capture the same ones.
         self.alone: Callable[[], bool] = lambda: False
         #: Whether a profiler cannot be started or stopped at the moment.

@@ -77,7 +77,7 @@ class Host:
             usage = self._tree.usage(now)
             values["tree_processes"] = usage.processes
             values["tree_threads"] = usage.threads
-            if usage.rss_bytes:  # none of a process that is ending: the last figures are those of the run
+            if usage.rss_bytes:  # a process that is ending has none, and zeros are no readings of the run
                 values["tree_rss_bytes"] = usage.rss_bytes
                 values["loaders"] = usage.loaders
                 if usage.cpu is not None:

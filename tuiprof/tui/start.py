@@ -13,9 +13,8 @@ class Start:
 
     #: ``live`` shows a session while it runs or its end, ``ladder`` a measurement, ``fleet`` the ranks of a job.
     view: Literal["library", "live", "replay", "trace", "compare", "ladder", "fleet"] = "library"
-    path: Path | None = (
-        None  # session, trace file, measurement or folder of ranks; None for library and compare
-    )
+    #: Session, trace file, measurement or folder of ranks; None for library and compare.
+    path: Path | None = None
     sessions: Path | None = None  # folder of recorded sessions; None = the default
     scenarios: tuple[Path, ...] = ()  # additional folders of scenarios
     python: Path | None = None  # interpreter for scenarios; None = the active environment's

@@ -13,14 +13,17 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.stretches import MIN_FIRST_USE, MIN_NS, first_uses, long_stretches
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.steps import Uncaptured
 from tuiprof.model.units import format_ns, format_rough_share, plural
 from tuiprof.whatif import Edit
 
 _NAMED: Final = 3
-#: In a run that is under way, a first use is that of a size, if steps before the capture were as uneven: their 90th
-#: percentile is at least this multiple of the median.
+#: In a run that is under way, first uses are those of new sizes if steps before the capture were as uneven: their 90th
+#: percentile is at least this multiple of the median, and first uses take this share of the difference in a step.
 _UNEVEN: Final = 2.0
-#: The time of first uses in the captured steps, as a multiple of that in all steps: likely, least and most.
+_MIN_EXPLAINED: Final = 0.5
+#: The time of first uses in an ordinary step, as a multiple of that in a captured one: likely, least and most.
 _OF_CAPTURED: Final = (1.0, 0.0, 2.0)
 
 
@@ -50,10 +53,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         event=longest,
     )
     before = trace.uncaptured
-    if before is None or before.after_capture or before.high_ns < _UNEVEN * before.step_ns:
+    if before is None or not _were_uneven(trace, before, rows, lengths):
         yield first
         return
     per_step = float(lengths.sum()) / evidence.step_count
+    likely, least, most = (per_step * part for part in _OF_CAPTURED)
     cudnn = any("cudnn_attention" in name for name in total)
     yield replace(
         first,
@@ -63,8 +67,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         because=f"{calls}; before the capture, a tenth of the steps took {format_ns(before.high_ns)} and more, the "
         f"median {format_ns(before.step_ns)}; in the mean of all steps",
         edit=Edit(),
-        rare_ns=(per_step * _OF_CAPTURED[0], per_step * _OF_CAPTURED[1], per_step * _OF_CAPTURED[2]),
+        rare_ns=(likely, least, most),
     )
+
+
+def _were_uneven(trace: Trace, before: Uncaptured, rows: Ints, lengths: Ints) -> bool:
+    """Return whether such first uses explain that steps before the capture took several times as long as others."""
+    if before.after_capture or not len(trace.steps) or before.high_ns < _UNEVEN * before.step_ns:
+        return False
+    in_a_step = np.bincount(trace.steps.step_of[rows], weights=lengths).max()
+    return bool(in_a_step >= _MIN_EXPLAINED * (before.high_ns - before.step_ns))
 
 
 RULE = AdviceRule("first-use", find, shown_by="device_idle")

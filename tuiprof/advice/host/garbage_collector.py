@@ -19,7 +19,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
     if len(rows):
         rows = rows[outermost(trace, rows)]
-        rows = rows[~own_collections(trace, evidence, rows)]
+        rows = rows[~own_collections(trace, rows)]
     if not len(rows):
         return
     lengths = trace.lengths(rows)

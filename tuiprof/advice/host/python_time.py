@@ -15,10 +15,12 @@ from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
+from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.collectives import rows_of
 from tuiprof.analyses.shared.replay import main_thread, probe_intervals
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
+from tuiprof.model.trace import cached_on_trace
 from tuiprof.model.units import format_rough_share, plural
 from tuiprof.whatif import Edit, HostTime
 
@@ -49,6 +51,8 @@ _INSTEAD: Final = {
 }
 #: Code in which objects are collected this often has made them: without it, they are not collected either.
 _MOSTLY: Final = 0.5
+#: ... unless collections take this share of it: something calls gc.collect(), or it is about older objects.
+_MAX_COLLECTING: Final = 0.5
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25
 
@@ -67,7 +71,7 @@ class _Stretches:
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for long stretches of the main thread outside operators, calls and data loading."""
-    found = _stretches(trace, evidence)
+    found = _stretches(trace)
     if found is None or not found.places:
         return
     steps, places = trace.steps, found.places
@@ -107,9 +111,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def own_collections(trace: Trace, evidence: Evidence, rows: Ints) -> Mask:
+def own_collections(trace: Trace, rows: Ints) -> Mask:
     """Return which of some events begin in stretches of Python that make what is collected in them."""
-    found = _stretches(trace, evidence)
+    found = _stretches(trace)
     if found is None:
         return np.zeros(len(rows), dtype=bool)
     recurring = np.array(sorted(itertools.chain(*found.places.values())), dtype=np.int64)
@@ -120,7 +124,8 @@ def own_collections(trace: Trace, evidence: Evidence, rows: Ints) -> Mask:
     return result & (begins < np.append(np.int64(-1), found.ends[own])[after])
 
 
-def _stretches(trace: Trace, evidence: Evidence) -> _Stretches | None:
+@cached_on_trace
+def _stretches(trace: Trace) -> _Stretches | None:
     """Return the recurring stretches that are long enough; None = there are none."""
     main = main_thread(trace)
     if main is None or len(trace.steps) < MIN_STEPS:
@@ -135,7 +140,7 @@ def _stretches(trace: Trace, evidence: Evidence) -> _Stretches | None:
         np.flatnonzero(trace.named(name) & trace.on_host) for name in (r"^Optimizer\.step#", _idle.GARBAGE)
     )
     others = np.concatenate((fetches(trace), optimizers))
-    taken = np.concatenate((_dense(trace, evidence, mine, others, low, high), others))
+    taken = np.concatenate((_dense(trace, mine, others, low, high), others))
     probe_starts, probe_ends = probe_intervals(trace)
     starts = np.concatenate((trace.starts[taken], probe_starts))
     ends = np.concatenate((trace.ends[taken], probe_ends))
@@ -145,28 +150,33 @@ def _stretches(trace: Trace, evidence: Evidence) -> _Stretches | None:
     starts, ends, collected = starts[long], ends[long], collected[long]
     if not len(starts):
         return None
-    # While another thread works for it, the main thread waits; so it does while that thread waits for the device.
+    alone = _elsewhere_ns(trace, main, recorded, starts, ends) < 0.2 * (ends - starts)
+    starts, ends, collected = starts[alone], ends[alone], collected[alone]
+    frames = np.flatnonzero((trace.track_codes == main) & trace.is_category("python_function"))
+    places: dict[str, list[int]] = {}
+    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        places.setdefault(_place(trace, frames, mine, begin, end), []).append(index)
+    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
+    for indices in places.values():
+        often = np.mean(collected[indices] > 0) >= _MOSTLY
+        if often and np.median(collected[indices] / (ends - starts)[indices]) < _MAX_COLLECTING:
+            collected[indices] = 0
+    return _Stretches(main, mine, starts, ends, collected, places)
+
+
+def _elsewhere_ns(trace: Trace, main: int, recorded: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return for how long other threads work or wait for the device in each stretch: the main thread waits for them."""
     threads = np.concatenate((recorded, rows_of(trace)))
     threads = threads[(trace.track_codes[threads] != main) & trace.on_host[threads]]
     waits = _waits.find(trace, Window())
-    of_others = trace.track_codes[waits.last] != main
+    others = trace.track_codes[waits.last] != main
     elsewhere = Coverage(
         *union(
-            np.concatenate((trace.starts[threads], waits.starts[of_others])),
-            np.concatenate((trace.ends[threads], waits.ends[of_others])),
+            np.concatenate((trace.starts[threads], waits.starts[others])),
+            np.concatenate((trace.ends[threads], waits.ends[others])),
         )
     ).between(starts, ends)
-    elsewhere = np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))
-    alone = elsewhere < 0.2 * (ends - starts)
-    starts, ends, collected = starts[alone], ends[alone], collected[alone]
-    places: dict[str, list[int]] = {}
-    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        places.setdefault(_place(trace, main, mine, begin, end, evidence.is_jax), []).append(index)
-    places = {place: indices for place, indices in places.items() if len(indices) >= 0.75 * len(steps)}
-    for indices in places.values():
-        if np.mean(collected[indices] > 0) >= _MOSTLY:
-            collected[indices] = 0
-    return _Stretches(main, mine, starts, ends, collected, places)
+    return np.maximum(elsewhere, _backward_ns(trace, main, starts, ends))
 
 
 def _backward_ns(trace: Trace, main: int, starts: Ints, ends: Ints) -> Ints:
@@ -180,11 +190,11 @@ def _backward_ns(trace: Trace, main: int, starts: Ints, ends: Ints) -> Ints:
     return result
 
 
-def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int, high: int) -> Ints:
+def _dense(trace: Trace, mine: Ints, others: Ints, low: int, high: int) -> Ints:
     """Return the main thread's operators (`mine`), on a CPU without those far shorter than the Python between them."""
     if trace.device_indices:
         return mine
-    calls = evidence.calls
+    calls = calls_of(trace)
     phases = np.flatnonzero(trace.named(r"^(forward$|Optimizer\.)") & trace.is_category("annotation"))
     covered = np.concatenate((phases, others))
     with_gradient = calls.rows[np.unique(np.append(calls.forward[calls.backward], -1))[1:]]
@@ -207,15 +217,12 @@ def _dense(trace: Trace, evidence: Evidence, mine: Ints, others: Ints, low: int,
     return mine[~(short & in_sparse)]
 
 
-def _place(trace: Trace, main: int, recorded: Ints, begin: int, end: int, jax: bool) -> str:
+def _place(trace: Trace, frames: Ints, recorded: Ints, begin: int, end: int) -> str:
     """Return the location of a stretch: the innermost user function with most of it, else the operator after it."""
-    inside = np.minimum(trace.ends, end) - np.maximum(trace.starts, begin)
-    frames = np.flatnonzero(
-        (inside > _MAX_SHARE_OF_ONE * (end - begin))
-        & (trace.track_codes == main)
-        & trace.is_category("python_function")
-    )
-    users = [row for row in frames.tolist() if _frames.is_user(trace.name(row), jax)]
+    inside = np.minimum(trace.ends[frames], end) - np.maximum(trace.starts[frames], begin)
+    around = frames[inside > _MAX_SHARE_OF_ONE * (end - begin)]
+    jax = trace.info.framework.startswith("JAX")
+    users = [row for row in around.tolist() if _frames.is_user(trace.name(row), jax)]
     if users:
         return _frames.function_label(trace.name(users[-1]), _frames.running_at_start(trace))
     # The operator after its longest part without operators.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -53,40 +54,30 @@ _JAX: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop of calls with device work."""
+
+    calls: Ints  # those of all iterations, as indices, with what joins their results
+    period: int  # calls with device work in an iteration
+    times: int  # iterations
+    stays: int  # iterations whose host time remains once all items are done at once
+
+
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for loops of operators with short kernels outside the optimizer, combined per step."""
     if not trace.device_indices:
         return
     calls = evidence.calls
-    #: Iterations of the loop that each call is in; 0 = none.
-    passes = np.zeros(len(calls.rows))
-    found: list[tuple[int, int, int]] = []  # first call, period, iterations
     repeatable, product = _kinds(calls)
-    joined = _joined_results(calls)
-    for run in _runs(evidence):
-        for first, period, times, join in _of_joined(calls, run, (repeatable | product)[run], joined):
-            members = np.arange(run[first], run[join] + 1)
-            passes[members[calls.tracks[members] == calls.tracks[run[first]]]] = (
-                2 * times
-            )  # one iteration stays
-            found.append((int(run[first]), period, times))
-        if max(np.count_nonzero(which[run]) for which in (repeatable, product)) < MIN_PASSES:
-            continue
-        for first, period, times in _loops(calls, run, repeatable[run], (product & ~repeatable)[run]):
-            if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
-                continue
-            last = first + period * times - 1
-            until = last + int(trace.named(_JOINS, calls.rows[run[last + 1 : last + 2]]).any())
-            members = np.arange(run[first], run[until] + 1)
-            passes[members[calls.tracks[members] == calls.tracks[run[first]]]] = times
-            found.append((int(run[first]), period, times))
+    found = list(_all_loops(evidence, repeatable, product))
     if not found:
         return
-    first, period, times = max(found, key=lambda loop: loop[1] * loop[2])
-    busy = [index for index in range(first, len(calls.rows)) if calls.work_count[index]][:period]
-    whole = calls.with_backward(passes > 0)
-    of_forward = np.where(calls.forward >= 0, passes[calls.forward], 0)
-    once = 2 / np.maximum(np.maximum(passes, of_forward), 2)
+    once = np.ones(len(calls.rows))
+    for loop in found:
+        once[loop.calls] = loop.stays / loop.times
+    whole = calls.with_backward(once < 1)
+    once = np.where(calls.forward >= 0, np.minimum(once, once[calls.forward]), once)
     of_parts = trace.named(_OF_PARTS, calls.rows)
     likely, least, most = (
         calls.edit(
@@ -96,14 +87,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         for part in _KEEP
     )
-    names = " → ".join(calls.names[index].removeprefix("aten::") for index in busy)
+    largest = max(found, key=lambda loop: loop.period * loop.times)
+    first = int(largest.calls[0])
+    body = largest.calls[calls.work_count[largest.calls] > 0][: largest.period]
+    names = " → ".join(calls.names[index].removeprefix("aten::") for index in body.tolist())
+    per_step = len(found) / evidence.step_count
     yield Finding(
-        f"a loop calls {in_a_row(names)} {times} times in a row"
-        + (
-            f", one of {len(found) / evidence.step_count:.0f} loops a step"
-            if len(found) > evidence.step_count
-            else ""
-        ),
+        f"a loop calls {in_a_row(names)} {largest.times} times in a row"
+        + (f", one of {per_step:.0f} loops a step" if per_step > 1 else ""),
         evidence.function_of(int(calls.rows[first])),
         _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",
@@ -116,42 +107,80 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:
+    """Yield the loops of each thread and step; each call is in at most one."""
+    calls = evidence.calls
+    joined, sums = _joined_results(calls), _sums_of_gradients(calls)
+    joins = calls.trace.named(_JOINS, calls.rows)
+    for run in _runs(evidence):
+        left = np.ones(len(run), dtype=bool)
+        for first, period, times, last in _of_joined(calls, run, (repeatable | product)[run], joined, sums):
+            left[first : last + 1] = False
+            yield _Loop(_between(calls, run[first], run[last]), period, times, 1)
+        for first, period, times in _loops(
+            calls, run, repeatable[run] & left, (product & ~repeatable)[run] & left
+        ):
+            if all(calls.names[index] in _READS for index in run[first : first + period].tolist()):
+                continue
+            last = first + period * times - 1
+            last += int(joins[run[last + 1 : last + 2]].any())
+            yield _Loop(_between(calls, run[first], run[last]), period, times, 2)
+
+
+def _between(calls: Calls, first: int, last: int) -> Ints:
+    """Return the calls of a thread from one to another."""
+    between = np.arange(first, last + 1)
+    mine: Ints = between[calls.tracks[between] == calls.tracks[first]]
+    return mine
+
+
 def _loops(calls: Calls, run: Ints, repeatable: Mask, product: Mask) -> Iterator[tuple[int, int, int]]:
     """Yield the first call, as an index into the run, the period and the iterations of each loop of short kernels."""
-    words = calls.trace.name_codes[calls.rows[run]].astype(np.int32)
-    work_ns, count = calls.work_ns[run], calls.work_count[run]
-    codes, of_products = (np.where(which, words, np.int32(-1)) for which in (repeatable, product))
+    codes, of_products = (np.where(which, calls.codes[run], np.int32(-1)) for which in (repeatable, product))
     long = list[tuple[int, int, int]]()
     for first, period, times in loops(codes, LONGEST_PERIOD, MIN_PASSES):
         loop = slice(first, first + period * times)
-        if work_ns[loop].sum() < SHORT_NS * count[loop].sum():
+        if _is_short(calls, run[loop]):
             long.append((first, period, times))
             codes[loop] = -1
-    codes[work_ns >= SHORT_NS * count] = -1
+    codes[calls.work_ns[run] >= SHORT_NS * calls.work_count[run]] = -1
     long += loops(codes, LONGEST_PERIOD, MIN_PASSES)
     yield from long
     yield from loops(of_products, LONGEST_PERIOD, MIN_PASSES)
     yield from _inner(codes, long)
 
 
-def _of_joined(calls: Calls, run: Ints, short: Mask, joined: Ints) -> Iterator[tuple[int, int, int, int]]:
+def _is_short(calls: Calls, loop: Ints) -> bool:
+    return bool(calls.work_ns[loop].sum() < SHORT_NS * calls.work_count[loop].sum())
+
+
+def _of_joined(
+    calls: Calls, run: Ints, short: Mask, joined: Ints, sums: Ints
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield the loops whose results are joined right after, of as many as they have iterations, and where that is.
 
-    They may have weights of their own: layers that build on each other leave one result.
+    They may have weights of their own: of layers that build on each other one result is left, or all of them are joined
+    (jumping knowledge, DETR's auxiliary losses). Then the input of the last one has another use, and its gradients are
+    summed; that of the first one has none.
     """
-    codes = np.where(short, calls.trace.name_codes[calls.rows[run]].astype(np.int32), np.int32(-1))
     if not (joined[run] >= MIN_JOINED).any():
         return
+    codes = np.where(short, calls.codes[run], np.int32(-1))
     for first, period, times in loops(codes, LONGEST_PERIOD, MIN_JOINED):
-        loop = run[first : first + period * times]
+        end = first + period * times
         # The loop may begin within an iteration.
-        for join in range(first + period * times, min(first + period * (times + 1), len(run))):
-            if (
-                joined[run[join]] == times
-                and calls.work_ns[loop].sum() < SHORT_NS * calls.work_count[loop].sum()
-            ):
-                yield first, period, times, join
-                break
+        join = next((at for at in range(end, min(end + period, len(run))) if joined[run[at]] == times), None)
+        builds_up = (sums[run[end - period : end]] > sums[run[first : first + period]]).any()
+        if join is not None and not builds_up and _is_short(calls, run[first:end]):
+            yield first, period, times, join
+
+
+def _sums_of_gradients(calls: Calls) -> Ints:
+    """Return how many gradients the backward nodes of each call add to those of other uses of its inputs."""
+    inside = calls.inside(np.flatnonzero(calls.trace.named(r"^aten::add_?$")))
+    count = np.bincount(inside[inside >= 0], minlength=len(calls.rows))
+    nodes = np.flatnonzero(calls.backward & (calls.forward >= 0))
+    return np.bincount(calls.forward[nodes], count[nodes], minlength=len(calls.rows)).astype(np.int64)
 
 
 def _joined_results(calls: Calls) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import find_regions
-from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.calls import BACKWARD, Calls
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Mask
 from tuiprof.whatif import Edit
@@ -34,13 +34,17 @@ _BIASED: Final = (
     "permuted, it falls back to separate products in float32"
 )
 _ARGUMENTS: Final = (
-    "a mask of the type of q whose last dimension is contiguous, on Ampere or newer; "
-    "torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION) says what else it does not take"
+    "a mask of q's type whose last dimension is contiguous; on Ampere or newer, "
+    "torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION) around the call warns of what else does not fit"
 )
+#: The second derivative of a softmax: fused kernels have none.
+_TWICE: Final = f"^{BACKWARD}SoftmaxBackwardDataBackward"
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for products and a softmax that scaled_dot_product_attention computes in one kernel."""
+    if trace.named(_TWICE, evidence.calls.rows).any():
+        return
     yield from _written_out(trace, evidence)
     yield from _fallen_back(trace, evidence)
 
@@ -77,7 +81,7 @@ def _written_out(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _fallen_back(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for calls of scaled_dot_product_attention that no fused kernel takes."""
+    """Look for calls of scaled_dot_product_attention that run no fused kernel."""
     calls = evidence.calls
     inside = calls.inside(np.flatnonzero(trace.named(r"^aten::_scaled_dot_product_attention_math$")))
     chosen = np.zeros(len(calls.rows), dtype=bool)
@@ -91,9 +95,10 @@ def _fallen_back(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         calls.with_backward(chosen),
         _OF_FALLBACK,
         int(calls.rows[np.argmax(chosen)]),
-        f"no fused kernel takes the arguments of scaled_dot_product_attention, {evidence.how_often(times)}",
+        f"scaled_dot_product_attention runs no fused kernel, {evidence.how_often(times)}",
         _ARGUMENTS,
-        "it runs separate matmuls and a softmax (_scaled_dot_product_attention_math)",
+        "it runs separate matmuls and a softmax (_scaled_dot_product_attention_math), as for arguments that no fused "
+        "kernel takes",
     )
 
 

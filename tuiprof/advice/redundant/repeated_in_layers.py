@@ -68,7 +68,7 @@ def _forward_passes(calls: Calls) -> Iterator[dict[tuple[int, ...], list[Ints]]]
     layers = np.zeros(len(calls.rows), dtype=bool)
     work = np.flatnonzero(calls.works_of(*_LAYERS) & (calls.call_of_work >= 0))
     layers[calls.call_of_work[work]] = True
-    names = calls.trace.name_codes[calls.rows]
+    names = calls.codes
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.within(r"^Optimizer\.step#"))
     for track in np.unique(calls.tracks[busy]).tolist():
         mine = busy[calls.tracks[busy] == track]

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.calls import ACCUMULATE
+from tuiprof.analyses.shared.calls import ACCUMULATE, Calls
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Mask
 
 _CLEARING: Final = r"^Optimizer\.zero_grad#"
 _ZERO: Final = r"^aten::(_foreach_zero_|zero_|fill_)$"
@@ -21,7 +22,7 @@ _HANDING_OVER: Final = 0.3
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for fills in an optimizer's zero_grad, and for gradient additions in the backward pass."""
     calls = evidence.calls
-    zeros = trace.named(_ZERO, calls.rows) & calls.within(_CLEARING)
+    zeros = zero_fills(calls)
     accumulated = trace.named(ACCUMULATE, calls.rows)
     if trace.device_indices:
         accumulated &= calls.work_count > 0
@@ -42,6 +43,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         calls.edit(zeros | accumulated, keep_host, keep[calls.call_of_work]),
         event=int(calls.rows[np.flatnonzero(zeros)[0]]),
     )
+
+
+def zero_fills(calls: Calls) -> Mask:
+    """Return which calls fill gradients with zeros in an optimizer's zero_grad."""
+    return calls.trace.named(_ZERO, calls.rows) & calls.within(_CLEARING)
 
 
 RULE = AdviceRule("zeroed-gradients", find)

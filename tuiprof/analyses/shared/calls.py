@@ -46,7 +46,12 @@ class Calls:
     @cached_property
     def names(self) -> list[str]:
         """Name of each."""
-        return [self.trace.names[code] for code in self.trace.name_codes[self.rows].tolist()]
+        return [self.trace.names[code] for code in self.codes.tolist()]
+
+    @cached_property
+    def codes(self) -> npt.NDArray[np.int32]:
+        """Name of each, as an index into the trace's names."""
+        return self.trace.name_codes[self.rows].astype(np.int32)
 
     @cached_property
     def tracks(self) -> Ints:

@@ -121,9 +121,8 @@ class Gathered:
         self.spans = Rows(NUMBERS, NONE)  # complete events
         self.pairs = Rows(NUMBERS, NONE)  # begin and end events
         self.instants = Rows(MEMORY_NUMBERS, MISSING)  # events without length
-        self.rare: list[
-            Rare
-        ] = []  # events that were decoded whole; ``ordinal`` is their position in the file
+        #: Events that were decoded whole; ``ordinal`` is their position in the file.
+        self.rare: list[Rare] = []
         self.events = self.malformed = self.repaired = 0  # numbers of events, of every phase
         self._phases: Counter[str] = Counter()
         self._names: dict[str, int] = {}

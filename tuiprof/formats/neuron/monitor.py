@@ -249,6 +249,7 @@ def read(source: Source) -> Trace:
     from tuiprof.formats.event_table import counter_table
     from tuiprof.formats.neuron.profiles import empty
     from tuiprof.model import DeviceInfo, ReadStats, Remark, Trace, TraceInfo, Track
+    from tuiprof.model.units import plural
 
     lines = _Lines(source)
     keys: dict[str, int] = {}
@@ -270,7 +271,7 @@ def read(source: Source) -> Trace:
     tracks = tuple(Track(index, "other", "neuron-monitor", key, key) for key, index in keys.items())
     remark = Remark(
         "telemetry-only",
-        f"{reports} report{'s' if reports != 1 else ''} of neuron-monitor: utilisation over time, but no events",
+        f"{plural(reports, 'report')} of neuron-monitor: utilisation over time, but no events",
         "`device_idle` shows the utilisation; for events, capture a profile with neuron-explorer",
         "warn",
     )

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 #: Arguments that are compared by value.
 _PLAIN = (bool, int, float, str, type(None))
 _SEVERAL = (dict, list, tuple)
+#: Share of the elements of all inputs that the largest one has at least, as an image beside prompts. Of two inputs of
+#: a similar size (noise and a text), a part of the model may see the other one.
+_MIN_OF_LARGEST = 0.9
 
 
 class ModelCalls:
@@ -21,9 +24,11 @@ class ModelCalls:
         self._step = -1
         #: The tensors of each call of the current step, by all that could make its result another.
         self._called: dict[Any, list[weakref.ref[Any]]] = {}
-        self._states: dict[int, _State] = {}  # of each model called in the current step, by its number
-        #: The largest inputs of the calls of the current step, by model, id and version.
-        self._largest: dict[tuple[int, int, int], weakref.ref[Any]] = {}
+        #: Of each model called in the current step, by its number; of the frozen part, by the negative one.
+        self._states: dict[int, _State] = {}
+        #: The largest inputs of the calls of the current step by model, its mode, id and version, with what the model
+        #: held: all of it, and the frozen part.
+        self._largest: dict[tuple[int, bool, int, int], tuple[weakref.ref[Any], int, int]] = {}
 
     def name(
         self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], learning: bool, step: int
@@ -48,7 +53,10 @@ class ModelCalls:
         learning: bool,
         step: int,
     ) -> str:
-        """Return whether this step has called the same weights before, on the same unchanged tensors or the largest."""
+        """Return whether this step has called the same weights before, on the same unchanged tensors or the largest.
+
+        Of a call with gradients, whose first layers may be frozen, only weights that do not learn have to be the same.
+        """
         if step != self._step:
             self._step = step
             self._called.clear()
@@ -68,16 +76,21 @@ class ModelCalls:
             (id(value), value._version) if isinstance(value, tensor) else (type(value), value)
             for value in values
         )
-        call = number, learning, model.training, self._state(number, held), tuple(kwargs), inputs
+        whole = self._state(number, held)
+        frozen = self._state(-number, [one for one in held if not one[0].requires_grad])
+        call = number, learning, model.training, whole, tuple(kwargs), inputs
         before = self._called.get(call)
         self._called[call] = [weakref.ref(value) for value in tensors]
         # A tensor that is gone may have left its id to another one.
         same = before is not None and all(ref() is value for ref, value in zip(before, tensors))
         largest = max(tensors, key=tensor.numel)
-        key = number, id(largest), largest._version
+        key = number, model.training, id(largest), largest._version
         seen = self._largest.get(key)
-        self._largest[key] = weakref.ref(largest)
-        part = seen is not None and seen() is largest
+        self._largest[key] = weakref.ref(largest), whole, frozen
+        most = largest.numel() >= _MIN_OF_LARGEST * sum(value.numel() for value in tensors)
+        part = most and seen is not None and seen[0]() is largest
+        if seen is not None and (seen[2] != frozen if learning else seen[1] != whole):
+            part = False
         if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
             return ""
         return ", same inputs" if same else ", same largest input"
@@ -98,7 +111,7 @@ class ModelCalls:
 
 
 class _State(NamedTuple):
-    """Parameters and buffers of a model at a call."""
+    """Parameters and buffers of a model, or of its frozen part, at a call."""
 
     number: int
     versions: list[tuple[int, int]]  # version and address of each

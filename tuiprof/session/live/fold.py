@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.probe.capture import NO_STEPS
+from tuiprof.probe.assembly import NO_STEPS
 from tuiprof.session import log
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
@@ -246,7 +246,7 @@ class Fold:
         return recorder.end if recorder else None
 
     def shortfall(self, capture: CaptureState, over: bool) -> str:
-        """Return why a capture failed or is incomplete; empty = it is not, or a run without any step has no steps."""
+        """Return why a capture failed or is incomplete; empty = it is complete, or failed for lack of any step."""
         stepless = not any(len(rank.steps) for rank in self.ranks)
         return "" if stepless and capture.why == NO_STEPS else capture.shortfall(over)
 

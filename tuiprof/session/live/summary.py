@@ -392,9 +392,8 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
         if count >= _MIN_LINE_SHARE * lines.samples
     ]
     if len(rows) > 1 and len({row["where"] for row in rows}) == 1:
-        return (
-            None  # the phases of one line that runs everything, such as trainer.train(), are a table already
-        )
+        # One line runs everything, such as trainer.train(): its phases are a table already.
+        return None
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
         f"{format_count(lines.samples)} samples of the thread that runs the steps, ten per second, taken where it "

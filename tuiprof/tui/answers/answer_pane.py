@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from textual.widgets import Input
 from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.system.files import explain, write_atomic
 from tuiprof.tui.answers import view
 from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
@@ -304,7 +304,7 @@ class AnswerPane(Vertical):
         """Show these columns and remember them; None = the default columns.
 
         Raises:
-            OSError: The choice cannot be saved.
+            SessionError: The choice cannot be saved.
         """
         _save_choice(f"{self.tab}.{table.key}", keys)
         state = self.table.state()
@@ -477,7 +477,8 @@ def _save_choice(name: str, keys: list[str] | None) -> None:
     if keys is not None:
         choices[name] = keys
     path = _choices_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}")
-    scratch.write_text(json.dumps(choices, indent=1))
-    scratch.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, path.parent, "create") from error
+    write_atomic(path, json.dumps(choices, indent=1).encode())

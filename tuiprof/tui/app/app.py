@@ -303,8 +303,12 @@ def run_app(start: Start) -> int:
     app = TuiprofApp(start)
     gc.freeze()  # or scanning the imported modules would double the pause of a full collection
     # Each drawn line is a dozen objects: by default Python would search for cycles several times per drawn screen.
+    threshold = gc.get_threshold()
     gc.set_threshold(10_000, 5, 10)
-    code = app.run()
+    try:
+        code = app.run()
+    finally:
+        gc.set_threshold(*threshold)
     if app.farewell:
         sys.stderr.write(sanitize_lines(app.farewell) + "\n")
     return app.return_code or code or 0

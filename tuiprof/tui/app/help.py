@@ -39,6 +39,8 @@ _tour = partial(key, group="Tour")
 _EVERYWHERE: Final = "Everywhere"
 #: Cells of the column with the keys.
 _KEYS: Final = 16
+#: Cells beside it that are used even if the terminal has fewer.
+_MIN_TEXT: Final = 8
 #: Textual's own keys, which have neither a group nor an id.
 _TEXTUAL: Final = [
     ("tab", "next pane", "Go to the next pane", ""),
@@ -82,7 +84,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     def _page(self) -> Text:
         """Return the page: the keys by group, then the screen's ``HELP``."""
         page = Text()
-        room = self._room() - _KEYS
+        indent, width = " " * _KEYS, max(self._room(), _KEYS + _MIN_TEXT)
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows if self._ids else _merged(rows):
@@ -91,7 +93,8 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
                     page.append(f"{tooltip or label:<54}")
                     page.append(f"  {binding_id}\n", "dim")
                 else:
-                    page.append("\n".join(wrap(tooltip or label, room, subsequent_indent=" " * _KEYS)) + "\n")
+                    lines = wrap(tooltip or label, width, initial_indent=indent, subsequent_indent=indent)
+                    page.append("\n".join(lines)[_KEYS:] + "\n")
             page.append("\n")
         if self._ids:
             page.append(f"To change keys, use these ids under [keys] in {config_path()}\n\n", "dim")

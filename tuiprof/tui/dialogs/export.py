@@ -19,6 +19,7 @@ from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
+from tuiprof.model.units import plural
 from tuiprof.report import Style, render_all
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
@@ -126,11 +127,9 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             label = f"this analysis: {current.analysis.replace('_', ' ')}"
             self._scopes.append(_Scope(label, current.analysis, [current]))
         if shown is not None:
-            rows = len(shown.tables[0].rows)
+            rows = plural(len(shown.tables[0].rows), "row")
             name = f"{shown.analysis}.{shown.tables[0].key}"
-            self._scopes.append(
-                _Scope(f"the table as shown, {rows} row{'s' if rows != 1 else ''}", name, [shown])
-            )
+            self._scopes.append(_Scope(f"the table as shown, {rows}", name, [shown]))
         if answers:
             self._scopes.append(_Scope(f"all {len(answers)} analyses", "report", list(answers)))
         self._chosen = 0

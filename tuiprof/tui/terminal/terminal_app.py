@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import _lru_cache_wrapper, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -33,10 +33,21 @@ from tuiprof.tui.terminal.output import AsciiOnly, NoColour, StripControls, sque
 
 Answer = TypeVar("Answer")
 
-# Textual caches these two styles with the lines of the widget in the key, and so keeps the lines of 1024 closed widgets
-# (https://github.com/Textualize/textual/issues/6665).
-if _inner_outer := getattr(getattr(StylesCache, "get_inner_outer", None), "__wrapped__", None):
-    StylesCache.get_inner_outer = staticmethod(lru_cache(1024)(partial(_inner_outer, StylesCache)))  # type: ignore[assignment,method-assign]
+
+def free_closed_widgets(styles_cache: Any) -> None:
+    """Let Textual free the lines of closed widgets.
+
+    Textual 8.2 caches two styles with the line cache of the widget in the key, and so keeps the lines of up to 1024
+    closed widgets (https://github.com/Textualize/textual/issues/6665). Other versions are left alone if they cache no
+    method there. Remove this when the oldest supported version has the fix.
+    """
+    cached = vars(styles_cache).get("get_inner_outer")
+    if isinstance(cached, _lru_cache_wrapper):
+        own = lru_cache(cached.cache_parameters()["maxsize"])(partial(cached.__wrapped__, styles_cache))
+        styles_cache.get_inner_outer = staticmethod(own)
+
+
+free_closed_widgets(StylesCache)
 
 
 class Navigation(Protocol):

@@ -44,8 +44,6 @@ _VARIABLES: Final = {
     "phase-5": ("#e0a37e", "#a4552a", "#ffb070"),
     "phase-6": ("#d4c26a", "#7d6a00", "#fff27a"),
 }
-
-
 _HEAT: Final = [key for key in _VARIABLES if key.startswith("heat-")]
 _PHASES: Final = [key for key in _VARIABLES if key.startswith("phase-")]
 

@@ -9,7 +9,7 @@ from typing import Final
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.scope import step_period_ns
 from tuiprof.model.intervals import Window
-from tuiprof.model.report import Level, Report, Unavailable
+from tuiprof.model.report import Level, Report, Unavailable, most_important
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_ns_span, format_rough_share, plural
 from tuiprof.report.sanitize import sanitize
@@ -19,7 +19,7 @@ from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.timeline.view import offset_text
 from tuiprof.tui.trace.work import Results
 from tuiprof.tui.widgets.bars import Tab
-from tuiprof.tui.widgets.lines import Row, fit, most_important, row_width, spread
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 from tuiprof.tui.widgets.spans import wrap
 
 #: Findings that save at least this share of a step have level ``bad``.

@@ -12,6 +12,7 @@ from textual.getters import app, query_one
 from textual.message import Message
 from textual.timer import Timer
 
+from tuiprof.errors import SessionError
 from tuiprof.model.intervals import Window
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
@@ -482,8 +483,8 @@ class TraceView(Vertical):
                 return
             try:
                 self.pane.show_columns(table, keys or None)
-            except OSError as error:
-                self.notify(f"the choice cannot be saved: {error.strerror or error}", severity="error")
+            except SessionError as error:
+                self.notify(f"the choice is not kept: {error.message}", severity="error")
 
         columns = [column for column in table.columns if column.key != "event"]
         self.app.ask(ColumnsScreen(columns, self.pane.shown_columns(table)), chosen)

@@ -24,11 +24,11 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread, verdict_rows, wrap
 
 if TYPE_CHECKING:
-    from tuiprof.model.report import Level, Report
+    from tuiprof.model.report import Level
 
 __all__ = [
     "ROLES", "Flowing", "Heading", "Lines", "Look", "Painted", "Painter", "Row", "Span", "VerdictLine", "fit", "join",
-    "most_important", "row_width", "spread",
+    "row_width", "spread",
 ]  # fmt: skip
 
 
@@ -258,14 +258,6 @@ class Heading(Lines):
         if gap < 1:
             return [fit(left, width)]
         return [[*left, (glyphs.RULE * gap, "rule"), *right]]
-
-
-_WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
-
-
-def most_important(reports: list[Report]) -> Report | None:
-    """Return the report with the most urgent verdict, the first of several with rows; None = there are no reports."""
-    return min(reports, key=lambda report: (_WEIGHT[report.verdict.level], report.is_empty), default=None)
 
 
 class Flowing(Lines):
