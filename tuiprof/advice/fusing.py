@@ -176,15 +176,18 @@ def _norms(names: list[str]) -> Iterator[tuple[int, int]]:
             until -= 1
             scales = [i for i in scales if i < until]
         # Squares may come before the mean of a root mean square, a shift after the scaling.
-        first -= first > begin and _is_square(names[first - 1])
-        last = scales[-1] + (scales[-1] + 1 < until and names[scales[-1] + 1] in _SHIFT)
+        if first > begin and _is_square(names[first - 1]):
+            first -= 1
+        last = scales[-1]
+        if last + 1 < until and names[last + 1] in _SHIFT:
+            last += 1
         if last - first + 1 in _NORM:
             yield first, last
         begin = last + 1
 
 
 def _is_square(name: str) -> bool:
-    return re.match(r"^aten::(pow|square|mul)$", name) is not None
+    return name in ("aten::pow", "aten::square", "aten::mul")
 
 
 # -- as one kernel -----------------------------------------------------------------------------------------

@@ -106,12 +106,8 @@ def _on_same_inputs(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]
         since = last.get(name[1], begin)
         last[name[1]] = int(trace.ends[models.rows[index]])
         between, learned = (np.diff(np.searchsorted(at, (since, begin))) for at in (apart, backward))
-        codes = calls.codes[layers_of[index]]
-        call = (
-            int(trace.steps.step_of[models.rows[index]]),
-            name[0].removesuffix(name[3] or ""),
-            codes.tobytes(),
-        )
+        step = int(trace.steps.step_of[models.rows[index]])
+        call = step, name[0].removesuffix(name[3] or ""), calls.codes[layers_of[index]].tobytes()
         alike = call in known and index not in drawing
         known.add(call)
         if name[3] == SAME and alike and not learned and between <= _MAX_BETWEEN:
@@ -131,8 +127,7 @@ def _same_parts(calls: Calls, models: ModelCalls, layers: Ints) -> list[Ints]:
         part = mine[: int(np.argmax(made[mine]))] if made[mine].any() else mine[:0]
         if len(part) < _MIN_LAYERS:
             continue
-        codes = calls.codes[part]
-        key = int(calls.steps[part[0]]), name[1], codes.tobytes()
+        key = int(calls.steps[part[0]]), name[1], calls.codes[part].tobytes()
         if name[3] == SAME_LARGEST and key in known:
             found.append(part)
         known.add(key)
@@ -163,8 +158,7 @@ def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
     for index, (name, mine) in enumerate(zip(models.names, models.split(layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
             continue
-        codes = calls.codes[mine]
-        key = int(calls.steps[mine[0]]), name[1], codes.tobytes()
+        key = int(calls.steps[mine[0]]), name[1], calls.codes[mine].tobytes()
         if name[2]:
             again.append((key, index))
         else:

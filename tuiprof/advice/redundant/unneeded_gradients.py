@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -40,13 +42,60 @@ _OF_GRADIENTS: Final = f"^{BACKWARD}.*BackwardBackward"
 _MIN_OF_INPUT: Final = 0.01
 
 
+@dataclass(frozen=True)
+class _Backward:
+    """What the backward passes of a trace do; masks and counts are of all calls."""
+
+    calls: Calls
+
+    @cached_property
+    def passes(self) -> list[Ints]:
+        """The nodes of each pass, as indices."""
+        return list(self.calls.backward_passes())
+
+    @cached_property
+    def accumulated(self) -> Mask:
+        """Which calls store the gradient of a weight, or add it."""
+        return self.calls.trace.named(ACCUMULATE, self.calls.rows)
+
+    @cached_property
+    def added(self) -> Mask:
+        """Which of these add it to an existing one."""
+        inside = self.calls.inside(np.flatnonzero(self.calls.trace.named(r"^aten::add_$")))
+        result = np.zeros(len(self.calls.rows), dtype=bool)
+        result[inside[inside >= 0]] = True
+        return result & self.accumulated
+
+    @cached_property
+    def zeroed(self) -> bool:
+        """Whether an optimizer fills gradients with zeros, to which the next ones are added."""
+        return bool(zero_fills(self.calls).any())
+
+    @cached_property
+    def heavy(self) -> Ints:
+        """How many products and convolutions each call launches."""
+        calls = self.calls
+        works = calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)]
+        return np.bincount(works, minlength=len(calls.rows))
+
+    @cached_property
+    def light(self) -> Mask:
+        """Which calls only pass the gradient of a weight on to it."""
+        return self.named(*_HANDS_ON) | self.accumulated
+
+    def named(self, *nodes: str) -> Mask:
+        """Return which calls are nodes of some operators."""
+        return self.calls.trace.named(f"^{BACKWARD}({'|'.join(nodes)})Backward", self.calls.rows)
+
+
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for gradients of weights and of inputs that no optimizer uses."""
-    yield from _of_weights(trace, evidence)
-    yield from _of_inputs(trace, evidence)
+    backward = _Backward(evidence.calls)
+    yield from _of_weights(trace, evidence, backward)
+    yield from _of_inputs(trace, evidence, backward)
 
 
-def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterator[Finding]:
     """Look for gradients that are added to older ones and never used.
 
     The optimizer's gradients are cleared before the backward pass that it needs them from. In a step with a single
@@ -54,17 +103,13 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     discriminator's while the generator is trained. In a step with several, those of a pass are unused if they are
     cleared before the next one. Gradients that are filled with zeros still exist, as do those that CUDA graphs clear.
     """
-    calls = evidence.calls
+    calls, accumulated, added = backward.calls, backward.accumulated, backward.added
     steps = len(np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host))
-    passes = list(calls.backward_passes())
-    accumulated = trace.named(ACCUMULATE, calls.rows)
-    added = accumulated & _adds(calls)
     graphs = trace.named(r"^(cuda|hip)GraphLaunch", trace.host_calls).any()
-    if not steps or graphs or not added.any() or zero_fills(calls).any():
+    if not steps or graphs or not added.any() or backward.zeroed:
         return
-    several = len(passes) > steps
-    if several:
-        passes = _cleared(calls, passes, accumulated, added)
+    several = len(backward.passes) > steps
+    passes = _cleared(backward) if several else backward.passes
     unneeded = np.zeros(len(calls.rows), dtype=bool)
     halved, unread = unneeded.copy(), unneeded.copy()
     for nodes in passes:
@@ -73,11 +118,11 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             continue
         unread[nodes[added[nodes]]] = True
         unneeded[nodes[nodes > read[-1]]] = True
-        feeding, handing = _feeding(calls, nodes[nodes < read[-1]], added, accumulated)
+        feeding, handing = _feeding(backward, nodes[nodes < read[-1]])
         halved[feeding] = unneeded[handing] = True
     if not unread.any():
         return
-    halved[_of_other_calls(calls, passes, unread, accumulated) & ~unneeded] = True
+    halved[_of_other_calls(backward, passes, unread) & ~unneeded] = True
     chosen = unneeded | halved | unread
     part = halved[calls.call_of_work]
     of_weight, of_input = (part & trace.named(name, trace.device_work) for name in ("wgrad", "dgrad"))
@@ -106,27 +151,24 @@ def _of_weights(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterator[Finding]:
     """Look for a first convolution that computes the gradient of its input, which a tensor without a history gets.
 
     Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack. If
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
     """
-    calls = evidence.calls
+    calls, accumulated = backward.calls, backward.accumulated
     steps = np.sort(trace.starts[np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)])
     of_input = calls.works_of("convolution") & trace.named("dgrad", trace.device_work)
-    heavy, with_input = _heavy_works(calls), calls.work_ns_of(of_input)
-    accumulated = trace.named(ACCUMULATE, calls.rows)
-    passes_on = trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON + _SCALES)})Backward", calls.rows)
-    replaced = ~_adds(calls) | zero_fills(calls).any()
-    light = passes_on | (accumulated & replaced)
+    with_input = calls.work_ns_of(of_input)
+    replaced = accumulated if backward.zeroed else accumulated & ~backward.added
+    light = backward.named(*_HANDS_ON, *_SCALES) | replaced
     of_gradients = trace.named(_OF_GRADIENTS, calls.rows)
-    passes = list(calls.backward_passes())
-    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in passes] + [trace.span[1]])
+    begins = np.array([trace.starts[calls.rows[nodes[0]]] for nodes in backward.passes] + [trace.span[1]])
     is_last = np.diff(np.searchsorted(steps, begins)) > 0
     first, casts = list[int](), list[int]()
-    for nodes in itertools.compress(passes, is_last):
-        layers = np.flatnonzero(heavy[nodes])
+    for nodes in itertools.compress(backward.passes, is_last):
+        layers = np.flatnonzero(backward.heavy[nodes])
         if not len(layers) or not with_input[nodes[layers[-1]]] or of_gradients[nodes].any():
             continue
         after = nodes[layers[-1] + 1 :]
@@ -152,13 +194,13 @@ def _of_inputs(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _cleared(calls: Calls, passes: list[Ints], accumulated: Mask, added: Mask) -> list[Ints]:
+def _cleared(backward: _Backward) -> list[Ints]:
     """Return the backward passes whose added gradients are cleared before an optimizer uses them.
 
     After such a pass there is no optimizer step before the next pass, which either begins with cleared gradients of as
     many weights and is followed by one optimizer step, or adds to these gradients and is such a pass itself.
     """
-    trace = calls.trace
+    trace, calls, passes = backward.calls.trace, backward.calls, backward.passes
     steps, clears = (
         np.sort(trace.starts[np.flatnonzero(trace.named(rf"^Optimizer\.{name}#") & trace.on_host)])
         for name in ("step", "zero_grad")
@@ -169,37 +211,27 @@ def _cleared(calls: Calls, passes: list[Ints], accumulated: Mask, added: Mask) -
     lost = [False] * len(passes)
     for i in range(len(passes) - 2, -1, -1):
         mine, following = passes[i], passes[i + 1]
-        anew = cleared[i] and stepped[i + 1] == 1 and not added[following].any()
+        anew = cleared[i] and stepped[i + 1] == 1 and not backward.added[following].any()
         goes_on = not cleared[i] and lost[i + 1]
-        which = accumulated if anew else added
+        which = backward.accumulated if anew else backward.added
         lost[i] = bool(
-            stepped[i] == 0 and (anew or goes_on) and 0 < added[mine].sum() <= which[following].sum()
+            stepped[i] == 0 and (anew or goes_on) and 0 < backward.added[mine].sum() <= which[following].sum()
         )
     return [nodes for nodes, is_lost in zip(passes, lost, strict=True) if is_lost]
 
 
-def _adds(calls: Calls) -> Mask:
-    """Return which calls add in place."""
-    adding = np.flatnonzero(calls.trace.named(r"^aten::add_$"))
-    result = np.zeros(len(calls.rows), dtype=bool)
-    inside = calls.inside(adding)
-    result[inside[inside >= 0]] = True
-    return result
-
-
-def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple[Ints, Ints]:
+def _feeding(backward: _Backward, nodes: Ints) -> tuple[Ints, Ints]:
     """Return the nodes whose weight gradients are all unread, and the nodes that only transpose or cast these
     gradients.
 
     The engine passes a gradient on as soon as it is computed, so these nodes directly follow the one that computes
     it.
     """
-    works = _heavy_works(calls)
-    light = calls.trace.named(f"^{BACKWARD}({'|'.join(_HANDS_ON)})Backward", calls.rows) | accumulated
+    accumulated, added = backward.accumulated, backward.added
     feeding, handing = [], []
-    for at in np.flatnonzero(works[nodes] > 1).tolist():
+    for at in np.flatnonzero(backward.heavy[nodes] > 1).tolist():
         last = at + 1
-        while last < len(nodes) and light[nodes[last]]:
+        while last < len(nodes) and backward.light[nodes[last]]:
             last += 1
         after = nodes[at + 1 : last]
         handed = np.flatnonzero(accumulated[after])
@@ -209,12 +241,13 @@ def _feeding(calls: Calls, nodes: Ints, added: Mask, accumulated: Mask) -> tuple
     return np.array(feeding, dtype=np.int64), np.array(handing, dtype=np.int64)
 
 
-def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated: Mask) -> Mask:
+def _of_other_calls(backward: _Backward, passes: list[Ints], unread: Mask) -> Mask:
     """Return the nodes of layers whose weight gradients another call of the same model shows to be unread.
 
     Autograd adds up the gradients of all calls before it accumulates them, and autocast casts a weight once for all, so
     only the nodes of one call are followed by an accumulation.
     """
+    calls, accumulated, heavy = backward.calls, backward.accumulated, backward.heavy
     last_of = {False: set[int](), True: set[int]()}  # forward calls whose gradients are read and unread
     for nodes in passes:
         makers = np.where(accumulated[nodes], -1, calls.forward[nodes])
@@ -222,14 +255,13 @@ def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated:
         for index in np.flatnonzero(accumulated[nodes] & (known >= 0)).tolist():
             last_of[bool(unread[nodes[index]])].add(int(makers[known[index]]))
     read, unread_too = (np.array(sorted(last_of[which]), dtype=np.int64) for which in (False, True))
-    heavy = _heavy_works(calls)
     models = model_calls(calls)
     alike: dict[tuple[int, str, bytes], list[Ints]] = {}
     layers = models.split(np.flatnonzero((heavy > 0) & ~calls.backward))
     for name, mine in zip(models.names, layers, strict=True):
         if len(mine):
-            codes = calls.codes[mine]
-            alike.setdefault((int(calls.steps[mine[0]]), name[1], codes.tobytes()), []).append(mine)
+            key = int(calls.steps[mine[0]]), name[1], calls.codes[mine].tobytes()
+            alike.setdefault(key, []).append(mine)
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for same in alike.values():
         by_call = np.stack(same)
@@ -240,12 +272,6 @@ def _of_other_calls(calls: Calls, passes: list[Ints], unread: Mask, accumulated:
     nodes = nodes[(heavy[nodes] > 1) & (calls.forward[nodes] >= 0)]
     result[nodes[chosen[calls.forward[nodes]]]] = True
     return result
-
-
-def _heavy_works(calls: Calls) -> Ints:
-    """Return how many products and convolutions each call launches."""
-    works = calls.call_of_work[(calls.call_of_work >= 0) & calls.works_of(*_WITH_WEIGHT)]
-    return np.bincount(works, minlength=len(calls.rows))
 
 
 RULE = AdviceRule("unneeded-gradients", find)
