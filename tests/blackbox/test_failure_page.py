@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tuiprof.blackbox.session import asked, failure_report
 from tuiprof.cli import main
 from tuiprof.model.units import format_bytes
+from tuiprof.session import ptrace
 from tuiprof.session.live.alerts import alerts
 from tuiprof.session.live.replay import read_fold
 from tuiprof.session.log import SCHEMA_VERSION
 from tuiprof.session.store.folders import Session, create
 from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.store.status import PROCESS_FILE
 from tuiprof.system import process
 
 MS = 1_000_000
@@ -231,3 +235,20 @@ def test_stacks_of_a_script_that_has_just_ended_are_not_those_of_one_without_ste
     session = _session(tmp_path)
     _log(session, "rank0", *_steps(3), {"t": "end", "at": 40 * MS, "code": 0})
     assert asked(session).notes == ("the script has ended",)
+
+
+def test_a_script_that_goes_on_after_its_last_process_with_steps_is_read_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _session(tmp_path)
+    _log(session, "rank0", *_steps(3), {"t": "end", "at": 40 * MS, "code": 0})
+    this = process.identify(os.getpid())
+    assert this is not None
+    who = process.Processes(this, this, process.pid_namespace())
+    (session.control / PROCESS_FILE).write_bytes(msgspec.json.encode(who))
+    asked_pids: list[int] = []
+    monkeypatch.setattr(ptrace, "stacks_of", lambda pid, *, children: asked_pids.append(pid) or {})
+    assert asked(session).notes == (
+        "all processes with steps have ended: the script's stacks are read by py-spy",
+    )
+    assert asked_pids == [os.getpid()]

@@ -351,6 +351,23 @@ def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() ->
     assert step.likely_ns(Edit(host=half)) == pytest.approx(300_000, rel=0.01)
 
 
+def test_what_follows_the_backward_thread_is_drawn_after_it() -> None:
+    made = Made()
+    for number in range(2):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
+        made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
+        made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
+        made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
+        made.rows[-2]["track"] = BACKWARD
+        made.add("annotation", "Optimizer.step#Adam.step", at + 810, at + 990)
+        made.op("aten::add_", at + 860, at + 990)
+        made.launch("update", (at + 870, at + 875), (at + 880, at + 890), first + 2)
+    found = instants(step_of(made.trace()))
+    begins = np.array([810_000, 1_810_000])
+    assert np.interp(begins, found.captured, found.replayed) == pytest.approx(begins, abs=2_000)
+
+
 @pytest.mark.parametrize("model", ["GPT #1, no gradients", "Blocks"])
 def test_what_the_probe_does_to_name_a_call_is_no_part_of_the_step(model: str) -> None:
     """In a capture, it looks at the model between the begin of a phase and that of the call's range."""

@@ -124,7 +124,7 @@ def edit_of(trace: Trace, window: Window, index: int) -> Edit | str:
     if item.finding.edit is None or item.win is None:
         return "this setting distorts every figure in the trace: change it first"
     if item.win.ns <= item.finding.rare_ns[0]:
-        return "it is lost in rare steps, which this trace does not show"
+        return "it is lost in rare steps, which are not replayed"
     return item.finding.edit
 
 

@@ -46,12 +46,15 @@ def asked(session: Session) -> Report:
         more += read
         missing += why
     if not found.by_writer and not silent:
-        more, missing = ([], ["the script has ended"]) if fold.ranks else _without_steps(session)
+        more, missing = _of_script(session, stepped=bool(fold.ranks))
     return _report(session, fold, found, more=more, missing=missing)
 
 
-def _without_steps(session: Session) -> tuple[list[Process], list[str]]:
-    """Read the stacks of the script by py-spy: the probe answers only from the first step on."""
+def _of_script(session: Session, *, stepped: bool) -> tuple[list[Process], list[str]]:
+    """Read the stacks of the script by py-spy: the probe answers from the first step to the end of the process.
+
+    A script may go on when all processes with steps have ended: with another process, or in its exit handlers.
+    """
     who = processes(session)
     if (
         who is None
@@ -59,9 +62,11 @@ def _without_steps(session: Session) -> tuple[list[Process], list[str]]:
         or who.pid_namespace != process.pid_namespace()
         or not process.alive(who.script)
     ):
-        return [], ["the script has not run a step yet, and runs on another machine or in another container"]
+        elsewhere = "the script has not run a step yet, and runs on another machine or in another container"
+        return [], ["the script has ended" if stepped else elsewhere]
     read, why = _from_outside(who.script.pid, "the script", children=True)
-    return read, ["the script has not run a step yet: its stacks are read by py-spy", *why]
+    state = "all processes with steps have ended" if stepped else "the script has not run a step yet"
+    return read, [f"{state}: the script's stacks are read by py-spy", *why]
 
 
 def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[Process], list[str]]:

@@ -576,12 +576,19 @@ def _of_main_thread(replay: Replay, done: Round, edit: Edit) -> tuple[Ints, Floa
     """Return the instants of the main thread's clock, and when it reaches each, ns."""
     graph, clock = replay.graph, replay.graph.clocks[0]
     mine = np.flatnonzero(graph.thread == 0)
-    mine = mine[np.argsort(graph.host_start[mine], kind="stable")]
-    begin, end = graph.host_start[mine], graph.host_end[mine]
+    # A node that continues after another thread has done its part begins when that has.
+    resumed = graph.other_start[mine]
+    begin = np.where(resumed >= 0, np.minimum(graph.host_start[mine], resumed), graph.host_start[mine])
+    order = np.argsort(begin, kind="stable")
+    mine, resumed, begin = mine[order], resumed[order], begin[order]
+    end = graph.host_end[mine]
     at = np.unique(np.concatenate((clock.at, begin, end)))
     passed = replay.passed(0, edit)
     node = np.maximum(np.searchsorted(begin, at, side="right") - 1, 0)
-    from_ns = done.predecessors(graph, mine)[node]
-    worked = np.interp(np.minimum(at, end[node]), clock.at, passed) - np.interp(begin[node], clock.at, passed)
-    reached = np.where(at <= end[node], from_ns + worked, done.reached[mine][node])
+    from_ns, until_ns = done.predecessors(graph, mine)[node], done.reached[mine][node]
+    now, first, last = (np.interp(instant, clock.at, passed) for instant in (at, begin[node], end[node]))
+    continues = (resumed[node] >= 0) & (at >= resumed[node])
+    reached = np.where(
+        at > end[node], until_ns, np.where(continues, until_ns - (last - now), from_ns + now - first)
+    )
     return at, np.maximum.accumulate(reached)

@@ -64,8 +64,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         what=f"kernels are prepared for new sizes, {format_ns(per_step)} a step: {', '.join(names)}",
         instead="pad batches to a few fixed sizes, which are prepared once"
         + ("; or torch.backends.cuda.enable_cudnn_sdp(False), as cuDNN prepares each size" if cudnn else ""),
-        because=f"{calls}; of the steps before, a tenth took {format_ns(before.high_ns)} and more, the median "
-        + format_ns(before.step_ns),
+        because=f"{calls}; before the capture, a tenth of the steps took {format_ns(before.high_ns)} and more, the "
+        f"median {format_ns(before.step_ns)}; in the mean of all steps",
         edit=Edit(),
         rare_ns=(likely, least, most),
     )

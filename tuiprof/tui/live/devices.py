@@ -425,8 +425,8 @@ def _value(device: DeviceView, key: str) -> str:
     if key == "loaders" and "loaders_idle" in device.latest:
         return f"{show(key, value)}, {device.latest['loaders_idle']:.0f} idle"
     if key == "tree_cpu" and device.cores:
-        percent = 100 * (value or 0.0)
-        return f"{percent:.{0 if percent >= 10 else 1}f} % of {device.cores} cores"
+        busy = value or 0.0
+        return f"{busy:.{1 if busy >= 0.1 else 2}f} of {device.cores} cores"
     return show(key, value)
 
 
