@@ -66,7 +66,14 @@ def test_what_calls_do_themselves_is_no_interruption(other: dict[str, Any]) -> N
     assert finding(interrupted(**other), "interrupted-thread") is None
 
 
-def used(*, step: int = 0, busy: bool = False, kernel: str = "new", other_us: float = 10_000.0) -> Trace:
+def used(
+    *,
+    step: int = 0,
+    busy: bool = False,
+    kernel: str = "new",
+    other_us: float = 10_000.0,
+    marked: bool = True,
+) -> Trace:
     """Three steps with two launches; one of them takes 20 ms in one step."""
     made, at, correlation = Made(), 0.0, 0
     for number in range(3):
@@ -80,7 +87,8 @@ def used(*, step: int = 0, busy: bool = False, kernel: str = "new", other_us: fl
             made.kernel(KERNEL.format(name), at + 5, at + 5 + works, correlation)
             at += takes + 10
         at += other_us
-        made.step(number, begun, at)
+        if marked:
+            made.step(number, begun, at)
     return made.trace()
 
 
@@ -101,6 +109,18 @@ def test_in_a_run_with_steps_as_uneven_sizes_are_new(high_ns: float, new_sizes: 
     assert ("new sizes" in row["what"]) == new_sizes
     # 20 ms in one of three steps.
     assert row["wins_ns"] == (pytest.approx(20_000_000 / 3, rel=0.01) if new_sizes else None)
+    assert "cudnn" not in row["instead"]
+
+
+@pytest.mark.parametrize(("marked", "after_capture"), [(True, True), (False, False)])
+def test_without_steps_before_the_capture_to_compare_with_a_run_has_just_begun(
+    marked: bool, after_capture: bool
+) -> None:
+    trace = used(marked=marked)
+    trace.uncaptured = Uncaptured(30, 10e6, 9e6, 40e6, after_capture=after_capture)
+    row = finding(trace, "first-use")
+    assert row is not None
+    assert "steady-state" in row["what"]
 
 
 @pytest.mark.parametrize(

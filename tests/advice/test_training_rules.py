@@ -325,6 +325,7 @@ def test_numbered_models_that_do_not_run_twice(calls: tuple[str, ...]) -> None:
         ("SAM #1, same largest input", 6, True),
         ("SAM #1", 6, False),  # of another image
         ("SAM #2, same largest input", 6, False),
+        ("SAM #1, same largest input", 3, False),  # too small a part
         ("SAM #1, same largest input", 0, False),  # all of it learns, and other inputs differ
     ],
 )
@@ -516,13 +517,14 @@ def of_inputs(
     added: bool = False,
     zeroed: bool = False,
     penalty: bool = False,
+    us: float = 200,
 ) -> Trace:
     """Steps whose first convolution computes the gradient of its input, followed by these nodes.
 
     The gradients of its weights may be added to older ones or to zeros, and those of a penalty may come before.
     """
     steps = Steps()
-    both = (("sm90_xmma_dgrad_bf16", 200), ("sm90_xmma_wgrad_bf16", 150))
+    both = (("sm90_xmma_dgrad_bf16", us), ("sm90_xmma_wgrad_bf16", 150))
     for _ in range(4):
         for number in (1, 2):
             steps.op("aten::conv2d", ((GEMM, 100),), sequence=number)
@@ -562,8 +564,16 @@ def test_a_gradient_of_the_input_is_not_needed(zeroed: bool) -> None:
         of_inputs(CAST, ACCUMULATE, weights=0),
         of_inputs(CAST, ACCUMULATE, updates=False),
         of_inputs(CAST, ACCUMULATE, penalty=True),
+        of_inputs(CAST, ACCUMULATE, us=1),
     ],
-    ids=["of nothing", "of a table", "of a frozen model", "of an attack", "of a penalty"],
+    ids=[
+        "of nothing",
+        "of a table",
+        "of a frozen model",
+        "of an attack",
+        "of a penalty",
+        "of next to nothing",
+    ],
 )
 def test_a_gradient_of_the_input_may_be_needed(trace: Trace) -> None:
     assert finding(trace, "unneeded-gradients") is None
@@ -574,17 +584,26 @@ def test_the_gradient_of_an_image_that_is_optimized_is_needed_and_those_of_weigh
     assert "weights that the optimizer does not update" in row["what"]
 
 
-def heads(joined: int, times: int = 6, *, chained: bool = False, weights: bool = True) -> Trace:
+def heads(
+    joined: int,
+    times: int = 6,
+    *,
+    chained: bool = False,
+    weights: bool = True,
+    before: tuple[str, float] = ("aten::layer_norm", 900),
+    relu_us: float = 4,
+) -> Trace:
     """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not.
 
     Each layer is called on the result of the one before it if chained, else all on the same tensor.
     """
     steps = Steps()
     for _ in range(4):
-        steps.op("aten::layer_norm", ((SOFTMAX, 900),), sequence=0)
+        name, us = before
+        steps.op(name, ((ELEMENTWISE if "relu" in name else SOFTMAX, us),), sequence=0)
         for number in range(1, times + 1):
             steps.op("aten::linear" if weights else "aten::matmul", ((GEMM, 8),), sequence=number)
-            steps.op("aten::relu", ((ELEMENTWISE, 4),))
+            steps.op("aten::relu", ((ELEMENTWISE, relu_us),))
         steps.op("aten::cat", ((ELEMENTWISE, 10),), sequence=100)
         begin = steps.now
         steps.op(f"{AUTOGRAD}: CatBackward0", sequence=100, track=BACKWARD)
@@ -610,6 +629,20 @@ def test_layers_whose_results_are_joined_do_not_build_on_each_other() -> None:
     assert finding(heads(joined=2), "kernel-loop") is None, "the last result, and something else"
     assert finding(heads(joined=3, times=3), "kernel-loop") is None, "too few"
     assert finding(heads(joined=6, chained=True), "kernel-loop") is None, "each builds on the one before it"
+    assert finding(heads(joined=6, relu_us=40), "kernel-loop") is None, "its kernels are long"
+
+
+def test_a_loop_whose_results_are_joined_may_begin_within_an_iteration() -> None:
+    row = found(heads(joined=6, before=("aten::relu", 900)), "kernel-loop")
+    assert "linear → relu 6 times" in row["what"], "a relu before that is long"
+    row = found(heads(joined=6, before=("aten::relu", 4)), "kernel-loop")
+    assert "relu → linear 6 times" in row["what"]
+
+
+def test_of_a_loop_whose_results_are_joined_one_iteration_stays() -> None:
+    row = found(heads(joined=6, before=("aten::layer_norm", 1)), "kernel-loop")
+    # The host's time for the loop, the join and their backward passes, up to the next operators.
+    assert row["wins_ns"] == pytest.approx((13 * 10 + 12 * 10 - 2) * 1000 * 5 / 6, rel=0.01)
 
 
 def test_a_loop_whose_results_are_joined_counts_once() -> None:
