@@ -189,9 +189,11 @@ def test_a_norm_written_out_is_one_pass() -> None:
     assert finding(gpu_bound(*NORM), "elementwise-chain") is None, "it is told once"
 
 
-def test_a_norm_right_after_another_one_is_one_too() -> None:
+@pytest.mark.parametrize("square", ["aten::pow", "aten::mul"])
+def test_a_norm_right_after_another_one_is_one_too(square: str) -> None:
     activation: Op = ("aten::silu", UNARY, 90)
-    row = found(gpu_bound(*NORM, activation, *NORM[1:]), "unfused-norm")
+    norm: Sequence[Op] = ((square, *NORM[1][1:]), *NORM[2:])
+    row = found(gpu_bound(NORM[0], *norm, activation, *norm), "unfused-norm")
     assert "2 times a step" in row["what"]
     assert row["wins_ns"] == pytest.approx(2 * (470_000 - 150_000), rel=0.02)
 

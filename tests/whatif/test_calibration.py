@@ -156,6 +156,12 @@ def test_a_host_that_was_seen_to_run_ahead_sets_the_pace_once_the_device_is_fast
     assert slower.win(no_work).ns < win.ns - 150_000
 
 
+def test_a_host_that_no_session_shows_is_as_fast_as_usual() -> None:
+    filled = step_of(queued_ahead(), Uncaptured(40, 2_000_000.0, 1_990_000.0, 2_010_000.0))
+    assert filled.scale == pytest.approx(1.8, rel=0.01)
+    assert step_of(queued_ahead()).scale == 1, "nothing says how fast it is"
+
+
 def test_steps_are_told_apart_by_what_happens_in_them_and_not_by_their_numbers() -> None:
     """A thread may lose its core between the end of one step and the beginning of the next."""
     made, at = Made(), 0.0
