@@ -52,11 +52,15 @@ def test_a_task_of_srun_says_which_machine_it_runs_on(run: Callable[..., Run]) -
     assert (head.host, head.boot) == (platform.node(), boot_id())
 
 
+@pytest.mark.parametrize(
+    "inherited", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}], ids=["alone", "in Slurm"]
+)
 @pytest.mark.parametrize("variables", ["OMPI_COMM_WORLD_{}", "PMI_{}"])
-def test_a_process_of_mpirun_is_a_rank(run: Callable[..., Run], variables: str) -> None:
-    [head] = run(MARKS, **{variables.format("RANK"): "1", variables.format("SIZE"): "2"}).of(
-        records.Head, "rank1"
-    )
+def test_a_process_of_mpirun_is_a_rank(
+    run: Callable[..., Run], variables: str, inherited: dict[str, str]
+) -> None:
+    own = {variables.format("RANK"): "1", variables.format("SIZE"): "2"}
+    [head] = run(MARKS, **own, **inherited).of(records.Head, "rank1")
     assert (head.rank, head.world) == (1, 2)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,13 @@ def libtpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_libtpu_is_asked_in_another_process(
     chips: int, expected: list[dict[str, float]], libtpu: Path
 ) -> None:
-    source = Tpu([("TPU v6e", 32 << 30)] * chips, sys.executable)
-    assert source.sample()[0].values == {}  # never waits for an answer
-    libtpu.touch()
-    until(lambda: source.sample()[0].values, "an answer of libtpu")
-    for sample, values in zip(source.sample(), expected, strict=True):
-        assert values == {key: pytest.approx(sample.values[key]) for key in values}
-        assert all(figure(key).help for key in sample.values)
-    source.close()
+    with closing(Tpu([("TPU v6e", 32 << 30)] * chips, sys.executable)) as source:
+        assert source.sample()[0].values == {}  # never waits for an answer
+        libtpu.touch()
+        until(lambda: source.sample()[0].values, "an answer of libtpu")
+        for sample, values in zip(source.sample(), expected, strict=True):
+            assert values == {key: pytest.approx(sample.values[key]) for key in values}
+            assert all(figure(key).help for key in sample.values)
 
 
 def test_without_libtpu_the_sample_says_why() -> None:

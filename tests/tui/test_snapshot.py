@@ -97,6 +97,8 @@ def test_png_is_drawn_or_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) ->
     try:
         picture = to_png(svg)
     except TuiprofError as error:
+        if "no renderer for PNG" not in error.message:
+            raise
         pytest.skip(error.message)
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (60, 40)

@@ -333,7 +333,7 @@ def triggers(
 
 
 def parse_size(text: str) -> int:
-    """Read ``500MB`` or ``2GiB`` as bytes; raises UsageError if it is no size."""
+    """Read ``500MB`` or ``2GiB`` as bytes; raises UsageError if it is not a size."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _SIZES or float(match[1]) <= 0:
         raise click.UsageError(f"--capture-budget {text!r} is not a size; for example 500MB or 2GB")

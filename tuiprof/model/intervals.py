@@ -26,7 +26,7 @@ RecordT = TypeVar("RecordT", bound="DataclassInstance")
 
 
 def picked(record: RecordT, which: Mask | Ints) -> RecordT:
-    """Return a dataclass of arrays with some of their entries; what is no array stays as it is."""
+    """Return a dataclass of arrays with some of their entries; other fields are kept."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(
         record, **{key: value[which] for key, value in values.items() if isinstance(value, np.ndarray)}

@@ -51,7 +51,7 @@ class TraceSet:
         return tuple(file.rank for file in self.files)
 
     def file(self, rank: int | None = None) -> RankFile:
-        """Return the file of a rank; None = the lowest there is; raises UsageProblem if there is no such rank."""
+        """Return the file of a rank (None = the lowest); raises UsageProblem if there is no such rank."""
         if rank is None:
             return self.files[0]
         for file in self.files:

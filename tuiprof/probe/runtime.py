@@ -24,12 +24,13 @@ from .requests import Requests, Triggers
 from .sampler import Sampler
 from .steps import Phases, Steps
 
-#: Set by torchrun, Slurm, Open MPI, and launchers with PMI (MPICH, Intel MPI).
+#: Set by torchrun, Open MPI, launchers with PMI (MPICH, Intel MPI), and Slurm, which comes last: in a job of Slurm the
+#: processes of mpirun inherit the number of the task that started them, the same one on a node.
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 #: Variables that launchers set in every process of a distributed run, equal on all hosts.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")

@@ -110,7 +110,7 @@ Node = Contains | Comparison | Not | Joined
 
 
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
-    """Parse a filter; None = all rows; raises FilterError if the filter is not valid."""
+    """Return a parsed filter, None if it selects all rows; raises FilterError if it is not valid."""
     if not text.strip():
         return None
     tokens = _tokens(text)
