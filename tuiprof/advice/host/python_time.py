@@ -49,9 +49,10 @@ _INSTEAD: Final = {
     "copies": "copy only what you keep, when you keep it; copy weights into existing tensors "
     "(torch._foreach_copy_)",
 }
-#: Code in which objects are collected this often has made them: without it, they are not collected either.
+#: If this share of the stretches at a location contain garbage collections, their code makes the garbage: without it,
+#: nothing is collected.
 _MOSTLY: Final = 0.5
-#: ... unless collections take this share of it: something calls gc.collect(), or it is about older objects.
+#: But not if collections take this share of the median stretch: then gc.collect() is called, which visits all objects.
 _MAX_COLLECTING: Final = 0.5
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25

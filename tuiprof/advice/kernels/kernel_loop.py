@@ -27,8 +27,8 @@ MIN_JOINED = 4
 SHORT_NS: Final = 15_000
 _LONGEST_NS: Final = 4 * SHORT_NS
 #: Layers of a model repeat as well; these loops must not contain operators typical of layers. Products with nothing
-#: between them are no layers, which have an activation each; nor are products of a step that trains weights, but not
-#: theirs. Copies from the host have their own rule.
+#: between them are no layers, which have an activation each; nor are products without trained weights in a step that
+#: trains others. Copies from the host have their own rule.
 _LAYERS: Final = ("gemm", "convolution", "attention", "norm")
 _PRODUCT: Final = r"^aten::(matmul|mm|bmm|addmm|baddbmm|einsum)$"
 _TABLES_AND_COPIES: Final = r"HtoD|(?i:embedding)"
@@ -159,9 +159,9 @@ def _of_joined(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield the loops whose results are joined right after, of as many as they have iterations, and where that is.
 
-    They may have weights of their own: of layers that build on each other one result is left, or all of them are joined
-    (jumping knowledge, DETR's auxiliary losses). Then the input of the last one has another use, and its gradients are
-    summed; that of the first one has none.
+    They may have weights of their own. Layers that build on each other usually leave one result. If all their results
+    are joined nevertheless (jumping knowledge, DETR's auxiliary losses), the input of the last layer has two uses, so
+    that its gradients are summed, and the input of the first layer has one.
     """
     if not (joined[run] >= MIN_JOINED).any():
         return

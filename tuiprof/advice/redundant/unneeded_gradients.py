@@ -152,7 +152,7 @@ def _of_weights(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterat
 
 
 def _of_inputs(trace: Trace, evidence: Evidence, backward: _Backward) -> Iterator[Finding]:
-    """Look for a first convolution that computes the gradient of its input, which a tensor without a history gets.
+    """Look for a first convolution that computes the gradient of its input, a leaf tensor that need not have one.
 
     Only the pass before the optimizer's step counts: a gradient of an earlier one may be used, as in an attack. If
     nothing clears the gradients of the weights, the optimizer may update the input, as in style transfer.
