@@ -256,6 +256,29 @@ for _ in range(2): train(DataLoader(data, batch_size=64), evaluate)
     assert called == {"Sequential #1", "Sequential #1, no gradients", "Linear #2, no gradients"}
 
 
+def test_a_capture_that_ends_in_another_thread_does_not_harm_the_call_of_a_model(
+    run_forked: Callable[..., Run],
+) -> None:
+    script = (
+        MODEL
+        + """
+import contextlib
+wrapper = type(model).__call__
+steps = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__))["steps"].cell_contents
+names = []
+def mark(name):
+    steps.range = None  # the capture ends here
+    names.append(name)
+    return contextlib.nullcontext()
+steps.range = mark
+print(model(torch.ones(4, 16)).shape[0], names)
+"""
+    )
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    assert done.out.strip().endswith("4 ['forward', 'Sequential #1']")
+
+
 def test_a_capture_tells_calls_on_the_same_inputs_from_others(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

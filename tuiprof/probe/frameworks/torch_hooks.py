@@ -311,11 +311,12 @@ class Models:
             inside[0] = True
             began = clock()
             try:
-                if steps.range is not None:  # the trace has the same phases, and which model runs
+                mark = steps.range  # read once: a capture by the clock may end at any time, in another thread
+                if mark is not None:  # the trace has the same phases, and which model runs
                     learning = learns()
                     trains = self.training or learning or steps.source in _OF_INFERENCE
                     phase = "forward" if trains else "evaluation"
-                    with steps.range(phase), steps.range(name(self, args, kwargs, learning, steps.n)):
+                    with mark(phase), mark(name(self, args, kwargs, learning, steps.n)):
                         return call(self, *args, **kwargs)
                 return call(self, *args, **kwargs)
             except BaseException as error:
@@ -352,8 +353,9 @@ class Models:
             inside[0] = True
             began = clock()
             try:
-                if steps.range is not None:
-                    with steps.range(label):
+                mark = steps.range
+                if mark is not None:
+                    with mark(label):
                         return original(*args, **kwargs)
                 return original(*args, **kwargs)
             except BaseException as error:
