@@ -652,6 +652,37 @@ def test_what_code_makes_is_not_collected_without_it() -> None:
     assert found(full.trace(), "python-time")["wins_ns"] == pytest.approx(700_000, rel=0.02)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_full_collection_counts_as_often_as_steps_of_the_session_are_long(own: bool) -> None:
+    """One captured step of four has one of 20 ms; of 25 steps of the session, one is that much longer."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        full = 20_000 if number == 1 else 0
+        made.step(number, at, at + 3_000 + full).op("aten::mm", at + 10, at + 40)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        if own or full:  # of code that makes garbage, some is collected in each step
+            made.add("annotation", "Python GC", at + 1_000, at + 1_100 + full)
+        made.op("aten::add", at + 2_500 + full, at + 2_990 + full)
+        at += 3_000 + full
+        made.add("annotation", "Python GC", at - 9, at - 2)
+    trace = made.trace()
+    rule = "python-time" if own else "garbage-collector"
+    usual = 2_460_000 if own else 0
+    for longer_ms, rare_ns in ((20, 800_000), (25, 1_000_000), (2, 0), (50, 0)):
+        times = (*[3_000_000] * 24, 3_000_000 + longer_ms * 1_000_000)
+        trace = made.trace()
+        trace.uncaptured = Uncaptured(25, 3e6, 2.9e6, 3.1e6, times_ns=times)
+        row = finding(trace, rule)
+        assert (row["wins_ns"] if row else 0) == pytest.approx(usual + rare_ns, rel=0.02, abs=20_000)
+        if row and rare_ns:
+            assert row["wins_high_ns"] >= usual + 2 * rare_ns, "a single one may come twice as often"
+    trace.uncaptured = Uncaptured(25, 3e6, -4e6, 3.1e6, times_ns=(*[3_000_000] * 24, 23_000_000))
+    row = finding(trace, rule)
+    assert (row["wins_ns"] if row else 0) == pytest.approx(usual, rel=0.02, abs=20_000), (
+        "steps vary too much to tell"
+    )
+
+
 def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:
     """A JAX run on a CPU, whose marks have names of its own, beside a thread that waits in small pieces."""
     made, markers = Made(), []

@@ -152,6 +152,12 @@ def test_where_the_host_runs_ahead_the_device_says_how_long_a_step_is(tmp_path: 
     assert (found.step_ns, found.high_ns, found.host_ns) == (5e6, 5e6, 2e6)
 
 
+def test_what_each_undisturbed_step_took_is_known(tmp_path: Path) -> None:
+    found = read_uncaptured(steps(tmp_path, [900.0, *[30.0] * 30, 110.0, 30.0, 31.0, 31.0]))
+    assert found is not None
+    assert (len(found.times_ns), max(found.times_ns), found.step_ns) == (found.steps, 110_000_000, 30e6)
+
+
 def test_a_device_that_keeps_up_says_nothing_more(tmp_path: Path) -> None:
     trace = steps(tmp_path, [900.0, *[2.0] * 40])
     with (tmp_path / "log" / "rank0.jsonl").open("a") as log:

@@ -57,6 +57,25 @@ def test_what_holds_up_half_of_the_steps_is_no_part_of_the_median_one() -> None:
     assert step_of(operators(slow_at=(1, 3)), session).replayed_ns == pytest.approx(600_000, rel=0.01)
 
 
+def test_what_takes_far_longer_than_the_long_ones_of_all_steps_is_a_hiccup() -> None:
+    """A full garbage collection among those of young objects, some of which take long too."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for index in range(20):
+            made.op("aten::mm", at, at + 15).launch(
+                "gemm", (at + 2, at + 6), (at + 9, at + 12), number * 100 + index + 1
+            )
+            took = {5: 300.0, 9: 5_000.0 if number == 1 else 25.0}.get(index, 25.0)
+            made.add("annotation", "Python GC", at + 15, at + 15 + took)
+            at += 15 + took
+        made.step(number, begin, at)
+    step = step_of(made.trace(), Uncaptured(40, 900_000.0, 890_000.0, 910_000.0))
+    assert sum(float(clock.hiccup_ns.sum()) for clock in step.graph.clocks) == pytest.approx(
+        4_975_000, rel=0.01
+    )
+
+
 def test_what_happens_in_most_steps_is_no_hiccup() -> None:
     session = Uncaptured(40, 5_500_000.0, 5_400_000.0, 5_600_000.0)
     often = step_of(operators(slow_at=(0, 2, 3)), session)

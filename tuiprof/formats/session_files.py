@@ -202,6 +202,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         host.bf16,
         _lines(log, meta.cwd),
         _restarts(log),
+        tuple(times),
     )
 
 

@@ -274,6 +274,11 @@ class WorkerRestarts:
     waited_ns: int  # total time it waited for the first batch of new workers
 
 
+#: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
+#: percentile.
+_STANDS_OUT: Final = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Uncaptured:
     """Steps of a run outside its captures, of the process that a trace is of.
@@ -300,3 +305,15 @@ class Uncaptured:
     #: Where the main thread was, by samples over the run, the most frequent first; empty = too few samples.
     lines: tuple[SampledLine, ...] = ()
     restarts: WorkerRestarts | None = None  # how loaders started their workers again; None = they did not
+    times_ns: tuple[int, ...] = ()  # what each step took; empty = not known
+
+    def longer_ns(self, by_ns: float) -> tuple[float, int]:
+        """Return what steps take longer than the median because of something that takes about ``by_ns``.
+
+        The first figure is averaged over all steps, the second is the number of such steps. Both are 0 if it does not
+        stand out from the variation of steps.
+        """
+        if by_ns < _STANDS_OUT * (self.step_ns - self.low_ns):
+            return 0.0, 0
+        longer = [ns - self.step_ns for ns in self.times_ns if 0.5 * by_ns <= ns - self.step_ns <= 2 * by_ns]
+        return sum(longer) / max(len(self.times_ns), 1), len(longer)

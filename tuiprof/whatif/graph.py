@@ -175,6 +175,12 @@ class HostClock:
         """Return the clock without hiccups."""
         return replace(self, hiccup_ns=np.zeros_like(self.hiccup_ns))
 
+    def hiccups_in(self, starts: Ints, ends: Ints) -> Floats:
+        """Return how much of each of some intervals is hiccups, ns."""
+        before = np.concatenate(([0.0], np.cumsum(self.hiccup_ns)))
+        inside: Floats = np.interp(ends, self.at, before) - np.interp(starts, self.at, before)
+        return inside
+
     def passed(self, scale: float, keep: Floats | None = None) -> Floats:
         """Return the host time that had passed at each instant of :attr:`at` without the profiler, ns.
 
@@ -212,6 +218,10 @@ def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Float
         # The lower median, as the step of a session is a median too.
         usual = float(np.percentile(captured_ns[same], 50, method="lower"))
         longer = same[captured_ns[same] >= max(HICCUP_NS, HICCUP_TIMES * usual)]
-        if len(np.unique(step[longer])) <= len(steps) / 2:
-            excess[longer] = captured_ns[longer] - usual
+        longest = np.zeros(len(steps) + 1)
+        np.maximum.at(longest, step[longer], captured_ns[longer])
+        # In more than half of the steps, one takes this long: twice as much is unusual.
+        ordinary = np.sort(longest[1:])[(len(steps) - 1) // 2]
+        longer = longer[captured_ns[longer] > 2 * ordinary]
+        excess[longer] = captured_ns[longer] - usual
     return excess

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.host.python_time import own_collections
+from tuiprof.advice.host.python_time import IN_MEAN, own_collections, rare_collections_ns
 from tuiprof.analyses.shared.idle import GARBAGE
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
@@ -22,15 +22,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         rows = rows[~own_collections(trace, rows)]
     if not len(rows):
         return
-    lengths = trace.lengths(rows)
+    lengths, rare_ns = trace.lengths(rows), rare_collections_ns(trace, rows)
     yield Finding(
         f"Python's garbage collector runs {'once' if len(rows) == 1 else f'{len(rows)} times'}"
         + (f" in {evidence.step_count} steps" if evidence.stepped else ""),
         "",
         "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
         "high",
-        "its own ranges fall inside the steps",
+        "its own ranges fall inside the steps" + (IN_MEAN if any(rare_ns) else ""),
         Edit(host=evidence.host_time(rows)),
+        rare_ns=rare_ns,
         event=int(rows[np.argmax(lengths)]),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.collectives import rows_of
-from tuiprof.analyses.shared.replay import main_thread, probe_intervals
+from tuiprof.analyses.shared.replay import main_thread, probe_intervals, replayed
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, union
 from tuiprof.model.trace import cached_on_trace
@@ -54,6 +55,8 @@ _INSTEAD: Final = {
 _MOSTLY: Final = 0.5
 #: But not if collections take this share of the median stretch: then gc.collect() is called, which visits all objects.
 _MAX_COLLECTING: Final = 0.5
+#: Added to the evidence.
+IN_MEAN: Final = "; with the long collections of rare steps, in the mean of all steps"
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25
 
@@ -85,8 +88,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         places = {line.where: recurring}
     else:
         line = None
+    collections = np.flatnonzero(trace.named(_idle.GARBAGE) & trace.on_host)
+    own = collections[own_collections(trace, collections)]
     for place, indices in places.items():
         at = np.array(indices)
+        rare_ns = rare_collections_ns(trace, own[_begin_in(trace.starts[own], starts[at], ends[at])])
         count = len(at)
         host = HostTime(np.full(count, found.main), starts[at], ends[at], collected[at] / (ends - starts)[at])
         yield Finding(
@@ -105,9 +111,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "high" if ".py" in place and line is None else "medium",
             f"{plural(count / len(steps), 'stretch')} a step without an operator or runtime call on "
             "the training thread"
-            + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else ""),
+            + (f"; {format_rough_share(line.share)} of the thread's samples hit this line" if line else "")
+            + (IN_MEAN if any(rare_ns) else ""),
             Edit(host=host),
             Edit(host=replace(host, keep=np.maximum(host.keep, _MIN_KEPT))),
+            rare_ns=rare_ns,
             event=_next(trace, found.recorded, int(ends[at[0]])),
         )
 
@@ -119,10 +127,36 @@ def own_collections(trace: Trace, rows: Ints) -> Mask:
         return np.zeros(len(rows), dtype=bool)
     recurring = np.array(sorted(itertools.chain(*found.places.values())), dtype=np.int64)
     own = recurring[found.collected[recurring] == 0]
-    begins = trace.starts[rows]
-    after = np.searchsorted(found.starts[own], begins, side="right")
     result: Mask = trace.track_codes[rows] == found.main
-    return result & (begins < np.append(np.int64(-1), found.ends[own])[after])
+    return result & _begin_in(trace.starts[rows], found.starts[own], found.ends[own])
+
+
+def _begin_in(instants: Ints, starts: Ints, ends: Ints) -> Mask:
+    """Return which instants lie in one of some disjoint intervals, which are in order."""
+    result: Mask = instants < np.append(np.int64(-1), ends)[np.searchsorted(starts, instants, side="right")]
+    return result
+
+
+def rare_collections_ns(trace: Trace, rows: Ints) -> tuple[float, float, float]:
+    """Return what collections take in rare steps, averaged over all steps: likely, at least and at most, ns.
+
+    A collection that few captured steps have is no part of the replayed step. How often there is one, the long steps of
+    the session show.
+    """
+    seen, step = trace.uncaptured, replayed(trace)
+    if seen is None or isinstance(step, str) or not len(rows):
+        return 0.0, 0.0, 0.0
+    longest = max(
+        float(
+            clock.hiccups_in(trace.starts[rows], trace.ends[rows])[trace.track_codes[rows] == track].max(
+                initial=0
+            )
+        )
+        for track, clock in zip(step.graph.tracks, step.graph.clocks, strict=True)
+    )
+    ns, count = seen.longer_ns(longest)
+    uncertain = ns / sqrt(max(count, 1))
+    return ns, ns - uncertain, ns + uncertain
 
 
 @cached_on_trace
