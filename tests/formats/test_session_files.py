@@ -108,6 +108,26 @@ def test_first_steps_show_what_the_host_takes_until_the_launch_queue_is_full(tmp
     assert host_ns(steps(tmp_path, [*ahead, *[30.0] * 30])) == pytest.approx(10e6)
 
 
+def test_once_the_queue_is_full_a_short_step_only_makes_up_for_a_long_one(tmp_path: Path) -> None:
+    ahead = [900.0, 10.0, 10.0, 10.2]
+    assert host_ns(steps(tmp_path, [*ahead, *[36.0, 24.0] * 15])) == pytest.approx(10e6)
+    full = tmp_path / "full"
+    full.mkdir()
+    assert host_ns(steps(full, [900.0, *[36.0] * 5, *[40.0, 24.0] * 15])) is None
+
+
+def test_after_a_capture_the_host_runs_ahead_again(tmp_path: Path) -> None:
+    before = [900.0, 10.0, *[30.0] * 30]  # a second step is held by the queue
+    assert host_ns(steps(tmp_path, before)) is None
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        phases = {"forward": 1, "backward": 1}
+        log.writelines(
+            _line({"t": "step", "n": 32 + n, "dur": round(ms * 1e6), "ph": phases})
+            for n, ms in enumerate([12.0, 10.0, 30.0, 30.0, 24.0])
+        )
+    assert host_ns(tmp_path / "traces" / "rank0.1.pt.trace.json.gz") == pytest.approx(10e6)
+
+
 def test_a_host_that_never_runs_ahead_is_not_known(tmp_path: Path) -> None:
     assert host_ns(steps(tmp_path, [900.0, 33.0, 31.0, *[30.0] * 30])) is None
 

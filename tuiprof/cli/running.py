@@ -129,7 +129,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
     Quitting the screen (or Ctrl+C with `--inline`) leaves the script running; return with `tuiprof attach`.
     """
     from tuiprof.session.run.launch import start
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     spec = launch_spec(invocation, target, **options)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

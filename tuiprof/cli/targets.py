@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuiprof.model import Trace, Window
     from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store.folders import Session
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,10 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
 MIN_STEPS: Final = 5
 #: Maximum number of steps kept: the newest before the capture resemble the captured ones most.
 _MAX_STEPS: Final = 1000
-#: Number of steps after the first in which the host may run ahead. Steps below this share of a steady one count, if
-#: there are at least this many.
+#: Number of steps from the begin of a run or the end of a capture in which the host may run ahead, of which so many may
+#: be cold. Steps below this share of a steady one count, if there are at least this many.
 _FIRST_STEPS: Final = 50
+_COLD: Final = 3
 _AHEAD: Final = 0.9
 _MIN_AHEAD: Final = 2
 #: The host runs ahead where a step takes it less than this part of what it takes the device.
@@ -179,7 +180,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     if not steps.captured or len(chosen) < MIN_STEPS:
         return None
     numbers = {step.n for step in chosen}
-    host_ns = _ahead(steps.first, chosen)
+    host_ns = _ahead((steps.first, steps.resumed), chosen)
     times = [step.dur for step in chosen]
     device = [step.dur for step in steps.device if step.n in numbers]
     if len(device) >= MIN_STEPS and np.median(times) < _HOST_AHEAD * np.median(device):
@@ -237,6 +238,7 @@ class _Steps:
     first: list[_Line] = field(default_factory=list)  # the first ones of the run
     before: deque[_Line] = field(default_factory=_NEWEST)  # before the first capture
     after: deque[_Line] = field(default_factory=_NEWEST)  # after the last one
+    resumed: list[_Line] = field(default_factory=list)  # right after the last capture
     device: deque[_Line] = field(default_factory=_NEWEST)  # what the device took
 
 
@@ -258,25 +260,37 @@ def _read_steps(log: Path) -> _Steps:
                 found.device.append(step)
             elif step.cap:
                 found.captured, captured_at = True, step.n
+                found.resumed.clear()
             elif not found.captured:
                 found.before.append(step)
                 if 0 < step.n <= _FIRST_STEPS:
                     found.first.append(step)
-            elif step.n > captured_at + _DISTURBED:
-                found.after.append(step)
+            else:
+                if step.n <= captured_at + _FIRST_STEPS:
+                    found.resumed.append(step)
+                if step.n > captured_at + _DISTURBED:
+                    found.after.append(step)
     return found
 
 
-def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
-    """Return what the first steps of a run take while the host runs ahead, ns; None = it does not, as far as is known.
+def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | None:
+    """Return what steps take while the host runs ahead, ns; None = it does not, as far as is known.
 
-    They have the phases of a steady step, and take clearly less.
+    It does so where nothing is queued yet: at the begin of a run and after a capture. Such steps have the phases of a
+    steady step, and take clearly less. Once they take as long, the queue is full: a shorter step later only makes up
+    for a longer one before it.
     """
     import numpy as np
 
     limit = _AHEAD * float(np.median([step.dur for step in steady]))
     phases = {frozenset(step.ph) for step in steady}
-    ahead = [step.dur for step in first if 0 < step.dur < limit and frozenset(step.ph) in phases]
+    ahead: list[int] = []
+    for steps in begun:
+        counts = [0 < step.dur < limit and frozenset(step.ph) in phases for step in steps]
+        if True in counts[:_COLD]:
+            start = counts.index(True)
+            end = counts.index(False, start) if False in counts[start:] else len(counts)
+            ahead += (step.dur for step in steps[start:end])
     # Some of them are still cold, and the last of them wait for the queue already: both take longer.
     return float(np.percentile(ahead, 25)) if len(ahead) >= _MIN_AHEAD else None
 
