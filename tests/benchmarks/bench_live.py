@@ -47,7 +47,7 @@ SCREEN = """
 import sys
 from pathlib import Path
 from tuiprof.tui.app.app import run_app
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 path = Path(sys.argv[2])
 run_app(Start(sessions=path) if sys.argv[1] == "library" else Start(sys.argv[1], path))
 """

@@ -37,9 +37,9 @@ from tests.tui.on_screen import until
 from tuiprof.cli import main
 from tuiprof.cli.screens import _encoded
 from tuiprof.errors import TuiprofError
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.snapshot import Shot, take, text_of
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import output
 
 PROMISE = "Text that others chose is shown by every output, and obeyed by none."

@@ -13,10 +13,10 @@ import pytest
 
 from tests.tui.on_screen import screen_text, until
 from tuiprof.fleet.gather import FOLDER_VARIABLE
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.fleet.screen import FleetScreen, RankMap
 from tuiprof.tui.fleet.view import HeatMap
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.glyphs import MARKS
 from tuiprof.tui.trace.screen import TraceScreen
 

@@ -12,8 +12,8 @@ from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
 
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.start import Start
 
 #: What a screen may take on a machine that does much else; below the limit of a test, whose alarm an event loop may
 #: swallow.

@@ -11,9 +11,9 @@ from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.resources import shipped
+from tuiprof.tui import Start
 from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"

@@ -11,9 +11,9 @@ from on_screen import screen_text, until, until_shown, workers_done
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.opening.captures import Captures, CapturesScreen, captures_of, summarise
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 SAMPLES = ("planted-syncs", "planted-kinds")

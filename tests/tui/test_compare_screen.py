@@ -10,6 +10,7 @@ from made_traces import MS, small_trace, trace_of
 from on_screen import screen_text, until, until_shown
 from textual.pilot import Pilot
 
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.compare.charts import StepPair, column_heights
 from tuiprof.tui.compare.screen import CompareScreen
@@ -18,7 +19,6 @@ from tuiprof.tui.compare.widget import CompareView
 from tuiprof.tui.dialogs.dialog import PickScreen, ReadingScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import beside
 
 STEPS = 5

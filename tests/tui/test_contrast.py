@@ -15,8 +15,8 @@ from textual.widget import Widget
 from trace_app import app_of, settle
 
 from tuiprof.resources import shipped
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.timeline.canvas import Overlay
 from tuiprof.tui.timeline.view import Kind

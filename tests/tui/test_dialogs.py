@@ -14,13 +14,13 @@ from textual.widgets import Input
 from trace_app import app_of, settle
 
 from tuiprof.session.run.control import trigger_requests
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.export import ExportScreen, write
 from tuiprof.tui.dialogs.form import Form, PathForm, TextForm
-from tuiprof.tui.ladder.screen import LadderForm, LadderOptions
-from tuiprof.tui.library.launch import LaunchForm, LaunchOptions, RunForm
-from tuiprof.tui.live.forms import ArmForm, CaptureForm, CaptureOptions, StepsForm
-from tuiprof.tui.start import Start
+from tuiprof.tui.ladder.screen import LadderForm
+from tuiprof.tui.library.launch import LaunchForm, RunForm
+from tuiprof.tui.live.forms import ArmForm, CaptureForm, StepsForm
 
 LADDER: Any = SimpleNamespace(name="tiny", presets=["smoke", "fit"])
 VARIANT: Any = SimpleNamespace(name="fast")
@@ -39,7 +39,7 @@ def no_x(text: str) -> None:
             ["0", "0", "0"],
             "steps must be a whole number from 1 to 1000",
             ["backspace", "backspace", "backspace", "7", "tab", "space"],
-            CaptureOptions(7, stack=True),
+            {"steps": 7, "stack": True, "shapes": False, "memory": False},
         ),
         (
             lambda: ArmForm("35 ms", "", 10**9),
@@ -60,14 +60,14 @@ def no_x(text: str) -> None:
             ["right", "space", "tab", "tab", "1"],
             "steps must be a whole number above 1",
             ["2"],
-            LadderOptions("smoke", 5, 12),
+            {"preset": "smoke", "rounds": 5, "steps": 12},
         ),
         (
             lambda: LaunchForm(LADDER, VARIANT),
             ["tab", "tab", "@"],
             "capture must be N or N@STEP, for example 5@20",
             ["backspace"],
-            LaunchOptions("fit", None, ""),
+            {"preset": "fit", "steps": None, "capture": "", "stack": False},
         ),
         (
             lambda: StepsForm("optimizer steps", lambda kind, text: {kind: text}, "3.11.4"),

@@ -15,12 +15,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests import real_traces
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library import data as library_data
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.start import Start
 
 LEAVING = {"leave", "quit", "escape"}
 

@@ -12,11 +12,11 @@ from textual.widgets import OptionList
 
 from tests import real_traces
 from tuiprof.resources import shipped
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
 from tuiprof.tui.app.palette import moves_cursor
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.keys import load_settings
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.widgets.table import VirtualTable

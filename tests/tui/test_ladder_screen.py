@@ -28,9 +28,9 @@ from tuiprof.ladder.state import (
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import create as create_session
 from tuiprof.session.store.meta import SessionMeta
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
 

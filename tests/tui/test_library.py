@@ -20,12 +20,12 @@ from tiny_library import choose, ended, tiny_start
 from tuiprof.resources import shipped
 from tuiprof.session.live.listing import Summary
 from tuiprof.session.store.meta import Scenario, write_meta
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch import RunForm
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.library.view import LadderItem, Listing, VariantItem, best_win, items
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.spans import age, ago, when
@@ -190,7 +190,7 @@ def test_first_paint_needs_no_heavy_library() -> None:
     import subprocess
 
     code = (
-        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui.start import Start;"
+        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui import Start;"
         "import tuiprof.tui.library.screen;"
         "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
     )

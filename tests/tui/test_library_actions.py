@@ -17,13 +17,13 @@ from tests.session.host_parts import part
 from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.library.view import Listing
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.start import Start
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from textual._styles_cache import StylesCache
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp, run_app
 from tuiprof.tui.live.devices import DevicePanel, DeviceView
 from tuiprof.tui.live.panes import PhaseBar
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.terminal_app import free_closed_widgets
 from tuiprof.tui.widgets.bars import Tab, TabBar
 from tuiprof.tui.widgets.lines import Lines, Painted, Row, fit, row_width, spread

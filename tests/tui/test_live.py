@@ -20,13 +20,13 @@ from tuiprof.session.run import control
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.meta import Scenario, write_meta
 from tuiprof.session.store.output import Counts
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import Navigator, TuiprofApp
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.charts import StripChart, chart_data
 from tuiprof.tui.live.panes import OutputBox, OutputPane, RunPanes
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, stats_in_view
-from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.lines import Painted
 
 

@@ -18,11 +18,11 @@ from tuiprof.session.run import control
 from tuiprof.session.run.control import parse_slower
 from tuiprof.session.store.meta import read_labels
 from tuiprof.session.store.status import Status
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.panes import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 

@@ -12,10 +12,10 @@ from textual.pilot import Pilot
 from tiny_library import choose
 
 from tuiprof.session.live.listing import Summary
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import LadderItem, Listing, VariantItem
-from tuiprof.tui.start import Start
 
 DAY = 1_583_150_400 * 10**9  # a day long ago, which every machine says the same way
 

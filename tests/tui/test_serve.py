@@ -24,7 +24,7 @@ from synthetic import Synthetic
 
 from tuiprof.errors import UsageProblem
 from tuiprof.resources import shipped
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 
 pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
 

@@ -13,8 +13,7 @@ from textual.app import App, ComposeResult
 from tuiprof.model import Column
 from tuiprof.tui.widgets import frame_rows
 from tuiprof.tui.widgets.bars import ScrollLine
-from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.rows import column_widths
+from tuiprof.tui.widgets.frame_rows import FrameRows, column_widths
 from tuiprof.tui.widgets.table import VirtualTable
 
 COLUMNS = (

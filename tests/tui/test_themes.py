@@ -13,10 +13,10 @@ from trace_app import screen_of
 
 from tuiprof.report import Terminal, detect_terminal
 from tuiprof.report.sanitize import to_ascii, width
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderForm
 from tuiprof.tui.live.forms import CaptureForm
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 
 UTF8 = {"LANG": "en_GB.UTF-8"}

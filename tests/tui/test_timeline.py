@@ -15,7 +15,7 @@ from tuiprof.tui.timeline.lanes import Bars, Lost, idle_gap
 from tuiprof.tui.timeline.state import Viewport
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.view import instant_words, offset_text, paint, short_name
-from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.spans import fit_text
 from tuiprof.whatif.replay import Losses
 
 

@@ -315,6 +315,28 @@ def test_memory_and_counters_get_lanes_where_the_trace_has_them() -> None:
     assert counter_samples(small_trace()) == []
 
 
+def test_an_optimizer_that_runs_a_closure_is_drawn_after_the_backward_pass_of_it() -> None:
+    trace = trace_of(
+        [
+            ("annotation", "Optimizer.step#Adam.step", 0, 21, 0, None),
+            ("annotation", "forward", 1, 5, 0, None),
+            ("cpu_op", "autograd::engine::evaluate_function: MulBackward0", 8, 12, 0, None),
+            ("annotation", "Optimizer.step#Adam.step", 30, 32, 0, None),
+        ]
+    )
+    lanes = lane_builder.build(trace)
+    main = lanes.lanes[0].bars
+    names = [trace.name(int(row)).split("#")[0] for row in main.rows]
+    assert names == ["forward", "Optimizer.step", "Optimizer.step"]
+    assert (main.starts // MS).tolist() == [1, 12, 30]
+    assert (main.ends // MS).tolist() == [5, 21, 32]
+    assert lanes.lanes[0].holds(int(main.rows[1]))
+    found = Search.of(lanes, "o")  # all of them
+    edges = np.arange(0, 33, dtype=np.int64) * MS
+    hits = found.columns(lanes.lanes[0], edges)
+    assert np.flatnonzero(hits).tolist() == [*range(1, 5), *range(12, 21), 30, 31]
+
+
 def test_python_lanes_show_the_users_functions_by_level() -> None:
     rows: list[tuple[str, str, int, int, int, int | None]] = [
         ("python_function", "train.py(1): <module>", 0, 100, 0, None),

@@ -14,13 +14,13 @@ from textual import events
 
 from tuiprof.model import Trace
 from tuiprof.resources import shipped
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import TourCard, is_first_start
 from tuiprof.tui.app.palette import JumpScreen, panes_of
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.opening.loading import Opening
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.trace.widget import TraceView
 

@@ -17,11 +17,11 @@ from textual.widgets import Label
 from tests.hostile import CORPUS, WORST, obeyed, run_of
 from tuiprof.report import Terminal
 from tuiprof.session.live.replay import read_fold
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
-from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.output import StripControls
 
 MARKUP = "[red]x[/red] [/] [@click=app.leave_all]OWNED[/]"

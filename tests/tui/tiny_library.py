@@ -8,8 +8,8 @@ from pathlib import Path
 from synthetic import Synthetic
 
 from tuiprof.session.store.meta import Scenario
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.choices import Choices
 
 SCENARIO = """# /// script

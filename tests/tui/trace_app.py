@@ -17,8 +17,8 @@ import tuiprof.tui.app.app
 from tuiprof import analyses
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.start import Start
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.trace.widget import TraceView

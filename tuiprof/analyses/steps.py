@@ -267,21 +267,21 @@ def _phases(scope: Scope, times: Ints) -> Table:
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
     rows = rows[_waits.outermost(trace, rows)]
     rows = rows[scope.in_steps(rows)]
-    backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
+    backward = _backward(trace)
     starts, ends = trace.starts[rows], trace.ends[rows]
-    first, after = _closures(trace, rows, backward)
-    closures = np.flatnonzero(after > starts)
+    first, after = closures(trace, rows)
+    closing = np.flatnonzero(after > starts)
     starts = np.maximum(starts, after)
     found: list[tuple[str, Ints, int | None, int | None]] = []
     for code in distinct(trace.name_codes[rows]).tolist():
         mine = trace.name_codes[rows] == code
         each = host_time_by_step(scope, starts[mine], ends[mine])
         found.append((trace.names[code], each, int(mine.sum()), int(rows[mine][0])))
-    if len(closures):
-        each = host_time_by_step(scope, trace.starts[rows][closures], first[closures])
-        found.append((_CLOSURE, each, len(closures), int(rows[closures[0]])))
-        starts = np.concatenate((starts, trace.starts[rows][closures]))
-        ends = np.concatenate((ends, first[closures]))
+    if len(closing):
+        each = host_time_by_step(scope, trace.starts[rows][closing], first[closing])
+        found.append((_CLOSURE, each, len(closing), int(rows[closing[0]])))
+        starts = np.concatenate((starts, trace.starts[rows][closing]))
+        ends = np.concatenate((ends, first[closing]))
     named_ns = host_time_by_step(scope, starts, ends)
     covered_ns = host_time_by_step(
         scope, np.concatenate((starts, trace.starts[backward])), np.concatenate((ends, trace.ends[backward]))
@@ -325,8 +325,9 @@ def _phases(scope: Scope, times: Ints) -> Table:
     )
 
 
-def _closures(trace: Trace, rows: Ints, backward: Ints) -> tuple[Ints, Ints]:
+def closures(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """Return when backward begins and ends in ranges of optimizers that run it, as Lightning does; else 0."""
+    backward = _backward(trace)
     first, last = np.zeros((2, len(rows)), dtype=np.int64)
     for i in np.flatnonzero(trace.named(_OPTIMIZER, rows)).tolist():
         low, high = int(trace.starts[rows[i]]), int(trace.ends[rows[i]])
@@ -334,6 +335,12 @@ def _closures(trace: Trace, rows: Ints, backward: Ints) -> tuple[Ints, Ints]:
         if len(inside):
             first[i], last[i] = trace.starts[inside].min(), trace.ends[inside].max()
     return first, last
+
+
+def _backward(trace: Trace) -> Ints:
+    """Return the operators of the backward pass."""
+    rows: Ints = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op"))
+    return rows
 
 
 def _busy(scope: Scope) -> Ints:

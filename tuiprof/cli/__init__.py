@@ -145,7 +145,7 @@ def cli(
         os.environ["TUIPROF_ASCII"] = str(int(plain))
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
-        from tuiprof.tui.start import Start
+        from tuiprof.tui import Start
 
         if python_ is not None:
             from tuiprof.session.run.interpreter import choose_python

@@ -71,7 +71,7 @@ def attach(
     work as if tuiprof had launched it. This needs ptrace and, below Python 3.14, `pip install 'tuiprof[attach]'`.
     `tuiprof detach` leaves the process as it was. Without a terminal, it attaches and returns.
     """
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     if not pids:
         if name or watch_nan:

@@ -180,7 +180,7 @@ def compare(
     One page by default; `-v` has all tables.
     """
     if tui:
-        from tuiprof.tui.start import Start
+        from tuiprof.tui import Start
 
         return open_screen(Start("compare", compared=(before, after), sessions=invocation.sessions))
 

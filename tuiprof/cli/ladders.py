@@ -6,8 +6,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli.options import FORMATS, Invocation, Positive, chart_option, complete_ladders, python_option
-from tuiprof.cli.targets import say
+from tuiprof.cli.targets import bar, say
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.system.own_process import signals_kept
 
@@ -222,17 +222,12 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
             with suppress(OSError):  # see below
                 os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
 
-    show = _progress(measured, quiet)
-    with signals_kept(on_signal):
-        try:
-            for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
-                with suppress(
-                    OSError
-                ):  # a closed terminal under nohup, a log on a full disk: the ladder continues
-                    show(progress)
-        finally:
-            with suppress(OSError):
-                show(None)
+    with signals_kept(on_signal), _progress(measured, quiet) as show:
+        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
+            with suppress(
+                OSError
+            ):  # a closed terminal under nohup, a log on a full disk: the ladder continues
+                show(progress)
     return bool(asked) and bool(pending(measured.meta))
 
 
@@ -269,13 +264,42 @@ def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
         say(f"see a trace:   tuiprof open {shell_word(traces[-1])}")
 
 
-def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], None]:
-    """Return what shows progress: a bar on a terminal, a line a trial elsewhere, nothing if quiet."""
+@contextmanager
+def _progress(measured: LadderRun, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Yield what shows progress: a bar on a terminal, a line a trial elsewhere, nothing if quiet."""
+    from tuiprof.ladder.report import activity, time_left
+    from tuiprof.report.sanitize import sanitize
+
+    rounds = measured.meta.rounds
     if quiet:
-        return lambda progress: None
-    if sys.stderr.isatty():
-        return _Bar(measured)
-    return _Plain(measured)
+        yield lambda progress: None
+    elif sys.stderr.isatty():
+        from rich.progress import BarColumn, MofNCompleteColumn
+
+        columns = ("{task.description}", BarColumn(bar_width=20), MofNCompleteColumn(), "{task.fields[left]}")
+        with bar("starting", *columns, left="") as (shown, update):
+
+            def show(progress: Progress) -> None:
+                told, left = sanitize(activity(progress.trial, rounds)), time_left(progress.left_s)
+                update(description=told, completed=progress.done, total=progress.total, left=left)
+                if progress.ended:
+                    said = f"{told}: {sanitize(_outcome(progress))}"
+                    shown.console.print(said, markup=False, soft_wrap=True)
+
+            yield show
+    else:
+        say(f"measuring {measured.meta.ladder} into {measured.path}")
+
+        def line(progress: Progress) -> None:
+            if progress.ended:
+                parts = [
+                    f"{activity(progress.trial, rounds)}: {_outcome(progress)}",
+                    time_left(progress.left_s),
+                ]
+                text = " · ".join(filter(None, parts if progress.done < progress.total else parts[:1]))
+                say(f"{progress.done}/{progress.total} {text}")
+
+        yield line
 
 
 def _outcome(progress: Progress) -> str:
@@ -290,60 +314,3 @@ def _outcome(progress: Progress) -> str:
             return ", ".join(filter(None, ("equal" if trial.equal else "", timed, trial.why)))
         return trial.why or (timed if trial.kind == "timing" else "captured")
     return ": ".join(filter(None, (trial.state, trial.why)))
-
-
-class _Plain:
-    """A line a trial, for logs."""
-
-    def __init__(self, measured: LadderRun) -> None:
-        self._rounds = measured.meta.rounds
-        say(f"measuring {measured.meta.ladder} into {measured.path}")
-
-    def __call__(self, progress: Progress | None) -> None:
-        if progress is None or not progress.ended:
-            return
-        from tuiprof.ladder.report import activity, time_left
-
-        parts = [
-            f"{activity(progress.trial, self._rounds)}: {_outcome(progress)}",
-            time_left(progress.left_s),
-        ]
-        text = " · ".join(filter(None, parts if progress.done < progress.total else parts[:1]))
-        say(f"{progress.done}/{progress.total} {text}")
-
-
-class _Bar:
-    """A bar that stays in place on a terminal, below a line for each trial that is over."""
-
-    def __init__(self, measured: LadderRun) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
-        self._rounds = measured.meta.rounds
-        self._console = Console(stderr=True, highlight=False)
-        self._bar = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=self._console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("starting", total=None, left="")
-        self._bar.start()
-
-    def __call__(self, progress: Progress | None) -> None:
-        if progress is None:
-            self._bar.stop()
-            return
-        from tuiprof.ladder.report import activity, time_left
-        from tuiprof.report.sanitize import sanitize
-
-        told = sanitize(activity(progress.trial, self._rounds))
-        left = time_left(progress.left_s)
-        self._bar.update(
-            self._task, description=told, completed=progress.done, total=progress.total, left=left
-        )
-        if progress.ended:
-            self._console.print(f"{told}: {sanitize(_outcome(progress))}", markup=False, soft_wrap=True)

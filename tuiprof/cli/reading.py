@@ -16,7 +16,7 @@ import click
 
 from tuiprof.cli import options
 from tuiprof.cli.answering import page, run_reports, write_page_of_trace
-from tuiprof.cli.targets import Selection, say, session_or_none, step_window, traces_at
+from tuiprof.cli.targets import Selection, bar, say, session_or_none, step_window, traces_at
 from tuiprof.errors import TuiprofError, UsageProblem
 
 if TYPE_CHECKING:
@@ -412,27 +412,13 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 def progress_of(what: str) -> Iterator[Callable[[Progress], None]]:
     """Show on stderr how far reading is and how long it still takes: a bar on a terminal, else a line now and then."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[files]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None, files="")
-
-            def shown(now: Any) -> None:
-                bar.update(
-                    task,
-                    completed=now.bytes,
-                    total=now.bytes_in_all or None,
-                    files=f"{now.files}/{now.files_in_all}",
-                )
-
-            yield shown
+        columns = ("{task.description}", BarColumn(), "{task.fields[files]}", TimeRemainingColumn())
+        with bar(what, *columns, files="") as (_, update):
+            yield lambda now: update(
+                completed=now.bytes, total=now.bytes_in_all or None, files=f"{now.files}/{now.files_in_all}"
+            )
         return
     began = said = time.monotonic()
 

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ import click
 from tuiprof.cli.answering import page
 from tuiprof.cli.options import Invocation, complete_scenarios, python_option, together
 from tuiprof.cli.reading import session_reports
-from tuiprof.cli.targets import Selection, open_screen, say
+from tuiprof.cli.targets import Selection, bar, open_screen, say
 from tuiprof.errors import TuiprofError
 from tuiprof.system import own_process
 
@@ -129,7 +129,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
     Quitting the screen (or Ctrl+C with `--inline`) leaves the script running; return with `tuiprof attach`.
     """
     from tuiprof.session.run.launch import start
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     spec = launch_spec(invocation, target, **options)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -350,13 +350,15 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
     from tuiprof.session.run.control import stop_unless_over
     from tuiprof.session.store.output import Tee, recording_problem
 
-    feed = Live(session)
-    feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
-    passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
-    show = _progress(session, quiet or tee)
     stopped = 0
     look_s, problem = 0.0, ""
-    try:
+    with contextlib.ExitStack() as opened:
+        feed = opened.enter_context(contextlib.closing(Live(session)))
+        feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
+        passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
+        if passed_on is not None:
+            opened.callback(passed_on.close)
+        show = opened.enter_context(_progress(session, quiet or tee))
         while True:
             status = feed.status()  # before the last read: what was written until then is read below
             feed.advance()
@@ -367,9 +369,7 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
             # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
             with contextlib.suppress(OSError):
                 show(feed.fold, problem)
-            if status.over and not feed.behind:
-                return status
-            if signal.SIGHUP in asked:
+            if (status.over and not feed.behind) or signal.SIGHUP in asked:
                 return status
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
@@ -381,21 +381,35 @@ def _follow(session: Session, asked: Sequence[int], *, tee: bool, quiet: bool) -
                         else "killing the script"
                     )
             time.sleep(_POLL_S)
-    finally:
-        with contextlib.suppress(OSError):
-            show(None, "")
-        feed.close()
-        if passed_on is not None:
-            passed_on.close()
 
 
-def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], None]:
-    """Return what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+@contextlib.contextmanager
+def _progress(session: Session, quiet: bool) -> Iterator[Callable[[Fold, str], None]]:
+    """Yield what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
     if quiet:
-        return lambda fold, problem: None
+        yield lambda fold, problem: None
+        return
     if sys.stderr.isatty():
-        return _Bar(session)
-    return _Plain(session)
+        from rich.progress import SpinnerColumn, TimeElapsedColumn
+
+        from tuiprof.report.sanitize import sanitize
+
+        columns = (SpinnerColumn(), "{task.description}", TimeElapsedColumn(), "{task.fields[told]}")
+        with bar(f"recording {sanitize(session.title)}", *columns, told="starting") as (_, update):
+            yield lambda fold, problem: update(told=_told(fold, problem))
+        return
+    say(f"recording {session.title} into {session.path}")
+    next_s = time.monotonic() + _PLAIN_EVERY_S
+
+    def line(fold: Fold, problem: str) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            from tuiprof.model.units import format_ns
+
+            next_s += _PLAIN_EVERY_S
+            say(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}")
+
+    yield line
 
 
 _PROGRESS: Final = {
@@ -425,47 +439,3 @@ def _told(fold: Fold, problem: str) -> str:
         for capture in fold.captures.values()
     ]
     return sanitize(" · ".join(words))
-
-
-class _Plain:
-    """A line now and then, for logs of batch systems."""
-
-    def __init__(self, session: Session) -> None:
-        self._next_s = time.monotonic() + _PLAIN_EVERY_S
-        say(f"recording {session.title} into {session.path}")
-
-    def __call__(self, fold: Fold | None, problem: str) -> None:
-        if fold is not None and time.monotonic() >= self._next_s:
-            from tuiprof.model.units import format_ns
-
-            self._next_s += _PLAIN_EVERY_S
-            say(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}")
-
-
-class _Bar:
-    """A line that stays in place on a terminal."""
-
-    def __init__(self, session: Session) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        from tuiprof.report.sanitize import sanitize
-
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[told]}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task(
-            f"recording {sanitize(session.title)}", total=None, told="starting"
-        )
-        self._progress.start()
-
-    def __call__(self, fold: Fold | None, problem: str) -> None:
-        if fold is None:
-            self._progress.stop()
-        else:
-            self._progress.update(self._task, told=_told(fold, problem))

@@ -24,8 +24,8 @@ from tuiprof.errors import UsageProblem
 
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
+    from tuiprof.tui import Start
     from tuiprof.tui.app.snapshot import Picture
-    from tuiprof.tui.start import Start
 
 _SUFFIXES: Final = (".svg", ".png", ".html", ".txt")
 _MIN_SIZE, _MAX_SIZE = (40, 10), (500, 200)
@@ -50,7 +50,7 @@ def open_(
     ranks: bool,
 ) -> int:
     """Open a trace FILE, a DIRECTORY of traces, a URL, a SESSION or a measured LADDER."""
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     if against is not None:
         return open_screen(Start("compare", compared=(against, target), sessions=invocation.sessions))
@@ -120,7 +120,7 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
 @click.pass_obj
 def replay(invocation: Invocation, session: str, speed: float) -> int:
     """Replay a recorded SESSION on the live screen."""
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     return open_screen(Start("replay", session_of(invocation, session).path, speed=speed))
 
@@ -237,7 +237,7 @@ def snapshot(
 
 def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     """Return what is to be shown, after a look whether it can be."""
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
     if screen == "library":
         return Start(sessions=invocation.sessions, scenarios=invocation.scenarios)

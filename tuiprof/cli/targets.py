@@ -6,10 +6,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,10 +18,12 @@ from tuiprof.cli.options import Invocation
 from tuiprof.errors import UsageProblem
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
     from tuiprof.model import Trace, Window
     from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store.folders import Session
-    from tuiprof.tui.start import Start
+    from tuiprof.tui import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +178,34 @@ def open_with_progress(path: Path) -> Trace:
 
 
 @contextmanager
+def bar(
+    what: str, *columns: str | ProgressColumn, **fields: Any
+) -> Iterator[tuple[Progress, Callable[..., None]]]:
+    """Show a bar of rich on stderr with these columns, texts or others; yields it, and what updates it."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)
+    progress = Progress(*shown, console=Console(stderr=True, highlight=False), transient=True)
+    task = progress.add_task(what, total=None, **fields)
+    progress.start()
+    try:
+        yield progress, partial(progress.update, task)
+    finally:
+        with suppress(OSError):  # the terminal may be gone, under nohup
+            progress.stop()
+
+
+@contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on stderr; yields what to call with (bytes done, bytes in all), None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+    with bar(what, "{task.description}", BarColumn(), TimeRemainingColumn()) as (_, update):
+        yield lambda done, total: update(completed=done, total=total or None)
 
 
 def trace_at(target: str | Path, wanted: Selection) -> Trace:

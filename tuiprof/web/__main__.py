@@ -14,7 +14,7 @@ import msgspec
 
 from tuiprof.errors import TuiprofError
 from tuiprof.system.own_process import bound_threads
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 
 _LOOK_S: Final = 0.5
 #: How long it may take to close once the server is gone, seconds.

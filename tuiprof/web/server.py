@@ -38,7 +38,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.system.own_process import IGNORED, module_command, module_environment
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 
 #: Least and most cells of a terminal that is drawn.
 _COLUMNS: Final = (20, 1000)

@@ -23,10 +23,9 @@ from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.state import Link, links_of
 from tuiprof.tui.timeline.view import link_words
-from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.frame_rows import GAP, FrameRows, lay_out
 from tuiprof.tui.widgets.lines import Row, fit, row_width
-from tuiprof.tui.widgets.rows import GAP, fit_text, lay_out
-from tuiprof.tui.widgets.spans import labelled, wrap
+from tuiprof.tui.widgets.spans import fit_text, labelled, wrap
 
 Answer = Report | Unavailable
 #: Name of the tab with the table of all events.

@@ -17,7 +17,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from tuiprof.report.sanitize import sanitize_lines
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key, load_settings
 from tuiprof.tui.terminal.terminal_app import TERMINAL_KEYS, TerminalApp

@@ -20,11 +20,11 @@ from textual.pilot import Pilot
 
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import Start
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.opening.loading import LoadingPanel
-from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 #: Timeout for the screen's workers.

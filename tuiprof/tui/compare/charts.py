@@ -15,7 +15,7 @@ from tuiprof.model.units import format_change, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row
-from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.spans import fit_text
 
 #: Cells for the label on the left and the median on the right.
 _LABEL_WIDTH, _MEDIAN_WIDTH = 9, 22

@@ -25,8 +25,7 @@ from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.bars import KeyBar
 from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.lines import Heading, Painted, Row, spread
-from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.tui.widgets.spans import wrap
+from tuiprof.tui.widgets.spans import fit_text, wrap
 
 if TYPE_CHECKING:
     from rich.syntax import Syntax

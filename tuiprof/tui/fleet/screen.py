@@ -33,18 +33,18 @@ class RankMap(Lines, can_focus=True):
     """A heat map of lateness: one line per rank, one column per step."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _ranks("up,k", "move(-1, 0)", "up", "Rank above", id="fleet.up", show=False),
-        _ranks("down,j", "move(1, 0)", "down", "Rank below", id="fleet.down", show=False),
-        _ranks("left,h", "move(0, -1)", "left", "Previous step", id="fleet.left", show=False),
-        _ranks("right,l", "move(0, 1)", "right", "Next step", id="fleet.right", show=False),
-        _ranks("pageup", "page(-1)", "page up", "One page up", id="fleet.page_up", show=False),
-        _ranks("pagedown", "page(1)", "page down", "One page down", id="fleet.page_down", show=False),
-        _ranks("plus,equals_sign", "magnify(1)", "zoom in", "Zoom in: fewer ranks and steps per cell",
+        _ranks("up,k", "map('move', (-1, 0))", "up", "Rank above", id="fleet.up", show=False),
+        _ranks("down,j", "map('move', (1, 0))", "down", "Rank below", id="fleet.down", show=False),
+        _ranks("left,h", "map('move', (0, -1))", "left", "Previous step", id="fleet.left", show=False),
+        _ranks("right,l", "map('move', (0, 1))", "right", "Next step", id="fleet.right", show=False),
+        _ranks("pageup", "map('page', (-1,))", "page up", "One page up", id="fleet.page_up", show=False),
+        _ranks("pagedown", "map('page', (1,))", "page down", "One page down", id="fleet.page_down", show=False),
+        _ranks("plus,equals_sign", "map('magnify', (1,))", "zoom in", "Zoom in: fewer ranks and steps per cell",
                id="fleet.closer", display="+"),
-        _ranks("minus", "magnify(-1)", "zoom out", "Zoom out: more ranks and steps per cell", id="fleet.farther",
-               display="-"),
-        _ranks("s", "sort", "sort", "Sort by lateness or by rank", id="fleet.sort"),
-        _ranks("x", "latest", "most late", "Go to the longest delay", id="fleet.latest"),
+        _ranks("minus", "map('magnify', (-1,))", "zoom out", "Zoom out: more ranks and steps per cell",
+               id="fleet.farther", display="-"),
+        _ranks("s", "map('sort')", "sort", "Sort by lateness or by rank", id="fleet.sort"),
+        _ranks("x", "map('latest')", "most late", "Go to the longest delay", id="fleet.latest"),
     ]  # fmt: skip
 
     def __init__(self, heat_map: HeatMap) -> None:
@@ -61,24 +61,9 @@ class RankMap(Lines, can_focus=True):
             self._map.readout(width),
         ]
 
-    def action_move(self, lines: int, columns: int) -> None:
-        self._map.move(lines, columns)
-        self.redraw()
-
-    def action_page(self, pages: int) -> None:
-        self._map.page(pages)
-        self.redraw()
-
-    def action_magnify(self, steps: int) -> None:
-        self._map.magnify(steps)
-        self.redraw()
-
-    def action_sort(self) -> None:
-        self._map.sort()
-        self.redraw()
-
-    def action_latest(self) -> None:
-        self._map.latest()
+    def action_map(self, name: str, arguments: tuple[int, ...] = ()) -> None:
+        """Call a method of the map."""
+        getattr(self._map, name)(*arguments)
         self.redraw()
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -52,17 +51,8 @@ if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta
 
 
-@dataclass(frozen=True, slots=True)
-class LadderOptions:
-    """How to measure a ladder."""
-
-    preset: str = "fit"  # name of a preset; ``fit`` = the one that suits the machine
-    rounds: int = 5  # timing trials per variant
-    steps: int | None = None  # steps per trial; None = the preset's
-
-
-class LadderForm(Form[LadderOptions], inherit_bindings=False):
-    """Asks for the options of a measurement."""
+class LadderForm(Form[dict[str, Any]], inherit_bindings=False):
+    """Asks how to measure a ladder, and returns the arguments of :func:`~tuiprof.ladder.runner.plan`."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("measure", "Measure", "measure", "Start measuring")
 
@@ -76,7 +66,7 @@ class LadderForm(Form[LadderOptions], inherit_bindings=False):
             ),
             Text("steps", "steps per trial", placeholder="from the preset", parse=steps),
         )
-        super().__init__(f"measure {name}", fields, LadderOptions)
+        super().__init__(f"measure {name}", fields, dict)
 
 
 #: Seconds between two reads of a running ladder's state.
@@ -170,7 +160,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
                 ]
             folder = self._folder
             if folder is None:
-                show(view_of(self._plan(LadderOptions())))
+                show(view_of(self._plan()))
                 return
             running = runner_of(folder) is not None
             meta = LadderRun(folder).meta
@@ -182,7 +172,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             if not worker.is_cancelled:
                 self.app.call_from_thread(self._fail, error)
 
-    def _plan(self, options: LadderOptions) -> LadderMeta:
+    def _plan(self, **options: Any) -> LadderMeta:
         """Plan a measurement; starts the scenarios' interpreter, which takes a second or two.
 
         Raises:
@@ -192,9 +182,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             find_ladder(self._ladder, self._start.scenarios),
             facts(self._start.python),
             find_hardware().all,
-            rounds=options.rounds,
-            preset=options.preset,
-            steps=options.steps,
+            **options,
         )
 
     def _show(self, view: LadderView) -> None:
@@ -278,7 +266,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.action_new()
 
     def action_new(self) -> None:
-        def create(options: LadderOptions) -> None:
+        def create(options: dict[str, Any]) -> None:
             self.app.notify("checking the interpreter …", timeout=3)
             self._create(options)
 
@@ -288,14 +276,14 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.app.ask(LadderForm(self._ladder, names), create)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="create")
-    def _create(self, options: LadderOptions) -> None:
+    def _create(self, options: dict[str, Any]) -> None:
         def started(folder: Path) -> None:
             self._folders.insert(0, folder)
             self._index = 0
             self._resume(folder)
 
         try:
-            meta = self._plan(options)
+            meta = self._plan(**options)
             if not pending(meta):
                 raise UsageProblem(
                     "no variant of this ladder can run here", "the list gives each one's reason and remedy"

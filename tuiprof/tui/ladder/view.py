@@ -17,11 +17,11 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed, plural
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.rows import fit_text
 from tuiprof.tui.widgets.spans import (
     Choice,
     Row,
     fit,
+    fit_text,
     labelled,
     merge,
     row_width,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -33,18 +32,8 @@ if TYPE_CHECKING:
 FIT = "fit"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """How to run a variant, as chosen in the form."""
-
-    preset: str = FIT  # name of a preset, or ``fit``
-    steps: int | None = None  # number of steps; None = the preset's
-    capture: str = ""  # ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing
-    stack: bool = False  # record Python stacks while capturing
-
-
-class LaunchForm(Form[LaunchOptions], inherit_bindings=False):
-    """Asks how to run a variant of a ladder."""
+class LaunchForm(Form[dict[str, Any]], inherit_bindings=False):
+    """Asks how to run a variant of a ladder, and returns the arguments of ``Library.launch``."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start the run")
 
@@ -55,21 +44,11 @@ class LaunchForm(Form[LaunchOptions], inherit_bindings=False):
             Text("steps", "steps", placeholder="from the preset", parse=steps),
             *_capture_fields(),
         )
-        super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchOptions)
+        super().__init__(f"run {ladder.name}:{variant.name}", fields, dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What to run and capture, as chosen in the form."""
-
-    argv: tuple[str, ...]
-    cwd: Path  # working directory
-    capture: str = ""  # as of :class:`LaunchOptions`
-    stack: bool = False  # record Python stacks while capturing
-
-
-class RunForm(Form[RunOptions], inherit_bindings=False):
-    """Asks for the command of a script, with a recent one as initial values.
+class RunForm(Form[dict[str, Any]], inherit_bindings=False):
+    """Asks for the command of a script, with a recent one as initial values; returns the arguments of ``Library.run``.
 
     ``python`` is the interpreter that runs the script; empty = not known yet.
     """
@@ -86,7 +65,7 @@ class RunForm(Form[RunOptions], inherit_bindings=False):
             ),
             *_capture_fields(),
         )
-        super().__init__("run my script", fields, RunOptions)
+        super().__init__("run my script", fields, dict)
 
 
 def _capture_fields() -> tuple[Text, Tick]:

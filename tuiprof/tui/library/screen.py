@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from tuiprof.session.live.listing import Summary
     from tuiprof.session.store.folders import Session
-    from tuiprof.tui.library.launch import LaunchOptions, RunOptions
 
 
 class LibraryPanes(Vertical):
@@ -377,22 +376,15 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.notify(why, title="cannot run here", severity="warning", timeout=10)
             return
 
-        def launch(chosen: LaunchOptions) -> None:
+        def launch(chosen: dict[str, Any]) -> None:
             self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2)
-            self._launch(ladder_name, variant_name, chosen)
+            self._start(partial(self.library.launch, ladder_name, variant_name, **chosen))
 
         self.app.ask(LaunchForm(ladder, variant), launch)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
-    def _launch(self, ladder: str, variant: str, chosen: LaunchOptions) -> None:
-        self._start(
-            lambda: self.library.launch(
-                ladder, variant, chosen.preset, chosen.steps, chosen.capture, stack=chosen.stack
-            )
-        )
-
     def _start(self, launch: Callable[[], Session]) -> None:
-        """Start a run and watch it, or report why it did not start. Called in a thread."""
+        """Start a run and watch it, or report why it did not start."""
         try:
             session = launch()
         except TuiprofError as error:
@@ -407,15 +399,11 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Ask what to run, then start it and watch it."""
         from tuiprof.tui.library.launch import RunForm
 
-        def run(chosen: RunOptions) -> None:
+        def run(chosen: dict[str, Any]) -> None:
             self.app.notify("starting …", timeout=2)
-            self._run(chosen)
+            self._start(partial(self.library.run, **chosen))
 
         self.app.ask(RunForm(command, self.listing.python), run)
-
-    @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
-    def _run(self, chosen: RunOptions) -> None:
-        self._start(lambda: self.library.run(chosen.argv, chosen.cwd, chosen.capture, stack=chosen.stack))
 
     def action_python(self) -> None:
         from tuiprof.tui.library.launch import PythonScreen

@@ -12,11 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed, plural
+from tuiprof.model.units import format_bytes, format_count, format_ns, plural
 from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.rows import fit_text
-from tuiprof.tui.widgets.spans import Choice, Row, age, ago, fit, labelled, row_width, spread, when, wrap
+from tuiprof.tui.widgets.spans import (
+    Choice,
+    Row,
+    age,
+    ago,
+    change_span,
+    fit,
+    fit_text,
+    labelled,
+    row_width,
+    spread,
+    when,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from tuiprof.session.live.listing import Summary
@@ -29,14 +41,6 @@ _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)
 _STAMPED: Final = re.compile(r"rank\d+\.(\d{13})")
 #: Name of the folder of a trace of XLA: local time.
 _STAMPED_FOLDER: Final = re.compile(r"\d{4}_\d\d_\d\d_(\d\d)_(\d\d)_(\d\d)")
-_STATES = {
-    "running": (glyphs.RUNNING, "good", "running"),
-    "finished": (glyphs.DONE, "good", ""),
-    "failed": (glyphs.FAILED, "bad", "failed"),
-    "stopped": (glyphs.STOPPED, "warn", "stopped"),
-    "interrupted": (glyphs.INTERRUPTED, "warn", "interrupted"),
-    "unreadable": (glyphs.FAILED, "warn", "unreadable"),
-}
 #: Width reserved for the reason why a variant cannot run, before a long published figure gets more.
 _REASON: Final = 30
 #: Cells for published figures for which the names of variants are cut.
@@ -287,12 +291,12 @@ def _labelled(listing: Listing, session: Summary) -> str:
 
 def _session_line(session: Summary, labels: Labels | None, mark: int, width: int) -> Row:
     """Return ``● 05:30 metrics:naive #tag  running``; a marked session begins with ``[1]``."""
-    glyph, role, word = _STATES.get(session.state, _STATES["unreadable"])
-    result = f"exit {session.code}" if session.state == "failed" and session.code is not None else word
-    if not result and session.median_ns is not None:
+    glyph, role = glyphs.STATES[session.state]
+    result, tone = session.state.replace("finished", ""), role
+    if session.state == "failed" and session.code is not None:
+        result = f"exit {session.code}"
+    elif session.state == "finished" and session.median_ns is not None:
         result, tone = format_ns(session.median_ns), "text"
-    else:
-        tone = role
     left: Row = [
         (f"{glyph} ", role),
         (f"{age(session.unix_ns):<6} ", "dim"),
@@ -397,9 +401,8 @@ def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, 
     """Return the change against the baseline, and its colour role."""
     if variant.name == ladder.baseline or variant.change is None:
         return glyphs.NONE.rjust(width), "dim"
-    if abs(variant.change) < 0.005:
-        return "same".rjust(width), "text"
-    return format_speed(1 + variant.change).rjust(width), "warn" if variant.change > 0 else "good"
+    text, role = change_span(variant.change)
+    return text.rjust(width), role
 
 
 def _syncs(variant: VariantItem) -> str:
@@ -525,7 +528,7 @@ def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row
 
 def about_session(listing: Listing, session: Summary, errors: list[str], width: int) -> list[Row]:
     """Return the details of a session, without reading its logs."""
-    glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
+    glyph, role = glyphs.STATES[session.state]
     how = session.state if session.code in (None, 0) else f"{session.state}, exit {session.code}"
     if session.detail:
         how += f" ({session.detail})"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual.binding import BindingType
 
@@ -18,18 +17,8 @@ from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whol
 _MAX_STEPS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureOptions:
-    """What to capture, as chosen in the form."""
-
-    steps: int  # number of steps
-    stack: bool = False  # record Python stacks
-    shapes: bool = False  # record operator input shapes
-    memory: bool = False  # record allocations
-
-
-class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
-    """Asks what to profile; ``steps`` is the suggested number of steps."""
+class CaptureForm(Form[dict[str, Any]], inherit_bindings=False):
+    """Asks what to profile, and returns the arguments of ``RunCaptures.request``; ``steps`` is the suggested number."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("capture", "Capture", "capture", "Start the capture")
 
@@ -41,7 +30,7 @@ class CaptureForm(Form[CaptureOptions], inherit_bindings=False):
             Tick("shapes", "operator input shapes"),
             Tick("memory", "allocations"),
         )
-        super().__init__("capture", fields, CaptureOptions)
+        super().__init__("capture", fields, dict)
 
 
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
@@ -337,7 +336,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_capture_form(self) -> None:
         from tuiprof.tui.live.forms import CaptureForm
 
-        self.app.ask(CaptureForm(CAPTURE_STEPS), lambda chosen: self._request_capture(**asdict(chosen)))
+        self.app.ask(CaptureForm(CAPTURE_STEPS), lambda chosen: self._request_capture(**chosen))
 
     def _request_capture(self, steps: int, **options: bool) -> None:
         with self.app.notify_errors():

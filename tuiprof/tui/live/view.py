@@ -26,7 +26,7 @@ from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import DeviceMeta, Labels, TriggerRequest
 from tuiprof.session.store.status import Status
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread
+from tuiprof.tui.widgets.spans import Row, Span, change_span, fit, join, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.comparison.headline import Headline
@@ -44,13 +44,6 @@ _HOST_WIDTH = 16
 #: Before this time in a run, the recorder's cost is mostly that of its start.
 _SETTLED_NS = 10_000_000_000
 _SEPARATOR: Span = (glyphs.DOT, "rule")
-_STATES = {
-    "running": (glyphs.RUNNING, "good"),
-    "finished": (glyphs.DONE, "good"),
-    "failed": (glyphs.FAILED, "bad"),
-    "stopped": (glyphs.STOPPED, "warn"),
-    "interrupted": (glyphs.INTERRUPTED, "warn"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +184,12 @@ def stats_row(
     # Steps slowed by the profiler cannot be compared with another run; figures of the whole run exclude them.
     if baseline is not None and (slowdown is None or view.window_s is None):
         name, median_ns = baseline
-        change = stats.median_ns / median_ns - 1
-        same = abs(change) < 0.005
-        text = "same" if same else format_speed(1 + change)
-        role = "text" if same else "warn" if change > 0 else "good"
-        right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
+        right = [
+            (f"vs {name}: ", "dim"),
+            change_span(stats.median_ns / median_ns - 1),
+            ("   ", "text"),
+            *right,
+        ]
     if read < 1:
         right = [(f"end of the run; {100 * read:.0f} % read", "warn"), ("   ", "text"), *right]
     described: list[Row] = [*parts, [("steps: ", "dim"), (steps_are, "text")]]
@@ -293,7 +287,7 @@ def name_row(session: Session) -> Row:
 
 def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, frozen: bool) -> Row:
     """Return the state of the run: ``● running 00:01:12 · step 214 · rank 0/1``."""
-    glyph, role = _STATES[status.state]
+    glyph, role = glyphs.STATES[status.state]
     row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
     if frozen:
         row.append((f"{glyphs.DOT}{glyphs.PAUSED} view paused", "accent"))
@@ -355,7 +349,7 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
     ordered = sorted(hosts, key=lambda host: not (host.lost or host.status.state == "failed"))
     row: Row = [(" hosts ", "dim")]
     for number, host in enumerate(ordered):
-        glyph, role = _STATES["interrupted" if host.lost else host.status.state]
+        glyph, role = glyphs.STATES["interrupted" if host.lost else host.status.state]
         ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None]) or host.waits
         part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
         if host.lost:
@@ -461,7 +455,7 @@ def headline_row(headline: Headline) -> Row:
 
 def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
     """Return how the run ended, what is missing and, if it failed, the last line of standard error."""
-    glyph, role = _STATES[status.state]
+    glyph, role = glyphs.STATES[status.state]
     text = {
         "finished": f"finished after {format_ns(now_ns)}",
         "failed": f"{status} after {format_ns(now_ns)}",

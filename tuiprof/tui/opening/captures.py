@@ -17,7 +17,7 @@ from textual.worker import get_current_worker
 from tuiprof.errors import TuiprofError
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_share
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
@@ -270,15 +270,7 @@ def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -
     row: Row = [(" ".join(cell.rjust(room) for cell, room in zip(cells, _CELLS, strict=True)), role)]
     row.append(("  ", role))
     room = max(width - sum(_CELLS) - len(_CELLS) - 1 - (len(mark) + 4 if mark else 0), 8)
-    row.append((_middle_cut(name, room), role))
+    row.append((clip(name, room), role))
     if mark:
         row.append((f"  {glyphs.FLAG} {mark}", "warn"))
     return row
-
-
-def _middle_cut(name: str, room: int) -> str:
-    """Cut a name in the middle: ranks differ at the start or the end."""
-    if len(name) <= room:
-        return name
-    head = (room - 1) * 2 // 3
-    return f"{name[:head]}{glyphs.ELLIPSIS}{name[len(name) - (room - 1 - head) :]}"

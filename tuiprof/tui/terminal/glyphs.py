@@ -54,5 +54,14 @@ def bar(share: float, width: int) -> str:
     return (BAR * (halves // 2) + HALF_BAR * (halves % 2)).ljust(width)
 
 
+#: Character and colour role of the states of a session.
+STATES: Final = {
+    "running": (RUNNING, "good"),
+    "finished": (DONE, "good"),
+    "failed": (FAILED, "bad"),
+    "stopped": (STOPPED, "warn"),
+    "interrupted": (INTERRUPTED, "warn"),
+    "unreadable": (FAILED, "warn"),
+}
 #: Characters of verdict levels, which must be readable without colour.
 MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}

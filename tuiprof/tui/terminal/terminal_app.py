@@ -17,7 +17,6 @@ from textual.driver import Driver
 from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
-from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
@@ -26,7 +25,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.report import this_terminal
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.system.own_process import GRACE_S, exit_within, on_hang_up
-from tuiprof.tui.start import Start
+from tuiprof.tui import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.output import AsciiOnly, NoColour, StripControls, squeezing
@@ -119,19 +118,9 @@ class TerminalApp(App[int], inherit_bindings=False):
         filters = [StripControls(), *([NoColour()] if mono else super().get_line_filters())]
         return [*filters, AsciiOnly()] if self.terminal.plain else filters
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = False,
-    ) -> None:
+    def notify(self, message: str, *, title: str = "", markup: bool = False, **options: Any) -> None:
         """Show a notification; the message may be untrusted, and is not parsed as markup."""
-        super().notify(
-            sanitize_lines(message), title=sanitize(title), severity=severity, timeout=timeout, markup=False
-        )
+        super().notify(sanitize_lines(message), title=sanitize(title), markup=False, **options)
 
     @contextlib.contextmanager
     def notify_errors(self) -> Iterator[None]:

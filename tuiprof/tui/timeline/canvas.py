@@ -20,7 +20,7 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lanes import Lane, Lanes
 from tuiprof.tui.timeline.state import TimelineState, Viewport
 from tuiprof.tui.timeline.view import Cells, Kind, legend, link_cells, offset_text, overview, paint, readout
-from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.spans import fit_text
 
 _COMPONENTS = {kind: f"timeline--{kind.name.lower().replace('_', '-')}" for kind in Kind}
 _KINDS = 32

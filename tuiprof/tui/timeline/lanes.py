@@ -16,6 +16,7 @@ import polars as pl
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.frames import is_user
+from tuiprof.analyses.steps import closures
 from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, Window, union
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace, Track
@@ -41,10 +42,13 @@ _DEVICE, _CALLS, _RANGES = 0, 2, 4
 
 
 class Bars:
-    """Events of one lane, in order of start."""
+    """Events of one lane, in order of start: their own, or where each is drawn from."""
 
-    def __init__(self, trace: Trace, rows: Ints) -> None:
-        self._set(rows, trace.starts[rows], trace.ends[rows])
+    def __init__(self, trace: Trace, rows: Ints, starts: Ints | None = None) -> None:
+        if starts is not None:
+            order = np.argsort(starts, kind="stable")
+            rows, starts = rows[order], starts[order]
+        self._set(rows, trace.starts[rows] if starts is None else starts, trace.ends[rows])
 
     def _set(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         self.rows, self.starts, self.ends = rows, starts, ends
@@ -57,6 +61,10 @@ class Bars:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def where(self, keep: Mask) -> Bars:
+        """Return some of the events, where they are drawn."""
+        return MovedBars(self.rows[keep], self.starts[keep], self.ends[keep])
 
     @cached_property
     def covered(self) -> Coverage:
@@ -117,8 +125,8 @@ class MovedBars(Bars):
 class SampledBars(Bars):
     """A sample of the events of a lane, one in ``stride``."""
 
-    def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
-        super().__init__(trace, rows)
+    def __init__(self, bars: Bars, stride: int) -> None:
+        self._set(bars.rows, bars.starts, bars.ends)
         self._stride = stride
 
     def shares(self, edges: Ints) -> Floats:
@@ -213,10 +221,7 @@ class Lane:
 
     def holds(self, row: int) -> bool:
         """Return whether it shows an event, given as a row of the trace."""
-        if not self.has_events:
-            return False
-        index = int(np.searchsorted(self.bars.rows, row))
-        return index < len(self.bars.rows) and int(self.bars.rows[index]) == row
+        return self.has_events and row in self.bars.rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -345,10 +350,17 @@ def _host_lanes(trace: Trace, rows: Ints) -> list[Lane]:
     codes = trace.is_category("annotation", "dataloader", "compile")[rows]
     ranges, ops = rows[codes], rows[~codes]
     outer, inner = outermost(trace, ranges)
+    # An optimizer that runs forward and backward itself, in a closure, is drawn from the end of backward on.
+    _, after = closures(trace, outer)
+    closing = outer[after > 0]
+    if len(closing):
+        outer, inner = outermost(trace, np.setdiff1d(ranges, closing))
     if not len(outer):
         found = _nested(trace, ops, "main", (0, 16, 23, 30), outer=True)
         return found or [Lane("main", "ranges", Bars(trace, ops), 0)]
-    lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
+    drawn = np.concatenate((closing, outer))
+    starts = np.concatenate((after[after > 0], trace.starts[outer]))
+    lanes = [Lane("main", "ranges", Bars(trace, drawn, starts), 0)]
     lanes += _nested(trace, inner, "  within", (5, 19))
     lanes += _nested(trace, ops, "  ops", (4, 16, 23, 30))
     return lanes
@@ -482,7 +494,7 @@ def sketch(trace: Trace) -> Lanes:
     rows = blocks + np.random.default_rng(0).integers(0, stride, len(blocks))
     sample = Trace(trace.events[rows], trace.tracks, trace.info)
     lanes = build(sample)
-    drawn = tuple(replace(lane, bars=SampledBars(sample, lane.bars.rows, stride)) for lane in lanes.lanes)
+    drawn = tuple(replace(lane, bars=SampledBars(lane.bars, stride)) for lane in lanes.lanes)
     return replace(lanes, lanes=drawn, stride=stride, sketch_of=trace)
 
 
@@ -513,7 +525,7 @@ def _replayed_lanes(
         ends=at.of_host(steps.ends[inside]),
     )
     main = captured.lanes[0] if captured.lanes and captured.lanes[0].style == "ranges" else None
-    bars = _of_host(trace, main.bars.rows if main is not None else _NO_ROWS, at)
+    bars = _of_host(main.bars if main is not None else Bars(trace, _NO_ROWS), at)
     found.append(Lane(f"{label} main", "ranges", bars, _RANGES + second, steps=moved_steps))
     calls = trace.host_calls[trace.track_codes[trace.host_calls] == graph.tracks[0]]
     calls = calls[(trace.starts[calls] >= graph.low) & (trace.starts[calls] < graph.high)]
@@ -521,8 +533,8 @@ def _replayed_lanes(
     if len(calls):
         launches = calls[np.isin(calls, trace.links.launches)]
         waits = calls[np.isin(calls, captured.syncs.rows)]
-        kinds = (_of_host(trace, waits, at), _of_host(trace, launches, at))
-        found.append(Lane(f"{label} calls", "calls", _of_host(trace, calls, at), _CALLS + second, *kinds))
+        bars, waited, launched = (_of_host(Bars(trace, rows), at) for rows in (calls, waits, launches))
+        found.append(Lane(f"{label} calls", "calls", bars, _CALLS + second, waited, launched))
     if len(at.work):
         tracks = trace.track_codes[at.work]
         busiest = np.bincount(tracks, weights=(at.ends - at.starts).astype(np.float64)).argmax()
@@ -532,7 +544,7 @@ def _replayed_lanes(
     return found
 
 
-def _of_host(trace: Trace, rows: Ints, at: Instants) -> MovedBars:
-    """Return the simulated events of the main thread among these rows, at their simulated times."""
-    rows = rows[(trace.starts[rows] >= at.captured[0]) & (trace.starts[rows] < at.captured[-1])]
-    return MovedBars(rows, at.of_host(trace.starts[rows]), at.of_host(trace.ends[rows]))
+def _of_host(bars: Bars, at: Instants) -> MovedBars:
+    """Return the simulated ones of these events of the main thread, at their simulated times."""
+    inside = (bars.starts >= at.captured[0]) & (bars.starts < at.captured[-1])
+    return MovedBars(bars.rows[inside], at.of_host(bars.starts[inside]), at.of_host(bars.ends[inside]))

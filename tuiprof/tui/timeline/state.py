@@ -209,9 +209,7 @@ class Search:
         names = np.fromiter((folded in name.casefold() for name in trace.names), bool, len(trace.names))
         found: Mask = names[trace.name_codes] if names.any() else np.zeros(len(trace), dtype=bool)
         by_lane = {
-            id(lane): Bars(trace, lane.bars.rows[found[lane.bars.rows]])
-            for lane in lanes.lanes
-            if lane.has_events
+            id(lane): lane.bars.where(found[lane.bars.rows]) for lane in lanes.lanes if lane.has_events
         }
         return cls(needle, Bars(trace, np.flatnonzero(found).astype(np.int64)), by_lane)
 

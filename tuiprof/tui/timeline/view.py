@@ -23,7 +23,7 @@ from tuiprof.report.sanitize import clip, sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost, Samples, idle_gap
 from tuiprof.tui.timeline.state import Link, TimelineState, Viewport
-from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.spans import fit_text
 
 #: Minimum widths in cells: of an event to have a label, of a label that is cut, of a step to label its lost time.
 _MIN_LABELLED, _MIN_CUT_LABEL, _MIN_COST_LABELLED = 3, 6, 12

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from tuiprof.model.units import bind_units, unbind_units
+from tuiprof.model.units import bind_units, format_speed, unbind_units
+from tuiprof.report.sanitize import clip
 from tuiprof.tui.terminal import glyphs
 
 if TYPE_CHECKING:
@@ -47,12 +48,33 @@ def fit(row: Row, width: int, ellipsis: str = "…") -> Row:
     return out
 
 
+def fit_text(
+    text: str, width: int, right: bool = False, elide: Literal["end", "start", "middle"] = "end"
+) -> str:
+    """Pad or cut text to a number of cells; an ellipsis marks the cut."""
+    length = cell_len(text)
+    if length > width and elide != "end":
+        text = clip(text, width, elide)
+        length = cell_len(text)
+    if length > width:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    pad = " " * (width - length)
+    return pad + text if right else text + pad
+
+
 def spread(left: Row, right: Row, width: int) -> Row:
     """Return a row with one part at each edge; if both do not fit, without the right one."""
     gap = width - row_width(left) - row_width(right)
     if gap < 2:
         return fit(left, width)
     return [*left, (" " * gap, "text"), *right]
+
+
+def change_span(change: float) -> Span:
+    """Return the change of a step time, a share, as text in its colour."""
+    if abs(change) < 0.005:
+        return "same", "text"
+    return format_speed(1 + change), "warn" if change > 0 else "good"
 
 
 def key_at(row: Row, x: int) -> str:

@@ -19,8 +19,8 @@ from textual.strip import Strip
 
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.terminal_app import notify_worker_error
-from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.rows import GAP, fit_text, lay_out
+from tuiprof.tui.widgets.frame_rows import GAP, FrameRows, lay_out
+from tuiprof.tui.widgets.spans import fit_text
 
 #: Rows from the start, and rows sampled from the rest, that determine the widths of the columns.
 _SAMPLE: Final = 200
