@@ -952,8 +952,12 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
 
 @pytest.mark.parametrize(
     ("between", "second", "once_more"),
-    [((), "aten::copy_", True), (("aten::slice",), "aten::copy_", True), ((), "aten::argmax", False)]
-    + [(("aten::mm",), "aten::copy_", False)],
+    [
+        ((), "aten::copy_", True),
+        (("aten::slice",), "aten::copy_", True),
+        ((), "aten::argmax", False),
+        (("aten::mm",), "aten::copy_", False),
+    ],
 )
 def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
     between: Sequence[str], second: str, once_more: bool

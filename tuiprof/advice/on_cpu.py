@@ -18,10 +18,10 @@ from tuiprof.whatif import Edit
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
-#: The threads of such an operator keep spinning after it (libgomp: some milliseconds), also on the other half of the core
-#: that launches, which then gives about half its speed (docs/predictions.md). Share of the other host time that remains
-#: if the operators are gone, and with them the threads: likely, least, most. It counts if the process keeps this many
-#: cores busy, has no loader, and nearly all of these operators are gone.
+#: The threads of such an operator spin for a while after it (milliseconds with libgomp), also on the other half of the
+#: core that launches, which then gives about half its speed (docs/predictions.md). Share of the other host time that
+#: remains without the operators and their threads: likely, least, most. It counts if the process keeps this many cores
+#: busy, has no loader, and nearly all of these operators are gone.
 MIN_BUSY: Final = 3.0
 _KEEP_REST: Final = (0.75, 1.0, 0.5)
 _NEARLY_ALL: Final = 0.9

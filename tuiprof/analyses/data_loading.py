@@ -15,7 +15,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.scope import Scope, device_word, host_time_by_step
 from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, Mask, distinct, total, union
+from tuiprof.model.intervals import Ints, distinct, total, union
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share, plural
 
@@ -88,7 +88,10 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     idle = None
     if trace.device_indices:
         gaps = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
-        idle = sum(float(item.of("data loading")[_counted(scope, item.launch)].sum()) for item in gaps)
+        idle = 0.0  # in steps, if there are any
+        for one in gaps:
+            ns = one.of("data loading")
+            idle += float((ns[one.in_steps(scope)] if scope.step_count else ns).sum())
         idle /= scope.step_count or 1
     kind = _kind(trace, scope)
     facts = (
@@ -116,13 +119,6 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         _RULES,
         window=window,
     )
-
-
-def _counted(scope: Scope, launches: Ints) -> Mask:
-    """Return which gaps count, by the launch that ended them: those inside steps if there are steps."""
-    if not scope.step_count:
-        return np.ones(len(launches), dtype=bool)
-    return scope.in_steps(np.maximum(launches, 0)) & (launches >= 0)
 
 
 def fetches(trace: Trace) -> Ints:

@@ -63,7 +63,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         return _reported_use(trace, window) or _unavailable(trace)
     span = sum(gaps.high - gaps.low for gaps in found)
     idle = sum(int(gaps.ns.sum()) for gaps in found)
-    in_steps = [scope.in_steps(np.maximum(gaps.launch, 0)) & (gaps.launch >= 0) for gaps in found]
+    in_steps = [gaps.in_steps(scope) for gaps in found]
     causes = _causes(scope, found, in_steps, span)
     before = sum(gaps.low - scope.low for gaps in found)
     after = sum(scope.high - gaps.high for gaps in found)

@@ -118,22 +118,8 @@ def session_answer(session: Session, wanted: Selection) -> Answer:
             nothing += ", as no step was detected"
         else:
             nothing += f": {why}" if why else "; capture one: tuiprof record --capture 5 …"
-        return Answer(
-            title=session.title,
-            device="",
-            steps=steps,
-            step_ns=_step_ns(summary),
-            captured_step_ns=None,
-            device_work_ns=None,
-            together_ns=None,
-            trust="",
-            complete=False,
-            changes=(),
-            lines=(),
-            notes=summary.notes,
-            run=line,
-            refused=nothing,
-        )
+        step_ns = _step_ns(summary)
+        return Answer(session.title, "", steps, step_ns, notes=summary.notes, run=line, refused=nothing)
     found = _captured(session, fold, wanted)
     return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))
 

@@ -15,8 +15,8 @@ from typing import Any
 import tuiprof
 from tuiprof import plugins
 from tuiprof.errors import LaunchError, UsageProblem
-from tuiprof.ladder.availability import Missing, availability
-from tuiprof.ladder.scenarios import Ladder, Scan, scan
+from tuiprof.ladder.availability import availability
+from tuiprof.ladder.scenarios import Scan, scan
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
@@ -70,7 +70,7 @@ def examine(
     notes += [str(problem) for problem in ladders.problems]
     root = sessions_root(sessions)
     storage, storage_notes = _storage(root)
-    lacking, runnable, variants = _scenarios(ladders, have, hardware.all)
+    by_ladder, lacking, runnable, variants = _scenarios(ladders, have, hardware.all)
     accelerators = [device for device in hardware.all if device.kind != "host"]
     return Report(
         "doctor",
@@ -94,7 +94,7 @@ def examine(
             _devices(hardware),
             _absent(hardware),
             _frameworks(have),
-            _ladders(ladders.ladders, have, hardware.all),
+            by_ladder,
             lacking,
             _terminal(os.environ, sys.stdout.isatty()),
             _parts(),
@@ -194,34 +194,27 @@ def _frameworks(have: Facts | None) -> Table:
     )
 
 
-def _ladders(ladders: Iterable[Ladder], have: Facts | None, devices: list[Device]) -> Table:
-    rows = []
-    for ladder in ladders:
-        can = sum(_can_run(variant, have, devices) is None for variant in ladder.variants)
-        rows.append((ladder.name, can, len(ladder.variants), ladder.title))
-    columns = (
+def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[Table, Table, int, int]:
+    """Return how much of each ladder can run, what variants lack, how many can run, and how many there are."""
+    lacking: dict[tuple[str, str, str], list[str]] = {}
+    ladders = []
+    for ladder in found.ladders:
+        missing = {variant.name: _can_run(variant, have, devices) for variant in ladder.variants}
+        for name, what in missing.items():
+            if what is not None:
+                lacking.setdefault((ladder.name, *what), []).append(name)
+        ladders.append((ladder.name, list(missing.values()).count(None), len(missing), ladder.title))
+    rows = [
+        (ladder, len(names), reason, remedy, ", ".join(names))
+        for (ladder, reason, remedy), names in lacking.items()
+    ]
+    able = (
         Column("ladder", "ladder"),
         Column("can", "can run", "count"),
         Column("of", "of", "count"),
         Column("title", "shows"),
     )
-    return _table("ladders", "Scenarios", columns, rows, empty="no scenarios found")
-
-
-def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[Table, int, int]:
-    """Return what variants lack, how many can run, and how many there are."""
-    lacking: dict[tuple[str, str, str], list[str]] = {}
-    variants = 0
-    for ladder in found.ladders:
-        for variant in ladder.variants:
-            variants += 1
-            missing = _can_run(variant, have, devices)
-            if missing is not None:
-                lacking.setdefault((ladder.name, *missing), []).append(variant.name)
-    rows = [
-        (ladder, len(names), reason, remedy, ", ".join(names))
-        for (ladder, reason, remedy), names in lacking.items()
-    ]
+    table = _table("ladders", "Scenarios", able, ladders, empty="no scenarios found")
     columns = (
         Column("ladder", "ladder"),
         Column("count", "variants", "count"),
@@ -229,17 +222,16 @@ def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[
         Column("remedy", "what to do"),
         Column("variants", "which"),
     )
-    table = _table(
-        "lacking", "Missing requirements of scenarios", columns, rows, empty="every variant can run here"
-    )
-    return table, variants - sum(map(len, lacking.values())), variants
+    title = "Missing requirements of scenarios"
+    lacks = _table("lacking", title, columns, rows, empty="every variant can run here")
+    return table, lacks, sum(can for _, can, _, _ in ladders), sum(of for _, _, of, _ in ladders)
 
 
 def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[str, str] | None:
     if have is None:
         return "no Python interpreter", ""
-    answer = availability(variant, have, devices)
-    return (answer.reason, answer.remedy) if isinstance(answer, Missing) else None
+    lacks = availability(variant, have, devices)
+    return (lacks.reason, lacks.remedy) if lacks else None
 
 
 def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str, str, str]]:

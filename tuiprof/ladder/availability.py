@@ -64,11 +64,6 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Available:
-    """It can run."""
-
-
-@dataclass(frozen=True, slots=True)
 class Missing:
     """It cannot run."""
 
@@ -77,8 +72,8 @@ class Missing:
     reasons: tuple[tuple[str, str], ...]  # the same, one by one, each with its own remedy
 
 
-def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ()) -> Available | Missing:
-    """Compare what a variant needs with the interpreter and the devices."""
+def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ()) -> Missing | None:
+    """Compare what a variant needs with the interpreter and the devices; None = it can run."""
     needs = variant.needs
     lacks: list[tuple[str, str]] = []
     if not satisfies(facts.version, needs.python):
@@ -110,7 +105,7 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
         if name not in facts.libraries:
             lacks.append((f"lib{name}.so is not installed", _LIBRARY_REMEDIES.get(name, "")))
     if not lacks:
-        return Available()
+        return None
     remedies = dict.fromkeys(remedy for _, remedy in lacks if remedy)
     return Missing("; ".join(reason for reason, _ in lacks), "; ".join(remedies), tuple(lacks))
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.ladder.availability import Missing, availability
+from tuiprof.ladder.availability import availability
 from tuiprof.ladder.scenarios import Ladder, Variant, meant
 from tuiprof.ladder.scenarios import command as command_of
 from tuiprof.ladder.state import OUT, SCHEMA_VERSION, Kind, LadderMeta, LadderRun, Rung, State, Trial
@@ -87,8 +87,7 @@ def plan(
     chosen = _chosen(ladder, variants)
     rungs = []
     for variant in chosen:
-        able = availability(variant, facts, devices)
-        lacks = (able.reason, able.remedy) if isinstance(able, Missing) else ("", "")
+        lacks = availability(variant, facts, devices)
         rungs.append(
             Rung(
                 name=variant.name,
@@ -97,8 +96,8 @@ def plan(
                 note=variant.note,
                 published=tuple(figure.text for figure in variant.published),
                 published_at=tuple(ladder.sizes_of(figure) for figure in variant.published),
-                reason=lacks[0],
-                remedy=lacks[1],
+                reason=lacks.reason if lacks else "",
+                remedy=lacks.remedy if lacks else "",
                 command=command_of(variant, preset, steps),
                 check=variant.check,
                 check_and_run=variant.check_and_run,

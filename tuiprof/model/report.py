@@ -299,14 +299,14 @@ class Answer:
     device: str  # product name of the device; empty = none in the trace
     steps: int  # number of steps; 0 = no step markers: figures are for the whole trace
     step_ns: float | None  # time of a step without the profiler; None = unknown
-    captured_step_ns: float | None  # time of the same step while captured
+    captured_step_ns: float | None = None  # time of the same step while captured
     #: Work of the busiest device per step, without gaps: the lower bound for any change on the host.
-    device_work_ns: float | None
-    together_ns: float | None  # saving of all changes together
-    trust: str  # the trust line
-    complete: bool  # nothing is missing from the trace
-    changes: tuple[Change, ...]  # in order of saving, the largest first
-    lines: tuple[Line, ...]  # one per available analysis, in tab order
+    device_work_ns: float | None = None
+    together_ns: float | None = None  # saving of all changes together
+    trust: str = ""  # the trust line
+    complete: bool = False  # nothing is missing from the trace
+    changes: tuple[Change, ...] = ()  # in order of saving, the largest first
+    lines: tuple[Line, ...] = ()  # one per available analysis, in tab order
     notes: tuple[str, ...] = ()  # caveats
     run: Line | None = None  # outcome of the recorded run; None = a trace without a session
     refused: str = ""  # why this trace allows no advice; empty = it does

@@ -37,17 +37,14 @@ def unbind_units(line: str) -> str:
     return line.replace(_NO_BREAK, " ")
 
 
-def _grouped(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ")
-
-
 def _three_figures(value: float) -> str:
     if value < 0:
         return MINUS + _three_figures(-value)
     if 0 < value < 0.1:  # two, so that little is not shown as nothing
         return f"{value:.2g}" if value >= _MIN_SHOWN else f"<{_MIN_SHOWN}"
     # 99.96 rounds to a third figure before the point.
-    return _grouped(value) if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    whole = f"{value:,.0f}".replace(",", " ")
+    return whole if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def format_ns(ns: float | None) -> str:

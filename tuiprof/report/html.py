@@ -53,7 +53,10 @@ def document(
     script = Path(__file__).with_name("html.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [_section(f"r{i}", report) for i, report in enumerate(answers)]
-    links = [_link(f"r{i}", report) for i, report in enumerate(answers)]
+    links = [
+        f'<li><a href="#r{i}">{_sign(report)} {escape(report.title)}</a></li>'
+        for i, report in enumerate(answers)
+    ]
     if gone:
         sections.append(_gone(gone))
         links.append('<li><a href="#gone"><b class="sign info">–</b> Not available here</a></li>')
@@ -83,10 +86,6 @@ def document(
 def _sign(report: Report) -> str:
     level = report.verdict.level
     return f'<b class="sign {level}" title="{_WORDS[level]}">{_SIGNS[level]}</b>'
-
-
-def _link(anchor: str, report: Report) -> str:
-    return f'<li><a href="#{anchor}">{_sign(report)} {escape(report.title)}</a></li>'
 
 
 def _glance(answers: Sequence[Report]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,8 +83,7 @@ def take_stacks(session: Session) -> tuple[Fold, StacksState]:
     Raises:
         SessionError: The request cannot be written.
     """
-    feed = Live(session)
-    try:
+    with contextlib.closing(Live(session)) as feed:
         name = request_stacks(session)
         deadline = time.monotonic() + _STACKS_PATIENCE_S
         while time.monotonic() < deadline:
@@ -101,8 +101,6 @@ def take_stacks(session: Session) -> tuple[Fold, StacksState]:
                     break
             time.sleep(_POLL_S)
         return feed.fold, feed.fold.stacks.get(name, StacksState(name))
-    finally:
-        feed.close()
 
 
 #: Timeout for an answer; a line not reached by then is reported as pending.
@@ -165,8 +163,7 @@ def change_steps(session: Session, wanted: dict[str, str]) -> list[Answer]:
     Raises:
         SessionError: As :func:`request_change`.
     """
-    feed = Live(session)
-    try:
+    with contextlib.closing(Live(session)) as feed:
         feed.catch_up()
         before = {rank.name: rank.step_source for rank in feed.fold.ranks}
         since_ns = feed.fold.now_ns
@@ -178,8 +175,6 @@ def change_steps(session: Session, wanted: dict[str, str]) -> list[Answer]:
             found = _answers(feed.fold, before, since_ns)
             time.sleep(_POLL_S)
         return found
-    finally:
-        feed.close()
 
 
 def _answers(fold: Fold, before: Mapping[str, object], since_ns: int) -> list[Answer]:

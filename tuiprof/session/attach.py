@@ -34,7 +34,7 @@ from tuiprof.session.store.folders import RecorderLock, Session, create, session
 from tuiprof.session.store.meta import SessionMeta
 from tuiprof.session.store.status import DETACHED, ENDED, last_end
 from tuiprof.system import process
-from tuiprof.system.files import write_atomic
+from tuiprof.system.files import text_of, write_atomic
 from tuiprof.system.own_process import module_command
 
 #: Libraries that identify a process as a training process.
@@ -89,10 +89,7 @@ def candidates() -> list[Candidate]:
 
 
 def _frameworks(pid: int) -> tuple[str, ...]:
-    try:
-        text = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except OSError:
-        return ()
+    text = text_of(Path(f"/proc/{pid}/maps"))
     return tuple(sorted({name for library, name in _FRAMEWORKS.items() if library in text}))
 
 

@@ -16,13 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from tuiprof.errors import SessionError, TuiprofError, UsageProblem
 from tuiprof.model.units import format_bytes
-from tuiprof.session.store.folders import Session
+from tuiprof.session.store.folders import Session, named_ns
 from tuiprof.session.store.status import (
     COLLECTED_FILE,
     STOP_FILE,
@@ -253,15 +252,8 @@ def _of_newest(names: Sequence[str]) -> list[str]:
     newest = names[-1]
     name = _base(newest.partition("-")[2])
     return [
-        it for it in names if _base(it.partition("-")[2]) == name and _seconds(newest) - _seconds(it) <= 120
+        it for it in names if _base(it.partition("-")[2]) == name and named_ns(newest) - named_ns(it) <= 120e9
     ]
-
-
-def _seconds(name: str) -> float:
-    try:
-        return datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:  # digits, but no time
-        return 0.0
 
 
 #: Minimum pause before retrying a host that did not answer, s.

@@ -51,6 +51,14 @@ def size_of(path: Path) -> int:
         return 0
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a small file, such as the kernel's, without blanks around; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:  # there is none here, no permission, or what it told of has gone
+        return ""
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 
@@ -140,13 +148,9 @@ def is_own(path: Path) -> bool:
 
 def file_system(path: Path) -> str:
     """Return the kind of file system that a path lies on, as the kernel calls it; empty = not known."""
-    try:
-        real = os.path.realpath(path)
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:  # not Linux
-        return ""
+    real = os.path.realpath(path)
     found = ("", "")
-    for line in lines:
+    for line in text_of(Path("/proc/self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         if len(fields) < 5 or not after:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tuiprof.system.files import text_of
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
 
 _VENDOR: Final = "0x1002"
@@ -45,18 +46,18 @@ class Amd:
     def __init__(self, drm: Path = _DRM) -> None:
         cards = [card for card in drm.glob("card*") if re.fullmatch(r"card\d+", card.name)]
         paths = [card / "device" for card in sorted(cards, key=lambda card: int(card.name[4:]))]
-        gpus = [path for path in paths if _text(path / "vendor") == _VENDOR]
+        gpus = [path for path in paths if text_of(path / "vendor") == _VENDOR]
         self._gpus = [_Gpu(f"amd{i}", path, tuple(_files(path))) for i, path in enumerate(gpus)]
 
     def devices(self) -> list[Device]:
         """Return the GPUs in the order of their cards."""
         found = []
         for gpu in self._gpus:
-            name = _text(gpu.path / "product_name") or f"AMD GPU {_text(gpu.path / 'device')}"
+            name = text_of(gpu.path / "product_name") or f"AMD GPU {text_of(gpu.path / 'device')}"
             total = _number(gpu.path / "mem_info_vram_total")
             limits = [limit for path in gpu.path.glob("hwmon/hwmon*/power1_cap") if (limit := _number(path))]
             details: dict[str, str | float | int] = {"pci": gpu.path.resolve().name.rpartition(".")[0]}
-            if unique := _text(gpu.path / "unique_id"):  # ROCm's UUID is this number with a prefix
+            if unique := text_of(gpu.path / "unique_id"):  # ROCm's UUID is this number with a prefix
                 details["uuid"] = f"GPU-{unique}"
             if limits:
                 details["power_limit_w"] = limits[0] * 1e-6
@@ -87,23 +88,15 @@ def _files(device: Path) -> list[tuple[Path, str, float]]:
                 found["power_w"] = (hwmon / power, "power_w", 1e-6)
         for prefix, (labels, factor) in _SENSORS.items():
             for path in sorted(hwmon.glob(f"{prefix}*_label")):
-                label = labels.get(_text(path))
+                label = labels.get(text_of(path))
                 if label is not None:
                     found[label] = (path.with_name(path.name.replace("_label", "_input")), label, factor)
     return list(found.values())
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # not given by this GPU, or asleep
-        return ""
-
-
 def _number(path: Path) -> float | None:
-    text = _text(path)
     try:
-        return float(text)
+        return float(text_of(path))
     except ValueError:
         return None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from tuiprof.system.files import text_of
 from tuiprof.system.own_process import cores
 from tuiprof.telemetry import Backend, Device, Sample
 from tuiprof.telemetry._processes import ProcessTree, Rates
@@ -131,7 +132,7 @@ def _counters() -> dict[str, float]:
 def usable_cores() -> int:
     """Return how many cores this process may use: affinity, and the quota of its container."""
     count = cores()
-    quota = _cgroup_text("cpu.max").split()
+    quota = text_of(_CGROUP / "cpu.max").split()
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
         count = min(count, max(1, -(-int(quota[0]) // int(quota[1]))))
     return count
@@ -139,33 +140,20 @@ def usable_cores() -> int:
 
 def cpu_name() -> str:
     """Return the processor's product name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
-    except OSError:  # not Linux
-        pass
-    return platform.processor() or platform.machine()
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()  # Linux
+    named = next((line for line in lines if line.startswith(("model name", "Model"))), "")
+    return named.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
-def _cgroup_text(name: str) -> str:
-    try:
-        return (_CGROUP / name).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # not in a container, or cgroup v1
-        return ""
-
-
-def _cgroup_number(name: str) -> int | None:
-    text = _cgroup_text(name)
-    return int(text) if text.isdigit() else None
+def _cgroup_number(name: str) -> int | None:  # without a container, or with cgroup v1, there is no such file
+    text = text_of(_CGROUP / name)
+    return int(text) if text.isdecimal() else None
 
 
 def _cgroup_inactive_file() -> int:
-    for line in _cgroup_text("memory.stat").splitlines():
-        key, _, value = line.partition(" ")
-        if key == "inactive_file" and value.isdigit():
-            return int(value)
-    return 0
+    parts = dict(line.partition(" ")[::2] for line in text_of(_CGROUP / "memory.stat").splitlines())
+    inactive = parts.get("inactive_file", "")
+    return int(inactive) if inactive.isdecimal() else 0
 
 
 BACKEND = Backend("host", Host, order=0)
@@ -173,11 +161,8 @@ BACKEND = Backend("host", Host, order=0)
 
 def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return the best instructions for bfloat16 that the processor has; empty = none, None = not known."""
-    try:
-        text = cpuinfo.read_text(errors="replace")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.lower().startswith(("flags", "features"))), None)
+    lines = text_of(cpuinfo).splitlines()
+    line = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
     if line is None:
         return None
     return next((word for word in ("amx_bf16", "avx512_bf16", "bf16") if word in line.split()), "")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import psutil
 
+from tuiprof.system.files import text_of
 from tuiprof.system.monitors import JsonStream
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source, _tpu_agent
 
@@ -74,22 +75,15 @@ def find_chips(pci: Path = Path("/sys/bus/pci/devices")) -> list[tuple[str, int]
     """Return name and memory in bytes of each TPU chip, in the order of the PCI bus."""
     found = []
     for device in sorted(pci.iterdir()) if pci.is_dir() else ():
-        if _word(device / "vendor") != _VENDOR:
+        if text_of(device / "vendor").lower() != _VENDOR:
             continue
-        number = _word(device / "device")
+        number = text_of(device / "device").lower()
         known = _CHIPS.get(number)
         if known is None and number == _V2_V3[0]:
-            known = _V2_V3[1].get(_word(device / "subsystem_device"))
+            known = _V2_V3[1].get(text_of(device / "subsystem_device").lower())
         if known is not None:
             found.append((known[0], known[1] << 30))
     return found
-
-
-def _word(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip().lower()
-    except OSError:  # the device went away, or does not have the file
-        return ""
 
 
 def _python_of(root: int | None) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Coverage, Ints, clip, complement, distinct, member, row_type, union
+from tuiprof.model.intervals import Coverage, Ints, Mask, clip, complement, distinct, member, row_type, union
 from tuiprof.model.trace import HOST_CALLS, cached_on_trace
+
+if TYPE_CHECKING:
+    from tuiprof.analyses.shared.scope import Scope
 
 #: Host activities, most specific first: an instant belongs to the first that applies.
 HOST_CAUSES: dict[str, str] = {
@@ -85,6 +89,10 @@ class Gaps:
     def ns(self) -> Ints:
         """Length of each gap, ns."""
         return self.ends - self.starts
+
+    def in_steps(self, scope: Scope) -> Mask:
+        """Return which gaps belong to a whole step of the scope, by the launch that ended them."""
+        return scope.in_steps(np.maximum(self.launch, 0)) & (self.launch >= 0)
 
     def of(self, *causes: str) -> Ints:
         """Return the idle time of some causes in each gap, ns, shape ``(g,)``."""

@@ -215,9 +215,6 @@ def opening(trace: Trace, title: str) -> Answer:
         None,
         trusted.text,
         all(remark.code == "slowed" for remark in trusted.remarks),
-        (),
-        (),
-        (),
         in_part=trusted.level == "bad",
         step_is=_which_step(found) if found else "",
     )

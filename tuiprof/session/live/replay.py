@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 from msgspec.structs import replace
@@ -124,12 +125,9 @@ class _BackgroundReader:
 
 def read_fold(session: Session) -> Fold:
     """Return the state of a session from all its complete log lines."""
-    live = Live(session)
-    try:
+    with closing(Live(session)) as live:
         live.catch_up()
-    finally:
-        live.close()
-    return live.fold
+        return live.fold
 
 
 class _TimedLog:

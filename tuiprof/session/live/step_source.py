@@ -17,6 +17,7 @@ from tuiprof.session.live.fold import CaptureState, Fold
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.status import processes
 from tuiprof.system import process
+from tuiprof.system.files import text_of
 
 if TYPE_CHECKING:
     import psutil
@@ -216,8 +217,5 @@ def _compiling(script: psutil.Process) -> str:
 
 def _loaded(pid: int) -> str | None:
     """Return the framework whose library a process has loaded, empty = none; None = unknown."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return next((name for name, library in _LIBRARIES if library in maps), "")
+    maps = text_of(Path(f"/proc/{pid}/maps"))
+    return next((name for name, library in _LIBRARIES if library in maps), "") if maps else None

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import LaunchError
-from tuiprof.system.files import similar, typed_path
+from tuiprof.system.files import similar, text_of, typed_path
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 #: The oldest Python version that the probe supports.
@@ -223,11 +223,8 @@ def _candidates(cwd: Path, env: Mapping[str, str], home: Path) -> Iterator[tuple
 
 def _conda_prefixes(env: Mapping[str, str], home: Path) -> Iterator[Path]:
     """Yield the environments that conda lists, then those in the conda installation."""
-    try:
-        listed = (home / ".conda" / "environments.txt").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        listed = ""
-    yield from (Path(line.strip()) for line in listed.splitlines() if line.strip())
+    listed = text_of(home / ".conda" / "environments.txt").splitlines()
+    yield from (Path(line.strip()) for line in listed if line.strip())
     if env.get("CONDA_EXE"):
         base = Path(env["CONDA_EXE"]).parent.parent
         yield base

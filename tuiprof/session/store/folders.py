@@ -330,7 +330,7 @@ def run_of(session: Session) -> Session:
     found = {session.path.name: (session, own)}
     launches = [launch] if launch is not None else []
     for path in session_dirs(session.path.parent):
-        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > max_gap:
+        if path.name in found or abs(named_ns(path.name) - named_ns(session.path.name)) > max_gap:
             continue
         with contextlib.suppress(SessionError):
             other = Session(path)
@@ -377,7 +377,7 @@ def _unique(name: str, taken: set[str]) -> str:
     return found
 
 
-def _named_ns(name: str) -> int:
+def named_ns(name: str) -> int:
     """Return the time in the name of a session directory, Unix ns; 0 = there is none."""
     try:
         return int(datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 10**9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -118,12 +119,8 @@ class OutputReader:
 
 def last_lines(path: Path, count: int = 1) -> list[str]:
     """Return the last non-empty lines of an output file, sanitized."""
-    reader = OutputReader(path, tail_bytes=8 << 10)
-    try:
-        lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
-    finally:
-        reader.close()
-    return lines[-count:]
+    with closing(OutputReader(path, tail_bytes=8 << 10)) as reader:
+        return [line for line in [*reader.poll(), reader.unfinished] if line.strip()][-count:]
 
 
 class Tee:

@@ -271,12 +271,10 @@ class Library:
         """Return whether a variant can run, and why not; (None, "") until the interpreter has answered."""
         if self._facts is None:
             return None, ""
-        from tuiprof.ladder.availability import Missing, availability
+        from tuiprof.ladder.availability import availability
 
-        answer = availability(variant, self._facts, self._devices)
-        if isinstance(answer, Missing):
-            return False, f"{answer.reason} — {answer.remedy}" if answer.remedy else answer.reason
-        return True, ""
+        lacks = availability(variant, self._facts, self._devices)
+        return lacks is None, " — ".join(filter(None, (lacks.reason, lacks.remedy))) if lacks else ""
 
 
 def _command(session: Summary) -> PastCommand | None:

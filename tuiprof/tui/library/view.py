@@ -223,13 +223,9 @@ def items(
         if choices or (title == "Recent" and not filter_):
             if out:
                 out.append(Choice("", []))
-            out.append(Choice("", partial(_group_line, title, remark), indent=1))
+            out.append(Choice("", partial(fit, [(title, "title"), (remark, "dim")]), indent=1))
             out.extend(choices or [Choice("", [("no session yet", "dim")])])
     return out or [Choice("", [("no match", "dim")])]
-
-
-def _group_line(title: str, remark: str, width: int) -> Row:
-    return fit([(title, "title"), (remark, "dim")], width)
 
 
 def _action_line(listing: Listing, key: str, words: str, shortcut: str, width: int) -> Row:

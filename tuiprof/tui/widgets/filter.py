@@ -55,13 +55,12 @@ _UNITS: Final[dict[str, dict[str, float]]] = {
     "count": {"": 1, "k": 1e3, "m": 1e6},
     "number": {"": 1, "k": 1e3, "m": 1e6},
 }  # fmt: skip
+#: What is typed for each kind of number, and an example to compare with.
 _EXAMPLE: Final = {
-    "ns": "a time such as 50µs, 1ms or 2s",
-    "bytes": "a size such as 64KiB or 1.5GB",
-    "share": "a percentage such as 5%",
-    "rate": "a number",
-    "count": "a number",
-    "number": "a number",
+    "ns": ("a time such as 50µs, 1ms or 2s", "1ms"),
+    "bytes": ("a size such as 64KiB or 1.5GB", "1MiB"),
+    "share": ("a percentage such as 5%", "5%"),
+    **dict.fromkeys(("rate", "count", "number"), ("a number", "10")),
 }
 
 
@@ -200,7 +199,7 @@ class _Parser:
         operator = "=" if token.text == "==" else token.text
         value = self._words()
         if not value:
-            expected = "text" if column.kind == "text" else _EXAMPLE[column.kind]
+            expected = "text" if column.kind == "text" else _EXAMPLE[column.kind][0]
             self._fail(f"expected {expected} after this", token, behind=True)
         negated = operator in ("!=", "!~")
         plain: Operator = "=" if operator in ("=", "!=") else "~" if operator in ("~", "!~") else operator  # type: ignore[assignment]
@@ -273,7 +272,7 @@ def _number(column: Column, value: list[_Token]) -> float:
     units = _UNITS[column.kind]
     match = _NUMBER.match(typed_number(" ".join(_bare(word) for word in value)))
     if match is None:
-        raise FilterError(f"expected {_EXAMPLE[column.kind]}", value[0].at)
+        raise FilterError(f"expected {_EXAMPLE[column.kind][0]}", value[0].at)
     number, unit = float(match["number"]), match["unit"].casefold()
     if unit in units:
         return number * units[unit]
@@ -281,7 +280,7 @@ def _number(column: Column, value: list[_Token]) -> float:
         return 0.0
     at = value[-1].at if len(value) > 1 else value[0].at + match.start("unit")
     problem = f"unknown unit {match['unit']!r}" if unit else "missing unit"
-    raise FilterError(f"{problem}: {column.label!r} needs {_EXAMPLE[column.kind]}", at)
+    raise FilterError(f"{problem}: {column.label!r} needs {_EXAMPLE[column.kind][0]}", at)
 
 
 def find_columns(typed: str, columns: Sequence[Column]) -> list[Column]:
@@ -305,15 +304,6 @@ def _normalised(name: str) -> str:
 
 
 _MARGIN = 1
-#: Example value for each kind of number.
-_EXAMPLE_VALUE: Final = {
-    "ns": "1ms",
-    "bytes": "1MiB",
-    "share": "5%",
-    "count": "10",
-    "number": "10",
-    "rate": "10",
-}
 
 
 class FilterLine(Input):
@@ -382,8 +372,8 @@ class FilterBar(Vertical):
 def example(columns: Sequence[Column]) -> str:
     """Return an example of a filter that uses the first number and the first text column."""
     parts = []
-    if (number := next((column for column in columns if column.kind in _EXAMPLE_VALUE), None)) is not None:
-        parts.append(f"{sanitize(number.label)} > {_EXAMPLE_VALUE[number.kind]}")
+    if (number := next((column for column in columns if column.kind in _EXAMPLE), None)) is not None:
+        parts.append(f"{sanitize(number.label)} > {_EXAMPLE[number.kind][1]}")
     if (text := next((column for column in columns if column.kind == "text"), None)) is not None:
         parts.append(f"{sanitize(text.label)} ~ copy")
     return " and ".join(parts)
