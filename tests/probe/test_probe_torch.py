@@ -448,6 +448,62 @@ assert (module.warn, module._warn_once) == before
     assert (done.code, done.out) == (0, "raised\n"), done.err
 
 
+@pytest.mark.parametrize("call", ["start_trace", "export_chrome_trace"])
+def test_a_time_out_in_a_capture_by_the_clock_reaches_the_script(
+    run_forked: Callable[..., Run], call: str
+) -> None:
+    script = (
+        MODEL
+        + f"""
+import signal
+from torch.profiler import profile
+from torch.profiler.profiler import _KinetoProfile
+def handler(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, handler)
+original = _KinetoProfile.{call}
+def interrupted(self, *args):
+    _KinetoProfile.{call} = original
+    original(self, *args)
+    signal.raise_signal(signal.SIGALRM)
+_KinetoProfile.{call} = interrupted
+deadline = time.monotonic() + 60
+try:
+    while time.monotonic() < deadline: train(DataLoader(data, batch_size=64))
+except TimeoutError: print("raised")
+print(torch.autograd._profiler_enabled())
+with profile() as own: model(data[0][0])
+print(len(own.events()) > 0)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "seconds": 0.2, "after_s": 0.0}])
+    assert (done.code, done.out) == (0, "raised\nFalse\nTrue\n"), done.err
+    assert done.captures("a")[-1].state == "failed"
+
+
+def test_a_child_that_is_forked_in_a_capture_records_nothing(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import os
+def pages(): return int(open("/proc/self/statm").read().split()[1])
+def fork(loss):
+    pid = os.fork()
+    if pid == 0:
+        x, before = torch.ones(8), pages()
+        for _ in range(50_000): x.add_(1)
+        print((pages() - before) * os.sysconf("SC_PAGE_SIZE") < 20e6, sys.getprofile(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+train(DataLoader(data, batch_size=64))
+train(DataLoader(data, batch_size=160), fork)
+train(DataLoader(data, batch_size=64))
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4, "stack": True}])
+    assert (done.code, done.out) == (0, 2 * "True None\n"), done.err
+    assert done.captures("a")[-1].state == "written"
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
