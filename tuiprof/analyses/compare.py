@@ -25,7 +25,7 @@ from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import PERIOD_RULE, Scope, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Kind
+from tuiprof.model.report import Kind, listed
 from tuiprof.model.units import format_count, format_ns, format_share
 
 NAME, TITLE = "compare", "Compare"
@@ -157,13 +157,9 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
 
 
 def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
-    return Table(
-        "setup",
-        "What differs between the runs",
-        (Column("what", "what"), Column("before", "before"), Column("after", "after")),
-        pl.DataFrame(differences, schema=dict.fromkeys(("what", "before", "after"), pl.String), orient="row"),
-        empty="no figure is known for both",
-    )
+    columns = (Column("what", "what"), Column("before", "before"), Column("after", "after"))
+    title, empty = "What differs between the runs", "no figure is known for both"
+    return Table("setup", title, columns, listed(columns, differences), empty=empty)
 
 
 def _device_times(scope: Scope) -> pl.DataFrame:

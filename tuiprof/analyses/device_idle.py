@@ -14,7 +14,7 @@ from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, total
-from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.report import Chart, Level, Series, listed
 from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "device_idle", "Idle"
@@ -297,16 +297,8 @@ def _location(trace: Trace, ancestry: Ancestry, i: int) -> str:
 def _devices(found: list[_idle.Gaps]) -> list[Table]:
     if len(found) < 2:
         return []
-    rows = [
-        {
-            "device": gaps.device,
-            "idle_share": int(gaps.ns.sum()) / (gaps.high - gaps.low),
-            "idle_ns": int(gaps.ns.sum()),
-            "busy_ns": gaps.high - gaps.low - int(gaps.ns.sum()),
-            "gaps": len(gaps.starts),
-        }
-        for gaps in found
-    ]
+    spans = [(gaps, gaps.high - gaps.low, int(gaps.ns.sum())) for gaps in found]
+    rows = [(gaps.device, idle / span, idle, span - idle, len(gaps.starts)) for gaps, span, idle in spans]
     columns = (
         Column("device", "device", "count"),
         Column("idle_share", "idle", "share"),
@@ -314,7 +306,7 @@ def _devices(found: list[_idle.Gaps]) -> list[Table]:
         Column("busy_ns", "busy", "ns"),
         Column("gaps", "gaps", "count"),
     )
-    return [Table("devices", "By device", columns, pl.DataFrame(rows))]
+    return [Table("devices", "By device", columns, listed(columns, rows))]
 
 
 ANALYSIS = Analysis(NAME, TITLE, "When is the device idle, and why?", run, order=30, without_events=True)

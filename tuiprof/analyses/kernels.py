@@ -13,6 +13,7 @@ from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, clip, distinct, total, union
+from tuiprof.model.report import listed
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "kernels", "Kernels"
@@ -190,12 +191,10 @@ def _beside_limits(trace: Trace) -> Table:
         Column("bandwidth_share", "of bandwidth", "share", "Of the chip's memory bandwidth."),
         Column("least_ns", "at the limit", "ns", "Time of the known ones at the tighter of the two limits."),
     )
-    schema = dict(zip((column.key for column in columns), _ROOFLINE_TYPES, strict=True))
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = listed(columns, rows)
     return Table("roofline", "Against the chip's limits", columns, frame, note, empty, whole=bool(rows))
 
 
-_ROOFLINE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Float64, pl.Float64, pl.Float64, pl.Float64)
 _ROOFLINE_RULE = Rule(
     "chip's limits",
     "FLOPs as torch.utils.flop_counter counts them (a multiply-add is two); inputs and outputs move "

@@ -10,7 +10,7 @@ from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, distinct
-from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.report import Chart, Level, Series, listed
 from tuiprof.model.units import format_bytes, format_ns
 
 NAME, TITLE = "memory", "Memory"
@@ -227,27 +227,16 @@ def _held_table(held: pl.DataFrame, peak: int) -> Table:
 
 def _device_table(allocators: list[_Allocator]) -> Table:
     rows = [
-        {
-            "place": one.label,
-            "peak": one.peak,
-            "reserved": one.reserved_at_peak or None,
-            "growth": one.growth,
-            "n": one.allocations,
-        }
-        for one in allocators
+        (one.label, one.peak, one.reserved_at_peak or None, one.growth, one.allocations) for one in allocators
     ]
-    return Table(
-        "places",
-        "By device",
-        (
-            Column("place", "where", "text"),
-            Column("peak", "peak", "bytes"),
-            Column("reserved", "reserved then", "bytes"),
-            Column("growth", "growth", "bytes"),
-            Column("n", "allocations", "count"),
-        ),
-        pl.DataFrame(rows, schema_overrides={"reserved": pl.Int64}),
+    columns = (
+        Column("place", "where", "text"),
+        Column("peak", "peak", "bytes"),
+        Column("reserved", "reserved then", "bytes"),
+        Column("growth", "growth", "bytes"),
+        Column("n", "allocations", "count"),
     )
+    return Table("places", "By device", columns, listed(columns, rows))
 
 
 def _timeline(allocator: _Allocator, scope: Scope) -> Table:
