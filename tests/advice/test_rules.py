@@ -928,6 +928,60 @@ def test_what_is_computed_on_the_cpu_between_launches(
 
 
 @pytest.mark.parametrize(
+    ("busy_cores", "loads", "faster"), [(8.0, False, True), (1.2, False, False), (8.0, True, False)]
+)
+def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
+    busy_cores: float, loads: bool, faster: bool
+) -> None:
+    """The other 600 µs of host time of a step take less if no threads of its operators are left."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::hann_window", at + 20, at + 420)
+        if loads:  # the cores may be busy with workers
+            made.add("annotation", "enumerate(DataLoader)#_X.__next__", at + 421, at + 422)
+        made.op("aten::mm", at + 430, at + 990)
+        made.launch(GEMM, (at + 440, at + 450), (at + 452, at + 472), number + 1)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, busy_cores=busy_cores)
+    row = found(trace, "host-operators")
+    assert row["wins_ns"] == pytest.approx(360_000 + faster * 0.25 * 600_000, rel=0.05)
+    assert row["wins_low_ns"] <= 360_000, "or they take as long"
+    assert ("other cores busy" in row["because"]) == faster
+
+
+@pytest.mark.parametrize(
+    ("between", "second", "once_more"),
+    [
+        ((), "aten::copy_", True),
+        (("aten::slice",), "aten::copy_", True),
+        ((), "aten::argmax", False),
+        (("aten::mm",), "aten::copy_", False),
+    ],
+)
+def test_what_is_read_into_pageable_memory_and_copied_again_is_copied_once(
+    between: Sequence[str], second: str, once_more: bool
+) -> None:
+    made = Made()
+    for number in range(4):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000).op("aten::to", at + 10, at + 220)
+        made.call("cudaMemcpyAsync", at + 15, at + 215, correlation=first)
+        name = "Memcpy DtoH (Device -> Pageable)"
+        made.kernel(name, at + 20, at + 210, first, category="memcpy", bytes=1 << 20)
+        for index, operator in enumerate(between):
+            made.op(operator, at + 221 + 10 * index, at + 225 + 10 * index)
+            if operator == "aten::mm":
+                made.launch(GEMM, (at + 222, at + 223), (at + 226, at + 230), first + 1)
+        made.op(second, at + 240, at + 640)
+        made.op("aten::mm", at + 650, at + 990)
+        made.launch(GEMM, (at + 660, at + 670), (at + 672, at + 690), first + 2)
+    row = found(made.trace(), "pageable-memory")
+    assert (row["wins_ns"] > 400_000) == once_more
+    assert ("once more, on the CPU" in row["because"]) == once_more
+
+
+@pytest.mark.parametrize(
     ("memory", "size", "loaded_after", "copied"),
     [
         ("Pageable", 1 << 20, False, True),

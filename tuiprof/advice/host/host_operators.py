@@ -9,20 +9,15 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.stretches import VIEWS
+from tuiprof.advice.on_cpu import THREADS, operators_on_cpu, without_threads
 from tuiprof.advice.waits.pageable_memory import OF_LINK, follow, pinned
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.analyses.shared.waits import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints, Mask
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_ns
 from tuiprof.whatif import Edit
 
-#: Shorter operators without device work are views and bookkeeping.
-MIN_NS: Final = 30_000
 #: Minimum share of the step, and of the steps that have such operators.
 MIN_SHARE: Final = 0.02
 MIN_STEPS: Final = 0.5
@@ -33,24 +28,10 @@ _NAMED: Final = 3
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for long operators of the main thread that neither launch nor call the device."""
-    main = main_thread(trace)
-    if main is None or not trace.device_indices or not evidence.stepped:
+    if not trace.device_indices or not evidence.stepped:
         return
-    calls = evidence.calls
-    used = np.zeros(len(calls.rows), dtype=bool)
-    used[calls.call_of_host_call[calls.call_of_host_call >= 0]] = True
-    loading = calls.begin_in(fetches(trace))
+    calls, chosen = evidence.calls, operators_on_cpu(trace)
     lengths = trace.lengths(calls.rows)
-    chosen = (calls.tracks == main) & (calls.steps >= 0) & (lengths >= MIN_NS)
-    chosen &= (
-        trace.named(r"^aten::", calls.rows)
-        & ~trace.named(VIEWS, calls.rows)
-        & ~calls.backward
-        & ~used
-        & ~loading
-        & (calls.work_count == 0)
-    )
-    chosen &= ~_only_views(calls)
     steps = len(np.unique(calls.steps[chosen]))
     if steps < MIN_STEPS * evidence.step_count:
         return
@@ -66,6 +47,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     copied_at, *moved = _copied(trace, evidence, calls.rows[chosen])
     is_copied = len(moved[0].work) > 0
     likely, least, most = (edit | copied for edit, copied in zip((likely, least, most), moved, strict=True))
+    faster = without_threads(trace, chosen)
+    if faster is not None:
+        likely, least, most = (edit | rest for edit, rest in zip((likely, least, most), faster, strict=True))
     yield Finding(
         f"operators compute on the CPU for {format_ns(a_step)} a step: {', '.join(names)}"
         + ("; then the result is copied to the device" if is_copied else ""),
@@ -76,25 +60,13 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         else "create and keep these tensors on the device (device=...), compute constants once before the loop, or "
         "compute the batch in loader workers",
         "medium",
-        "operators of the main thread without device work or runtime calls",
+        "operators of the main thread without device work or runtime calls"
+        + (THREADS if faster is not None else ""),
         likely,
         least,
         most,
         event=longest,
     )
-
-
-def _only_views(calls: Calls) -> Mask:
-    """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves."""
-    trace = calls.trace
-    parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
-    call = calls.inside(parts)
-    parts, call = parts[call >= 0], call[call >= 0]
-    every, views = (
-        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(VIEWS, parts)])
-    )
-    result: Mask = (every > 0) & (views == every)
-    return result
 
 
 def _copied(trace: Trace, evidence: Evidence, operators: Ints) -> tuple[str, Edit, Edit, Edit]:

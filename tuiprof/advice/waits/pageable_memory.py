@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.on_cpu import operators_on_cpu, without_threads
+from tuiprof.advice.stretches import VIEWS
 from tuiprof.advice.waits.small_copy import SMALL_BYTES, sizes
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.waits import COPY_KINDS
 from tuiprof.analyses.sync_events import WaitLocation
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Floats, Ints, union
+from tuiprof.model.intervals import Coverage, Floats, Ints, Mask, union
 from tuiprof.whatif import Edit
 from tuiprof.whatif.chips import link_bytes_per_s
 
@@ -67,7 +69,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         to_device = row.kind.endswith("to device")
         made = to_device and _made_in_step(trace, evidence, copies)
         copied = "computed on the CPU and copied to" if made else "copied to" if to_device else "copied from"
-        likely, least, most = (pinned(trace, evidence, copies, inside, part) for part in OF_LINK)
+        edits = [pinned(trace, evidence, copies, inside, part) for part in OF_LINK]
+        copied_on = np.zeros(0, dtype=bool) if to_device else _copied_on(evidence, operators)
+        if copied_on.any():
+            edits = [edit | evidence.calls.edit(copied_on) for edit in edits]
+            faster = without_threads(trace, copied_on)
+            if faster is not None:
+                edits = [edit | rest for edit, rest in zip(edits, faster, strict=True)]
+        likely, least, most = edits
         yield Finding(
             f"{sizes(trace, copies, size)} are {copied} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
@@ -75,7 +84,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             _MADE if made else (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
             "high",
             "the memory is not pinned, so the call blocks the host"
-            + (" and the copy runs well below link speed" if _slow(trace, likely, row.blocked_ns) else ""),
+            + (" and the copy runs well below link speed" if _slow(trace, likely, row.blocked_ns) else "")
+            + ("; then it is copied once more, on the CPU" if copied_on.any() else ""),
             likely,
             least,
             most,
@@ -135,6 +145,19 @@ def follow(trace: Trace, copies: Ints, operators: Ints) -> bool:
         at = np.sort(trace.starts[operators[trace.track_codes[operators] == track]])
         known += int((np.searchsorted(at, since) < np.searchsorted(at, trace.starts[mine])).sum())
     return known > 0 and known >= _FOLLOWING * len(copying)
+
+
+def _copied_on(evidence: Evidence, operators: Ints) -> Mask:
+    """Return which calls copy on the CPU what most of the operators have just copied from the device."""
+    calls, trace = evidence.calls, evidence.trace
+    result = np.zeros(len(calls.rows), dtype=bool)
+    inside = calls.inside(operators)
+    for track in np.unique(calls.tracks[inside[inside >= 0]]):
+        others = np.flatnonzero((calls.tracks == track) & ~trace.named(VIEWS, calls.rows))
+        after = np.searchsorted(others, inside[inside >= 0], side="right")
+        result[others[after[after < len(others)]]] = True
+    result &= operators_on_cpu(trace) & trace.named(r"^aten::copy_$", calls.rows)
+    return result if result.sum() >= _FOLLOWING * len(operators) else np.zeros_like(result)
 
 
 def pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:

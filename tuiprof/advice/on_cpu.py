@@ -1,0 +1,67 @@
+"""Operators that compute on the CPU in the thread that launches, although there is a device."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.stretches import VIEWS
+from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.calls import calls as calls_of
+from tuiprof.analyses.shared.replay import host_faster, main_thread
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Mask
+from tuiprof.model.trace import cached_on_trace
+from tuiprof.whatif import Edit
+
+#: Shorter operators without device work are views and bookkeeping.
+MIN_NS: Final = 30_000
+#: The threads of such an operator spin for a while after it (milliseconds with libgomp), also on the other half of the
+#: core that launches, which then gives about half its speed (docs/predictions.md). Share of the other host time that
+#: remains without the operators and their threads: likely, least, most. It counts if the process keeps this many cores
+#: busy, has no loader, and nearly all of these operators are gone.
+MIN_BUSY: Final = 3.0
+_KEEP_REST: Final = (0.75, 1.0, 0.5)
+_NEARLY_ALL: Final = 0.9
+#: Added to the evidence.
+THREADS: Final = "; their threads keep other cores busy between them, which slows the launching thread"
+
+
+@cached_on_trace
+def operators_on_cpu(trace: Trace) -> Mask:
+    """Return which framework calls of the main thread compute in a step and neither launch nor call the device."""
+    calls, main = calls_of(trace), main_thread(trace)
+    used = np.zeros(len(calls.rows), dtype=bool)
+    used[calls.call_of_host_call[calls.call_of_host_call >= 0]] = True
+    computing: Mask = (calls.steps >= 0) & (trace.lengths(calls.rows) >= MIN_NS) & (calls.work_count == 0)
+    computing &= trace.named(r"^aten::", calls.rows) & ~trace.named(VIEWS, calls.rows)
+    computing &= ~(calls.backward | used | calls.begin_in(fetches(trace)) | _only_views(calls))
+    computing &= calls.tracks == (-1 if main is None else main)
+    return computing
+
+
+def _only_views(calls: Calls) -> Mask:
+    """Return which calls consist of views, as unflatten_dense_tensors does: they compute nothing themselves."""
+    trace = calls.trace
+    parts = np.setdiff1d(np.flatnonzero(trace.is_category("cpu_op")), calls.rows)
+    call = calls.inside(parts)
+    parts, call = parts[call >= 0], call[call >= 0]
+    every, views = (
+        np.bincount(some, minlength=len(calls.rows)) for some in (call, call[trace.named(VIEWS, parts)])
+    )
+    result: Mask = (every > 0) & (views == every)
+    return result
+
+
+def without_threads(trace: Trace, gone: Mask) -> tuple[Edit, Edit, Edit] | None:
+    """Return the edits in which the rest of the host is faster without some of these operators; None = it is not."""
+    seen, calls = trace.uncaptured, calls_of(trace)
+    if seen is None or (seen.busy_cores or 0) < MIN_BUSY or len(fetches(trace)):
+        return None
+    lengths = np.where(operators_on_cpu(trace), trace.lengths(calls.rows), 0)
+    if lengths[gone].sum() < _NEARLY_ALL * lengths.sum() or not lengths.any():
+        return None
+    likely, least, most = (host_faster(trace, keep) for keep in _KEEP_REST)
+    return likely, least, most
