@@ -308,24 +308,18 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noi
         .sort("within_noise", pl.col("change_ns").abs(), "name", descending=[False, True, False])
     )
     unit = " a step" if stepped else ""
-    return Table(
-        key,
-        title,
-        (
-            Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
-            Column("before_ns", "before", "ns"),
-            Column("after_ns", "after", "ns"),
-            Column("before_count", "n before", "count"),
-            Column("after_count", "n after", "count"),
-            Column("name", "name", "text"),
-            Column("before_event", "event before", "count", "Row of the longest event before.", hidden=True),
-            Column("within_noise", "within the noise", hidden=True),
-            Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
-        ),
-        ranked,
-        empty=IN_NEITHER,
-        faint="within_noise",
+    columns = (
+        Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
+        Column("before_ns", "before", "ns"),
+        Column("after_ns", "after", "ns"),
+        Column("before_count", "n before", "count"),
+        Column("after_count", "n after", "count"),
+        Column("name", "name", "text"),
+        Column("before_event", "event before", "count", "Row of the longest event before.", hidden=True),
+        Column("within_noise", "within the noise", hidden=True),
+        Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
     )
+    return Table(key, title, columns, ranked, empty=IN_NEITHER, faint="within_noise")
 
 
 # -- as text ---------------------------------------------------------------------------------------------

@@ -192,21 +192,22 @@ def _verdict(
 
 def _cause_table(scope: Scope, causes: pl.DataFrame) -> Table:
     stepped = bool(scope.step_count)
+    columns = (
+        Column("cause", "cause", "text"),
+        Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
+        Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
+        Column("share", "of time", "share", "Of the time between first and last work."),
+        Column("share_of_idle", "of idle", "share"),
+        Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
+        Column("longest_ns", "longest", "ns"),
+        Column("meaning", "meaning", "text"),
+        Column("more_in", "more in", "text", "The analysis that names the source lines.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "causes",
         "Idle time by cause",
-        (
-            Column("cause", "cause", "text"),
-            Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
-            Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
-            Column("share", "of time", "share", "Of the time between first and last work."),
-            Column("share_of_idle", "of idle", "share"),
-            Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
-            Column("longest_ns", "longest", "ns"),
-            Column("meaning", "meaning", "text"),
-            Column("more_in", "more in", "text", "The analysis that names the source lines.", hidden=True),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         causes,
         empty="the device is never idle",
         chart=Chart(
@@ -248,28 +249,25 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         "event": work,
     }
     texts = dict.fromkeys(("step", "cause", "where", "before", "after"), pl.String)
-    return Table(
-        "longest",
-        "Longest gaps",
-        (
-            Column("start_ns", "at", "ns", "When the device ran dry."),
-            Column("idle_ns", "idle", "ns"),
-            Column("step", "step", "text"),
-            Column("cause", "main cause", "text", "The cause with the largest share."),
-            Column(
-                "where",
-                "next launch from",
-                "text",
-                "Where the host launched the work that ended the gap.",
-                elide="start",
-            ),
-            Column("after", "ended by", "text", "The work that ended the gap."),
-            Column("before", "after", "text", "The work before it.", hidden=True),
-            Column("device", "device", "count", hidden=len(found) == 1),
-            Column("event", "event", "count", hidden=True),
+    columns = (
+        Column("start_ns", "at", "ns", "When the device ran dry."),
+        Column("idle_ns", "idle", "ns"),
+        Column("step", "step", "text"),
+        Column("cause", "main cause", "text", "The cause with the largest share."),
+        Column(
+            "where",
+            "next launch from",
+            "text",
+            "Where the host launched the work that ended the gap.",
+            elide="start",
         ),
-        pl.DataFrame(rows, schema_overrides=texts),
-        empty="no gaps",
+        Column("after", "ended by", "text", "The work that ended the gap."),
+        Column("before", "after", "text", "The work before it.", hidden=True),
+        Column("device", "device", "count", hidden=len(found) == 1),
+        Column("event", "event", "count", hidden=True),
+    )
+    return Table(
+        "longest", "Longest gaps", columns, pl.DataFrame(rows, schema_overrides=texts), empty="no gaps"
     )
 
 
@@ -347,6 +345,13 @@ def _reported_use(trace: Trace, window: Window) -> Report | Unavailable | None:
     count = len(devices)
     over = plural(reports, "report") + (f", {format_ns(span)}" if span else "")
     idle = f"; the other {known - count} of {known} are not in use" if known > count else ""
+    columns = (
+        Column("device", "device"),
+        Column("util_mean", "mean", "share"),
+        Column("util_max", "highest", "share"),
+        Column("mem_used_bytes", "peak memory", "bytes"),
+        Column("reports", "reports", "count"),
+    )
     return Report(
         NAME,
         TITLE,
@@ -362,20 +367,7 @@ def _reported_use(trace: Trace, window: Window) -> Report | Unavailable | None:
             Fact("reports", "reports", reports, "count"),
             Fact("reported_span_ns", "over", span, "ns", "From the first report to the last."),
         ),
-        (
-            Table(
-                "devices",
-                "Utilisation by device",
-                (
-                    Column("device", "device"),
-                    Column("util_mean", "mean", "share"),
-                    Column("util_max", "highest", "share"),
-                    Column("mem_used_bytes", "peak memory", "bytes"),
-                    Column("reports", "reports", "count"),
-                ),
-                devices,
-            ),
-        ),
+        (Table("devices", "Utilisation by device", columns, devices),),
         _REPORTED_RULES,
         window=window,
     )

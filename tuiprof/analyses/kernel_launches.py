@@ -497,21 +497,16 @@ def _graphs(trace: Trace, launches: Launches) -> Table:
             "latency_ns": launches.latency[many],
         }
     ).sort("device_ns", descending=True)
-    return Table(
-        "graphs",
-        "Graph launches, expanded",
-        (
-            Column("call", "call", "text"),
-            Column("start_ns", "at", "ns"),
-            Column("works", "device events", "count", "Device events of one launch."),
-            Column("host_ns", "call", "ns"),
-            Column("device_ns", "device", "ns", "Their total device time."),
-            Column("latency_ns", "latency", "ns", "To the first of them."),
-            Column("event", "event", "count", hidden=True),
-        ),
-        frame,
-        empty="no graph launches",
+    columns = (
+        Column("call", "call", "text"),
+        Column("start_ns", "at", "ns"),
+        Column("works", "device events", "count", "Device events of one launch."),
+        Column("host_ns", "call", "ns"),
+        Column("device_ns", "device", "ns", "Their total device time."),
+        Column("latency_ns", "latency", "ns", "To the first of them."),
+        Column("event", "event", "count", hidden=True),
     )
+    return Table("graphs", "Graph launches, expanded", columns, frame, empty="no graph launches")
 
 
 def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
@@ -527,16 +522,17 @@ def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
         )
         for item, depth in zip(gaps, depths, strict=True)
     ]
+    columns = (
+        Column("start_ns", "from", "ns"),
+        Column("mean", "mean", "number", "Weighted by time."),
+        Column("lowest", "lowest", "count"),
+        Column("highest", "highest", "count"),
+        Column("device", "device", "count", hidden=len(gaps) == 1),
+    )
     return Table(
         "queue_depth",
         "Queue depth over time",
-        (
-            Column("start_ns", "from", "ns"),
-            Column("mean", "mean", "number", "Weighted by time."),
-            Column("lowest", "lowest", "count"),
-            Column("highest", "highest", "count"),
-            Column("device", "device", "count", hidden=len(gaps) == 1),
-        ),
+        columns,
         pl.concat(frames),
         chart=Chart("Queue depth over time", (Series("mean", "lowest", "highest"),), at="start_ns"),
     )
@@ -553,26 +549,23 @@ def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
         (pl.col(key) / (steps or None)).alias(f"{key}_per_step") for key in ("times", "host_ns", "idle_ns")
     )
     stepped = bool(steps)
+    columns = (
+        Column("shape", "shape", "text", "loop = repeats without a break; chain = elementwise neighbours."),
+        Column("length", "kernels", "count", "Kernels in one pass."),
+        Column("times_per_step", "n/step", "count", "Passes a step.", hidden=not stepped),
+        Column("times", "n", "count", "Passes in all.", hidden=stepped),
+        Column("host_ns_per_step", "host/step", "ns", "Launch calls saved by fusing.", hidden=not stepped),
+        Column("host_ns", "host", "ns", "Launch calls saved by fusing.", hidden=stepped),
+        Column("idle_ns_per_step", "idle/step", "ns", "Stream idle inside, a step.", hidden=not stepped),
+        Column("idle_ns", "idle", "ns", "Stream idle inside.", hidden=stepped),
+        Column("device_ns", "device", "ns", "Time of the kernels themselves.", hidden=True),
+        Column("kernels", "sequence", "text"),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "sequences",
         "Short kernels in repeated sequences",
-        (
-            Column(
-                "shape", "shape", "text", "loop = repeats without a break; chain = elementwise neighbours."
-            ),
-            Column("length", "kernels", "count", "Kernels in one pass."),
-            Column("times_per_step", "n/step", "count", "Passes a step.", hidden=not stepped),
-            Column("times", "n", "count", "Passes in all.", hidden=stepped),
-            Column(
-                "host_ns_per_step", "host/step", "ns", "Launch calls saved by fusing.", hidden=not stepped
-            ),
-            Column("host_ns", "host", "ns", "Launch calls saved by fusing.", hidden=stepped),
-            Column("idle_ns_per_step", "idle/step", "ns", "Stream idle inside, a step.", hidden=not stepped),
-            Column("idle_ns", "idle", "ns", "Stream idle inside.", hidden=stepped),
-            Column("device_ns", "device", "ns", "Time of the kernels themselves.", hidden=True),
-            Column("kernels", "sequence", "text"),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         rows,
         "Upper bounds. Host and idle time overlap: do not add them." if len(rows) else "",
         empty="no sequence of short kernels repeats",

@@ -210,16 +210,17 @@ def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
 
 
 def _held_table(held: pl.DataFrame, peak: int) -> Table:
+    columns = (
+        Column("operator", "allocated by", "text"),
+        Column("bytes", "bytes", "bytes"),
+        Column("share", "of the peak", "share"),
+        Column("blocks", "blocks", "count"),
+        Column("largest", "largest", "bytes"),
+    )
     return Table(
         "held",
         "What holds memory at the peak",
-        (
-            Column("operator", "allocated by", "text"),
-            Column("bytes", "bytes", "bytes"),
-            Column("share", "of the peak", "share"),
-            Column("blocks", "blocks", "count"),
-            Column("largest", "largest", "bytes"),
-        ),
+        columns,
         held.with_columns((pl.col("bytes") / max(peak, 1)).alias("share")),
         empty="unknown: allocations and frees in the trace do not match",
     )
@@ -251,14 +252,15 @@ def _timeline(allocator: _Allocator, scope: Scope) -> Table:
         .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
         .with_columns((scope.low + pl.col("slice") * span // _SLICES).alias("start_ns"))
     )
+    columns = (
+        Column("start_ns", "from", "ns"),
+        Column("total_allocated", "allocated", "bytes", "Peak in the slice."),
+        Column("total_reserved", "reserved", "bytes", "Peak in the slice."),
+    )
     return Table(
         "timeline",
         f"Over time, {allocator.label}",
-        (
-            Column("start_ns", "from", "ns"),
-            Column("total_allocated", "allocated", "bytes", "Peak in the slice."),
-            Column("total_reserved", "reserved", "bytes", "Peak in the slice."),
-        ),
+        columns,
         frame,
         chart=Chart("Memory allocated over time", (Series("total_allocated"),), at="start_ns"),
     )

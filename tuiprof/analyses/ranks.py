@@ -264,23 +264,20 @@ def _frame(read: list[RankSteps], waits: Waiting) -> pl.DataFrame:
 
 def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
     clocked = waits.skew is not None
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("step_ns", "step", "ns", "Median step; the device's if the host runs ahead."),
+        Column("wait_ns_per_step", "waits/step", "ns", "Mean wait for other ranks in collectives, per step."),
+        Column("wait_share", "of step", "share"),
+        Column("collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean per step."),
+        Column("steps", "steps", "count"),
+        Column("clock_ns", "clock", "ns", "Its clock minus the first rank's.", hidden=not clocked),
+        Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
+    )
     return Table(
         "ranks",
         "Ranks, shortest wait first",
-        (
-            Column("rank", "rank", "count"),
-            Column("step_ns", "step", "ns", "Median step; the device's if the host runs ahead."),
-            Column(
-                "wait_ns_per_step", "waits/step", "ns", "Mean wait for other ranks in collectives, per step."
-            ),
-            Column("wait_share", "of step", "share"),
-            Column(
-                "collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean per step."
-            ),
-            Column("steps", "steps", "count"),
-            Column("clock_ns", "clock", "ns", "Its clock minus the first rank's.", hidden=not clocked),
-            Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
-        ),
+        columns,
         frame,
         ""
         if clocked

@@ -239,19 +239,15 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
     )
     tables = [_phases(scope, times), Table("steps", "Every step", columns, frame, chart=_CHART)]
     if explained is not None:
+        slow_columns = (
+            Column("part", "part", "text"),
+            Column("median_ns", "median", "ns"),
+            Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
+            Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
+        )
         tables.insert(
             1,
-            Table(
-                "slow",
-                "What explains slow steps",
-                (
-                    Column("part", "part", "text"),
-                    Column("median_ns", "median", "ns"),
-                    Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
-                    Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
-                ),
-                explained,
-            ),
+            Table("slow", "What explains slow steps", slow_columns, explained),
         )
     return tables
 

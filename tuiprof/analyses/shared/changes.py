@@ -344,16 +344,17 @@ def script_change(
     said = "the same" if pairs else ""
     if gone or come:
         said = f"{plural(gone, 'line')} removed, {plural(come, 'line')} added"
+    columns = (
+        Column("file", "file", elide="start", hidden=not several),
+        Column("before_line", "before", "count", "Line number in the script before."),
+        Column("after_line", "after", "count", "Line number in the script after."),
+        Column("change", "±", whole=True, help="- removed, + added, … unchanged lines left out."),
+        Column("text", "line", elide="end", code=True),
+    )
     table = Table(
         "script",
         "What changed in the script",
-        (
-            Column("file", "file", elide="start", hidden=not several),
-            Column("before_line", "before", "count", "Line number in the script before."),
-            Column("after_line", "after", "count", "Line number in the script after."),
-            Column("change", "±", whole=True, help="- removed, + added, … unchanged lines left out."),
-            Column("text", "line", elide="end", code=True),
-        ),
+        columns,
         pl.DataFrame(rows[:_ROWS], schema=_SCHEMA, orient="row"),
         note,
         empty or "the script did not change",
