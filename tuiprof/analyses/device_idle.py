@@ -111,10 +111,7 @@ def _unavailable(trace: Trace) -> Unavailable:
     if len(trace.device_work):
         return Unavailable(NAME, "no device did any work in this window", "choose a wider window")
     return no_device(
-        trace,
-        NAME,
-        "the CPU does the work itself",
-        "see Operators (`kernels`) and Data (`data_loading`)",
+        trace, NAME, "the CPU does the work itself", "see Operators (`kernels`) and Data (`data_loading`)"
     )
 
 

@@ -245,10 +245,7 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
             Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
             Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
         )
-        tables.insert(
-            1,
-            Table("slow", "What explains slow steps", slow_columns, explained),
-        )
+        tables.insert(1, Table("slow", "What explains slow steps", slow_columns, explained))
     return tables
 
 
