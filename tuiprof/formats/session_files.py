@@ -8,7 +8,6 @@ process in ``log/``. A trace of PyTorch is named after the process that it is of
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TypeVar
 
 import msgspec
+
+from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 
 # The name of a sidecar is needed where neither numpy nor Polars is loaded yet.
 if TYPE_CHECKING:
@@ -109,7 +110,6 @@ _CORE: Final = re.compile(r"core\d+_util$")
 _MAX_SAMPLES: Final = 500
 _SOURCE: Final = b'{"t": "source"'
 _LineT = TypeVar("_LineT", bound=msgspec.Struct)
-_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Line(msgspec.Struct):
@@ -198,7 +198,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         times, host_ns = device, float(np.median(times))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
-    meta = _meta(session / "session.json")
+    meta = read_small_json(session / "session.json", _Meta) or _Meta()
     host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
     return Uncaptured(
         len(chosen),
@@ -266,7 +266,7 @@ def _read_steps(log: Path) -> _Steps:
                 continue
             try:
                 step = decode(line)
-            except _UNDECODABLE:  # a damaged line, or the one being written
+            except UNDECODABLE:  # a damaged line, or the one being written
                 continue
             if not is_step:
                 found.device.append(step)
@@ -321,16 +321,6 @@ def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | Non
     return float(np.percentile(ahead, 25)) if len(ahead) >= _MIN_AHEAD else None
 
 
-def _meta(meta: Path) -> _Meta:
-    """Return what a session knows of its host and its script."""
-    if not meta.is_file():  # a pipe would hold up its reader
-        return _Meta()
-    try:
-        return msgspec.json.decode(meta.read_bytes(), type=_Meta)
-    except (OSError, *_UNDECODABLE):
-        return _Meta()
-
-
 def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
     """Return the lines at which the main thread was sampled, as the log has them last."""
     from tuiprof.model.steps import SampledLine
@@ -357,13 +347,11 @@ def _restarts(log: Path) -> WorkerRestarts | None:
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
     """Return the last line near the end of a log that begins so and is whole; None = there is none."""
-    with log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
-        written = [line for line in file.read().splitlines() if line.startswith(beginning)]
+    written = [line for line in read_end(log, _TAIL).splitlines() if line.startswith(beginning)]
     for line in reversed(written):
         try:
             return msgspec.json.decode(line, type=kind)
-        except _UNDECODABLE:  # damaged, or the one being written
+        except UNDECODABLE:  # damaged, or the one being written
             continue
     return None
 
@@ -382,7 +370,7 @@ def _cores(log: Path) -> tuple[float | None, float | None]:
                 continue
             try:
                 figures = decode(line).m
-            except _UNDECODABLE:
+            except UNDECODABLE:
                 continue
             idle = [1 - value for name, value in figures.items() if _CORE.match(name)]
             if idle and "tree_cpu" in figures:
