@@ -8,6 +8,7 @@ process in ``log/``. A trace of PyTorch is named after the process that it is of
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -293,7 +294,7 @@ def _counted_from(log: BinaryIO) -> int:
         at = min(len(text), _EARLY)
         while (at := text.rfind(_SOURCE, 0, at)) >= 0:
             end = text.find(b"\n", at) + 1
-            with suppress(*_UNDECODABLE):  # a damaged line, or the one being written
+            with suppress(*UNDECODABLE):  # a damaged line, or the one being written
                 if msgspec.json.decode(text[at:end], type=_Source).withdrawn:
                     return end
     return 0
