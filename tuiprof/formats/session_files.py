@@ -8,14 +8,16 @@ process in ``log/``. A trace of PyTorch is named after the process that it is of
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -99,12 +101,15 @@ _DISTURBED: Final = 3
 #: The device time of a step is logged later, within this many lines.
 _LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
+#: Steps are withdrawn early in a run, within this many bytes.
+_EARLY: Final = 64 << 20
 #: Repeatedly written records are within this many bytes of the end. Minimum number of line samples.
 _TAIL: Final = 1 << 18
 _MIN_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")
 #: Measurements of the host that are read at most: the first minutes of a run.
 _MAX_SAMPLES: Final = 500
+_SOURCE: Final = b'{"t": "source"'
 _LineT = TypeVar("_LineT", bound=msgspec.Struct)
 
 
@@ -116,6 +121,12 @@ class _Line(msgspec.Struct):
     dur: _Whole
     ph: dict[str, _Whole] = {}
     cap: bool = False
+
+
+class _Source(msgspec.Struct):
+    """What ends a step from here on."""
+
+    withdrawn: _Whole = 0
 
 
 class _Lines(msgspec.Struct):
@@ -248,6 +259,7 @@ def _read_steps(log: Path) -> _Steps:
     captured_at, later = -1, 0
     decode = msgspec.json.Decoder(_Line).decode
     with log.open("rb") as lines:
+        lines.seek(_counted_from(lines))
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
             later += found.captured and len(found.before) >= 2 * MIN_STEPS
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
@@ -272,6 +284,20 @@ def _read_steps(log: Path) -> _Steps:
                 if step.n > captured_at + _DISTURBED:
                     found.after.append(step)
     return found
+
+
+def _counted_from(log: BinaryIO) -> int:
+    """Return where the steps of a log begin that were not withdrawn later."""
+    if not log.seek(0, os.SEEK_END):
+        return 0
+    with mmap(log.fileno(), 0, access=ACCESS_READ) as text:
+        at = min(len(text), _EARLY)
+        while (at := text.rfind(_SOURCE, 0, at)) >= 0:
+            end = text.find(b"\n", at) + 1
+            with suppress(*UNDECODABLE):  # a damaged line, or the one being written
+                if msgspec.json.decode(text[at:end], type=_Source).withdrawn:
+                    return end
+    return 0
 
 
 def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | None:
