@@ -611,6 +611,29 @@ train(DataLoader(data, batch_size=64))
     assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
 
 
+def test_captures_of_what_were_no_steps_are_repeated(run_forked: Callable[..., Run]) -> None:
+    script = (
+        """
+import torch
+with torch.inference_mode():
+    for x in torch.utils.data.DataLoader(torch.ones(10, 4)): torch.nn.functional.relu(x)
+"""
+        + MODEL
+        + "train(DataLoader(data, batch_size=16))"
+    )
+    requests = [{"id": "done", "steps": 2, "at": 4}, {"id": "running", "steps": 4, "at": 7}]
+    done = run_forked(script, requests=requests)
+    assert done.code == 0, done.err
+    assert [source.withdrawn for source in done.of(records.StepSource)] == [0, 8]
+    assert done.captures("done")[-1].state == "written"
+    stopped = done.captures("running")[-1]
+    assert stopped.why == "what was being captured turned out not to be training steps"
+    for name, numbers in (("done", (4, 5)), ("running", (7, 10))):
+        again = done.captures(f"{name}-again")[-1]
+        assert (again.state, again.first, again.last) == ("written", *numbers)
+        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in load(done, again.path))
+
+
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:
     script = (
         MODEL

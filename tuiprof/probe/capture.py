@@ -19,6 +19,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
@@ -95,6 +96,8 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
+        self._served: list[Request] = []  # for steps that still count; without those of triggers
+        self._anew = False  # steps are counted from 0 again: the captured ones were none
         self._held = -1  # the last step before the source of steps was settled
         self._first_seen = (0, 0)  # first step boundary since steps were last counted from 0: step, time
         self._last_seen = 0
@@ -117,6 +120,12 @@ class Capturer:
 
     # -- at a step boundary, on the thread that steps -------------------------------------------------------
 
+    def withdrawn(self) -> None:
+        """Let the next boundary repeat captures: the steps so far were none."""
+        if self._served or self._window is not None:
+            self._anew = True
+            self._steps.attend(self)
+
     def boundary(self, n: int) -> None:
         """Run the actions that are due between two steps."""
         if not is_of_python(get_ident()) or self.must_wait():
@@ -129,6 +138,8 @@ class Capturer:
             self.timed.step_ended()
             self.timed.step_begins(n)
             return
+        if self._anew:
+            self._repeat()
         if n <= self._last_seen or not self._last_seen:
             self._first_seen = n, began
         self._last_seen = n
@@ -147,6 +158,17 @@ class Capturer:
             self._steps.capture = None
             if self._queue:  # offered between the two lines above
                 self._steps.attend(self)
+
+    def _repeat(self) -> None:
+        """Request again what was captured of steps that were none."""
+        self._anew = False
+        again, self._served = self._served, []
+        if (window := self._window) is not None:
+            self._fail(window, CaptureError("what was being captured turned out not to be training steps"))
+            again.append(window.request)
+        for request in again:
+            if not request.cause:  # a trigger fires again by itself
+                self.offer(replace(request, id=f"{request.id}-again"))
 
     def _choose(self, n: int, t: int) -> _Window | None:
         """Return the window for the next request that is due, or None."""
@@ -235,6 +257,8 @@ class Capturer:
         """Stop the profiler and finish its files in a thread."""
         window.profiler.stop()
         self._window = None
+        if not window.request.cause:
+            self._served.append(window.request)
         self.disturbing = False
         window.ns += monotonic_ns() - began
         thread = ProbeThread(lambda: self._write(window, last, why))
@@ -278,6 +302,7 @@ class Capturer:
             profiler.forget()
         self._queue = []
         self._window = self.timed = None
+        self._served, self._anew = [], False
         self._held = -1
         self._last_seen = 0
         self._threads = []
