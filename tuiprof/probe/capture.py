@@ -133,10 +133,11 @@ class Capturer:
             # graph capture.
             return
         began = monotonic_ns()
-        if self.timed is not None:
+        timed = self.timed  # read once: it may end at any time, in another thread
+        if timed is not None:
             self._held = n  # postponed
-            self.timed.step_ended()
-            self.timed.step_begins(n)
+            timed.step_ended()
+            timed.step_begins(n)
             return
         if self._anew:
             self._repeat()

@@ -71,8 +71,10 @@ class ProbeThread:
 
     def _bootstrap(self) -> None:
         self._native_id = _thread.get_native_id()
+        run = self._run
+        del self._run  # and all that it holds, such as a profiler with its events
         try:
-            self._run()
+            run()
         except BaseException as error:  # otherwise it would go unnoticed
             sys.stderr.write(f"tuiprof: a thread of the probe failed: {error!r}\n")
         finally:

@@ -312,9 +312,9 @@ class TorchProfiler:
 
     def step_ended(self) -> None:
         """Close the range."""
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        opened, self._range = self._range, None
+        if opened is not None:
+            opened.__exit__()
 
     def stop(self) -> None:
         """Stop recording, take CUPTI down and write the raw trace.
