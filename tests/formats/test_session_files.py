@@ -176,6 +176,20 @@ def test_of_few_long_steps_before_an_early_capture_the_last_five_count(tmp_path:
     assert read_uncaptured(steps(few, [900.0, *[30.0] * 4, 31.0, 31.0])) is None
 
 
+def test_steps_that_were_withdrawn_are_none(tmp_path: Path) -> None:
+    trace = steps(tmp_path, [900.0, *[30.0] * 12, 31.0, 31.0])
+    log = tmp_path / "log" / "rank0.jsonl"
+    counted = log.read_text()
+    none = "".join(map(_line, ({"t": "step", "n": n, "dur": 10_000, "cap": n > 30} for n in range(300))))
+    # As the probe writes such lines.
+    again = json.dumps({"t": "source", "what": "optimizer steps", "withdrawn": 300}) + "\n"
+    first = json.dumps({"t": "source", "what": "batches of a DataLoader", "withdrawn": 0}) + "\n"
+    log.write_text(first + none + again + first + counted + '{"t": "source", "withd')
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert found.step_ns == 30e6
+
+
 def test_the_log_of_a_jax_trace_is_the_one_that_wrote_it(tmp_path: Path) -> None:
     steps(tmp_path, [900.0, *[30.0] * 30])
     inside = "traces/plugins/profile/2026_11_23/vm.xplane.pb"

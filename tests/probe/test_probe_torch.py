@@ -263,8 +263,7 @@ def test_a_capture_that_ends_in_another_thread_does_not_harm_the_call_of_a_model
         MODEL
         + """
 import contextlib
-wrapper = type(model).__call__
-steps = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__))["steps"].cell_contents
+steps = type(model).__call__._tuiprof.steps
 names = []
 def mark(name):
     steps.range = None  # the capture ends here
@@ -449,6 +448,62 @@ assert (module.warn, module._warn_once) == before
     assert (done.code, done.out) == (0, "raised\n"), done.err
 
 
+@pytest.mark.parametrize("call", ["start_trace", "export_chrome_trace"])
+def test_a_time_out_in_a_capture_by_the_clock_reaches_the_script(
+    run_forked: Callable[..., Run], call: str
+) -> None:
+    script = (
+        MODEL
+        + f"""
+import signal
+from torch.profiler import profile
+from torch.profiler.profiler import _KinetoProfile
+def handler(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, handler)
+original = _KinetoProfile.{call}
+def interrupted(self, *args):
+    _KinetoProfile.{call} = original
+    original(self, *args)
+    signal.raise_signal(signal.SIGALRM)
+_KinetoProfile.{call} = interrupted
+deadline = time.monotonic() + 60
+try:
+    while time.monotonic() < deadline: train(DataLoader(data, batch_size=64))
+except TimeoutError: print("raised")
+print(torch.autograd._profiler_enabled())
+with profile() as own: model(data[0][0])
+print(len(own.events()) > 0)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "seconds": 0.2, "after_s": 0.0}])
+    assert (done.code, done.out) == (0, "raised\nFalse\nTrue\n"), done.err
+    assert done.captures("a")[-1].state == "failed"
+
+
+def test_a_child_that_is_forked_in_a_capture_records_nothing(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import os
+def pages(): return int(open("/proc/self/statm").read().split()[1])
+def fork(loss):
+    pid = os.fork()
+    if pid == 0:
+        x, before = torch.ones(8), pages()
+        for _ in range(50_000): x.add_(1)
+        print((pages() - before) * os.sysconf("SC_PAGE_SIZE") < 20e6, sys.getprofile(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+train(DataLoader(data, batch_size=64))
+train(DataLoader(data, batch_size=160), fork)
+train(DataLoader(data, batch_size=64))
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4, "stack": True}])
+    assert (done.code, done.out) == (0, 2 * "True None\n"), done.err
+    assert done.captures("a")[-1].state == "written"
+
+
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL
@@ -554,6 +609,29 @@ train(DataLoader(data, batch_size=64))
     assert written.state == "written"
     ranges = {event["name"] for event in load(done, written.path) if event.get("cat") == "user_annotation"}
     assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
+
+
+def test_captures_of_what_were_no_steps_are_repeated(run_forked: Callable[..., Run]) -> None:
+    script = (
+        """
+import torch
+with torch.inference_mode():
+    for x in torch.utils.data.DataLoader(torch.ones(10, 4)): torch.nn.functional.relu(x)
+"""
+        + MODEL
+        + "train(DataLoader(data, batch_size=16))"
+    )
+    requests = [{"id": "done", "steps": 2, "at": 4}, {"id": "running", "steps": 4, "at": 7}]
+    done = run_forked(script, requests=requests)
+    assert done.code == 0, done.err
+    assert [source.withdrawn for source in done.of(records.StepSource)] == [0, 8]
+    assert done.captures("done")[-1].state == "written"
+    stopped = done.captures("running")[-1]
+    assert stopped.why == "what was being captured turned out not to be training steps"
+    for name, numbers in (("done", (4, 5)), ("running", (7, 10))):
+        again = done.captures(f"{name}-again")[-1]
+        assert (again.state, again.first, again.last) == ("written", *numbers)
+        assert any(event.get("name") == "Optimizer.step#SGD.step" for event in load(done, again.path))
 
 
 def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:

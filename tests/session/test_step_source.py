@@ -116,7 +116,22 @@ def test_withdrawn_steps_are_gone_and_their_capture_is_not_representative() -> N
     assert fold.lead is not None
     assert fold.lead.steps.rows["n"].tolist() == list(range(12))
     assert fold.lead.steps.whole_run().median_ns == 20 * MS
-    assert "not to be training steps" in by_path(fold, refusal)["traces/a.json"]
+    why = by_path(fold, refusal)["traces/a.json"]
+    assert "not to be training steps" in why
+    assert why.endswith("capture again")
+
+
+def test_a_capture_that_was_repeated_need_not_be_made_again() -> None:
+    fold = fold_of(
+        *steps(38, MS // 10),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+        StepSource(6000, "optimizer steps", "", withdrawn=38),
+        *steps(40, MS),
+        Capture(7000, "start-again", "written", 30, 32, "traces/b.json"),
+    )
+    refused = by_path(fold, refusal)
+    assert list(refused) == ["traces/a.json"]
+    assert refused["traces/a.json"].endswith("it was repeated as 'start-again'")
 
 
 def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:

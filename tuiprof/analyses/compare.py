@@ -25,7 +25,7 @@ from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.scope import PERIOD_RULE, Scope, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Kind
+from tuiprof.model.report import Kind, listed
 from tuiprof.model.units import format_count, format_ns, format_share
 
 NAME, TITLE = "compare", "Compare"
@@ -157,13 +157,9 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
 
 
 def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
-    return Table(
-        "setup",
-        "What differs between the runs",
-        (Column("what", "what"), Column("before", "before"), Column("after", "after")),
-        pl.DataFrame(differences, schema=dict.fromkeys(("what", "before", "after"), pl.String), orient="row"),
-        empty="no figure is known for both",
-    )
+    columns = (Column("what", "what"), Column("before", "before"), Column("after", "after"))
+    title, empty = "What differs between the runs", "no figure is known for both"
+    return Table("setup", title, columns, listed(columns, differences), empty=empty)
 
 
 def _device_times(scope: Scope) -> pl.DataFrame:
@@ -312,24 +308,18 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noi
         .sort("within_noise", pl.col("change_ns").abs(), "name", descending=[False, True, False])
     )
     unit = " a step" if stepped else ""
-    return Table(
-        key,
-        title,
-        (
-            Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
-            Column("before_ns", "before", "ns"),
-            Column("after_ns", "after", "ns"),
-            Column("before_count", "n before", "count"),
-            Column("after_count", "n after", "count"),
-            Column("name", "name", "text"),
-            Column("before_event", "event before", "count", "Row of the longest event before.", hidden=True),
-            Column("within_noise", "within the noise", hidden=True),
-            Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
-        ),
-        ranked,
-        empty=IN_NEITHER,
-        faint="within_noise",
+    columns = (
+        Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
+        Column("before_ns", "before", "ns"),
+        Column("after_ns", "after", "ns"),
+        Column("before_count", "n before", "count"),
+        Column("after_count", "n after", "count"),
+        Column("name", "name", "text"),
+        Column("before_event", "event before", "count", "Row of the longest event before.", hidden=True),
+        Column("within_noise", "within the noise", hidden=True),
+        Column("after_event", "event after", "count", "Row of the longest event after.", hidden=True),
     )
+    return Table(key, title, columns, ranked, empty=IN_NEITHER, faint="within_noise")
 
 
 # -- as text ---------------------------------------------------------------------------------------------

@@ -107,17 +107,18 @@ def _regions(trace: Trace, scope: Scope, rows: Ints) -> pl.DataFrame:
 
 
 def _region_table(regions: pl.DataFrame) -> Table:
+    columns = (
+        Column("region", "region", "text"),
+        Column("version", "version", "count", "0 = the first compilation."),
+        Column("count", "n", "count"),
+        Column("per_step", "n/step", "count"),
+        Column("total_ns", "host time", "ns"),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "regions",
         "Compiled regions",
-        (
-            Column("region", "region", "text"),
-            Column("version", "version", "count", "0 = the first compilation."),
-            Column("count", "n", "count"),
-            Column("per_step", "n/step", "count"),
-            Column("total_ns", "host time", "ns"),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         regions,
         empty="the trace does not number its compiled regions",
     )
@@ -135,18 +136,13 @@ def _time_table(trace: Trace, rows: Ints) -> Table:
             }
         )
     ).sort("ns", descending=True)
-    return Table(
-        "compiling",
-        "Compilations",
-        (
-            Column("what", "what", "text"),
-            Column("start_ns", "at", "ns"),
-            Column("ns", "time", "ns"),
-            Column("event", "event", "count", hidden=True),
-        ),
-        frame,
-        empty="nothing compiles in this part",
+    columns = (
+        Column("what", "what", "text"),
+        Column("start_ns", "at", "ns"),
+        Column("ns", "time", "ns"),
+        Column("event", "event", "count", hidden=True),
     )
+    return Table("compiling", "Compilations", columns, frame, empty="nothing compiles in this part")
 
 
 ANALYSIS = Analysis(NAME, TITLE, "Does anything compile or recompile in the window?", run, order=80)

@@ -157,21 +157,15 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     frame = _grouped(scope, rows, "function", labels, per_step, own_ns=self_times(trace, rows, is_user))
     stepped = bool(scope.step_count)
     own = "Time in the function and its callees, except those listed in this table."
-    return (
-        Table(
-            FETCH_FUNCTIONS.key,
-            "What runs while a batch is fetched",
-            (
-                Column("per_step_ns", "self/step", "ns", own, hidden=not stepped),
-                Column("total_ns", "self", "ns", own, hidden=stepped),
-                Column("per_step", "n/step", "count", hidden=not stepped),
-                Column("count", "n", "count", hidden=stepped),
-                Column("function", "function", "text", elide="start"),
-                Column("event", "event", "count", hidden=True),
-            ),
-            frame,
-        ),
+    columns = (
+        Column("per_step_ns", "self/step", "ns", own, hidden=not stepped),
+        Column("total_ns", "self", "ns", own, hidden=stepped),
+        Column("per_step", "n/step", "count", hidden=not stepped),
+        Column("count", "n", "count", hidden=stepped),
+        Column("function", "function", "text", elide="start"),
+        Column("event", "event", "count", hidden=True),
     )
+    return (Table(FETCH_FUNCTIONS.key, "What runs while a batch is fetched", columns, frame),)
 
 
 def _grouped(
@@ -225,20 +219,16 @@ def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
     median, longest = pl.col("ns").median().alias("median_ns"), pl.col("ns").max().alias("longest_ns")
     frame = _grouped(scope, rows, "range", [trace.name(row) for row in rows.tolist()], median, longest)
     stepped = bool(scope.step_count)
-    return Table(
-        FETCHES.key,
-        "Where batches come from",
-        (
-            Column("range", "range", "text"),
-            Column("per_step_ns", "a step", "ns", hidden=not stepped),
-            Column("total_ns", "total", "ns", hidden=stepped),
-            Column("count", "n", "count"),
-            Column("median_ns", "median", "ns"),
-            Column("longest_ns", "longest", "ns"),
-            Column("event", "event", "count", hidden=True),
-        ),
-        frame,
+    columns = (
+        Column("range", "range", "text"),
+        Column("per_step_ns", "a step", "ns", hidden=not stepped),
+        Column("total_ns", "total", "ns", hidden=stepped),
+        Column("count", "n", "count"),
+        Column("median_ns", "median", "ns"),
+        Column("longest_ns", "longest", "ns"),
+        Column("event", "event", "count", hidden=True),
     )
+    return Table(FETCHES.key, "Where batches come from", columns, frame)
 
 
 def _copies(trace: Trace, scope: Scope) -> Table:
@@ -255,18 +245,19 @@ def _copies(trace: Trace, scope: Scope) -> Table:
         (pl.col("bytes").sum() / pl.col("ns").filter(known).sum().replace(0, None)).alias("gb_per_s"),
     )
     stepped = bool(scope.step_count)
+    columns = (
+        Column("kind", "kind", "text"),
+        Column("per_step_ns", "a step", "ns", hidden=not stepped),
+        Column("total_ns", "total", "ns", hidden=stepped),
+        Column("count", "n", "count"),
+        Column("bytes", "bytes", "bytes"),
+        Column("gb_per_s", "GB/s", "number", "Bytes over time on the device."),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "copies",
         f"Copies to the device ({plural(len(rows), 'copy').replace('copys', 'copies')})",
-        (
-            Column("kind", "kind", "text"),
-            Column("per_step_ns", "a step", "ns", hidden=not stepped),
-            Column("total_ns", "total", "ns", hidden=stepped),
-            Column("count", "n", "count"),
-            Column("bytes", "bytes", "bytes"),
-            Column("gb_per_s", "GB/s", "number", "Bytes over time on the device."),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         frame,
         empty="no copies from the host to a device",
     )

@@ -14,7 +14,7 @@ from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, total
-from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.report import Chart, Level, Series, listed
 from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "device_idle", "Idle"
@@ -111,10 +111,7 @@ def _unavailable(trace: Trace) -> Unavailable:
     if len(trace.device_work):
         return Unavailable(NAME, "no device did any work in this window", "choose a wider window")
     return no_device(
-        trace,
-        NAME,
-        "the CPU does the work itself",
-        "see Operators (`kernels`) and Data (`data_loading`)",
+        trace, NAME, "the CPU does the work itself", "see Operators (`kernels`) and Data (`data_loading`)"
     )
 
 
@@ -192,21 +189,22 @@ def _verdict(
 
 def _cause_table(scope: Scope, causes: pl.DataFrame) -> Table:
     stepped = bool(scope.step_count)
+    columns = (
+        Column("cause", "cause", "text"),
+        Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
+        Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
+        Column("share", "of time", "share", "Of the time between first and last work."),
+        Column("share_of_idle", "of idle", "share"),
+        Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
+        Column("longest_ns", "longest", "ns"),
+        Column("meaning", "meaning", "text"),
+        Column("more_in", "more in", "text", "The analysis that names the source lines.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "causes",
         "Idle time by cause",
-        (
-            Column("cause", "cause", "text"),
-            Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
-            Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
-            Column("share", "of time", "share", "Of the time between first and last work."),
-            Column("share_of_idle", "of idle", "share"),
-            Column("gaps", "gaps", "count", "Gaps to which the cause contributes."),
-            Column("longest_ns", "longest", "ns"),
-            Column("meaning", "meaning", "text"),
-            Column("more_in", "more in", "text", "The analysis that names the source lines.", hidden=True),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         causes,
         empty="the device is never idle",
         chart=Chart(
@@ -248,28 +246,25 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         "event": work,
     }
     texts = dict.fromkeys(("step", "cause", "where", "before", "after"), pl.String)
-    return Table(
-        "longest",
-        "Longest gaps",
-        (
-            Column("start_ns", "at", "ns", "When the device ran dry."),
-            Column("idle_ns", "idle", "ns"),
-            Column("step", "step", "text"),
-            Column("cause", "main cause", "text", "The cause with the largest share."),
-            Column(
-                "where",
-                "next launch from",
-                "text",
-                "Where the host launched the work that ended the gap.",
-                elide="start",
-            ),
-            Column("after", "ended by", "text", "The work that ended the gap."),
-            Column("before", "after", "text", "The work before it.", hidden=True),
-            Column("device", "device", "count", hidden=len(found) == 1),
-            Column("event", "event", "count", hidden=True),
+    columns = (
+        Column("start_ns", "at", "ns", "When the device ran dry."),
+        Column("idle_ns", "idle", "ns"),
+        Column("step", "step", "text"),
+        Column("cause", "main cause", "text", "The cause with the largest share."),
+        Column(
+            "where",
+            "next launch from",
+            "text",
+            "Where the host launched the work that ended the gap.",
+            elide="start",
         ),
-        pl.DataFrame(rows, schema_overrides=texts),
-        empty="no gaps",
+        Column("after", "ended by", "text", "The work that ended the gap."),
+        Column("before", "after", "text", "The work before it.", hidden=True),
+        Column("device", "device", "count", hidden=len(found) == 1),
+        Column("event", "event", "count", hidden=True),
+    )
+    return Table(
+        "longest", "Longest gaps", columns, pl.DataFrame(rows, schema_overrides=texts), empty="no gaps"
     )
 
 
@@ -297,16 +292,8 @@ def _location(trace: Trace, ancestry: Ancestry, i: int) -> str:
 def _devices(found: list[_idle.Gaps]) -> list[Table]:
     if len(found) < 2:
         return []
-    rows = [
-        {
-            "device": gaps.device,
-            "idle_share": int(gaps.ns.sum()) / (gaps.high - gaps.low),
-            "idle_ns": int(gaps.ns.sum()),
-            "busy_ns": gaps.high - gaps.low - int(gaps.ns.sum()),
-            "gaps": len(gaps.starts),
-        }
-        for gaps in found
-    ]
+    spans = [(gaps, gaps.high - gaps.low, int(gaps.ns.sum())) for gaps in found]
+    rows = [(gaps.device, idle / span, idle, span - idle, len(gaps.starts)) for gaps, span, idle in spans]
     columns = (
         Column("device", "device", "count"),
         Column("idle_share", "idle", "share"),
@@ -314,7 +301,7 @@ def _devices(found: list[_idle.Gaps]) -> list[Table]:
         Column("busy_ns", "busy", "ns"),
         Column("gaps", "gaps", "count"),
     )
-    return [Table("devices", "By device", columns, pl.DataFrame(rows))]
+    return [Table("devices", "By device", columns, listed(columns, rows))]
 
 
 ANALYSIS = Analysis(NAME, TITLE, "When is the device idle, and why?", run, order=30, without_events=True)
@@ -355,6 +342,13 @@ def _reported_use(trace: Trace, window: Window) -> Report | Unavailable | None:
     count = len(devices)
     over = plural(reports, "report") + (f", {format_ns(span)}" if span else "")
     idle = f"; the other {known - count} of {known} are not in use" if known > count else ""
+    columns = (
+        Column("device", "device"),
+        Column("util_mean", "mean", "share"),
+        Column("util_max", "highest", "share"),
+        Column("mem_used_bytes", "peak memory", "bytes"),
+        Column("reports", "reports", "count"),
+    )
     return Report(
         NAME,
         TITLE,
@@ -370,20 +364,7 @@ def _reported_use(trace: Trace, window: Window) -> Report | Unavailable | None:
             Fact("reports", "reports", reports, "count"),
             Fact("reported_span_ns", "over", span, "ns", "From the first report to the last."),
         ),
-        (
-            Table(
-                "devices",
-                "Utilisation by device",
-                (
-                    Column("device", "device"),
-                    Column("util_mean", "mean", "share"),
-                    Column("util_max", "highest", "share"),
-                    Column("mem_used_bytes", "peak memory", "bytes"),
-                    Column("reports", "reports", "count"),
-                ),
-                devices,
-            ),
-        ),
+        (Table("devices", "Utilisation by device", columns, devices),),
         _REPORTED_RULES,
         window=window,
     )

@@ -17,7 +17,7 @@ from tuiprof.analyses.shared.replay import launched_faster, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Chart, RowsOf, Series
+from tuiprof.model.report import Chart, RowsOf, Series, listed
 from tuiprof.model.units import format_ns, format_share, plural
 from tuiprof.whatif.replay import Calibrated
 
@@ -444,33 +444,20 @@ def _latencies(launches: Launches) -> Table:
     for index in range(len(edges) + 1):
         high = int(edges[index]) if index < len(edges) else None
         inside = at == index
-        rows.append(
-            {
-                "from_ns": low,
-                "to_ns": high,
-                "launches": int(inside.sum()),
-                "share": float(inside.mean()),
-                "unqueued": int((inside & unqueued).sum()),
-            }
-        )
+        rows.append((low, high, int(inside.sum()), float(inside.mean()), int((inside & unqueued).sum())))
         low = high
     wanted = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "longest": 100}
     values = np.percentile(launches.latency, list(wanted.values())).tolist()
     quantiles = ", ".join(f"{name} {format_ns(value)}" for name, value in zip(wanted, values, strict=True))
-    return Table(
-        "latency",
-        "Launch latency",
-        (
-            Column("from_ns", "from", "ns", "Lower bound; none = below 0."),
-            Column("to_ns", "below", "ns", "Upper bound; none = no limit."),
-            Column("launches", "launches", "count"),
-            Column("share", "share", "share"),
-            Column("unqueued", "unqueued", "count", "Launches with nothing queued or running."),
-        ),
-        pl.DataFrame(rows, schema_overrides={"from_ns": pl.Int64, "to_ns": pl.Int64}),
-        quantiles,
-        chart=Chart("Launches by latency", (Series("launches"),), at="from_ns", in_text=False),
+    columns = (
+        Column("from_ns", "from", "ns", "Lower bound; none = below 0."),
+        Column("to_ns", "below", "ns", "Upper bound; none = no limit."),
+        Column("launches", "launches", "count"),
+        Column("share", "share", "share"),
+        Column("unqueued", "unqueued", "count", "Launches with nothing queued or running."),
     )
+    chart = Chart("Launches by latency", (Series("launches"),), at="from_ns", in_text=False)
+    return Table("latency", "Launch latency", columns, listed(columns, rows), quantiles, chart=chart)
 
 
 def _sensitivity(gaps: list[_idle.Gaps]) -> Table:
@@ -482,34 +469,18 @@ def _sensitivity(gaps: list[_idle.Gaps]) -> Table:
     for factor in (0.5, 1.0, 2.0):
         least = _GAP_NS * factor
         longer = sum(int(t[g.ns >= least].sum()) for t, g in zip(bound, gaps, strict=True)) / span
-        rows.append(
-            {
-                "factor": f"{factor:g}×",
-                "threshold": BOUND_SHARE * factor,
-                "share": share,
-                "verdict": "launch-bound" if share >= BOUND_SHARE * factor else "not launch-bound",
-                "gap_ns": least,
-                "longer_share": longer,
-            }
-        )
-    return Table(
-        "sensitivity",
-        "Sensitivity of the verdict",
-        (
-            Column("factor", "of threshold", "text"),
-            Column("threshold", "threshold", "share"),
-            Column("share", "measured", "share"),
-            Column("verdict", "verdict", "text"),
-            Column("gap_ns", "gaps from", "ns"),
-            Column(
-                "longer_share",
-                "measured in these",
-                "share",
-                "The same share, counting only gaps of this length or more.",
-            ),
-        ),
-        pl.DataFrame(rows),
+        said = "launch-bound" if share >= BOUND_SHARE * factor else "not launch-bound"
+        rows.append((f"{factor:g}×", BOUND_SHARE * factor, share, said, least, longer))
+    longer_help = "The same share, counting only gaps of this length or more."
+    columns = (
+        Column("factor", "of threshold", "text"),
+        Column("threshold", "threshold", "share"),
+        Column("share", "measured", "share"),
+        Column("verdict", "verdict", "text"),
+        Column("gap_ns", "gaps from", "ns"),
+        Column("longer_share", "measured in these", "share", longer_help),
     )
+    return Table("sensitivity", "Sensitivity of the verdict", columns, listed(columns, rows))
 
 
 def _graphs(trace: Trace, launches: Launches) -> Table:
@@ -526,21 +497,16 @@ def _graphs(trace: Trace, launches: Launches) -> Table:
             "latency_ns": launches.latency[many],
         }
     ).sort("device_ns", descending=True)
-    return Table(
-        "graphs",
-        "Graph launches, expanded",
-        (
-            Column("call", "call", "text"),
-            Column("start_ns", "at", "ns"),
-            Column("works", "device events", "count", "Device events of one launch."),
-            Column("host_ns", "call", "ns"),
-            Column("device_ns", "device", "ns", "Their total device time."),
-            Column("latency_ns", "latency", "ns", "To the first of them."),
-            Column("event", "event", "count", hidden=True),
-        ),
-        frame,
-        empty="no graph launches",
+    columns = (
+        Column("call", "call", "text"),
+        Column("start_ns", "at", "ns"),
+        Column("works", "device events", "count", "Device events of one launch."),
+        Column("host_ns", "call", "ns"),
+        Column("device_ns", "device", "ns", "Their total device time."),
+        Column("latency_ns", "latency", "ns", "To the first of them."),
+        Column("event", "event", "count", hidden=True),
     )
+    return Table("graphs", "Graph launches, expanded", columns, frame, empty="no graph launches")
 
 
 def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
@@ -556,16 +522,17 @@ def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
         )
         for item, depth in zip(gaps, depths, strict=True)
     ]
+    columns = (
+        Column("start_ns", "from", "ns"),
+        Column("mean", "mean", "number", "Weighted by time."),
+        Column("lowest", "lowest", "count"),
+        Column("highest", "highest", "count"),
+        Column("device", "device", "count", hidden=len(gaps) == 1),
+    )
     return Table(
         "queue_depth",
         "Queue depth over time",
-        (
-            Column("start_ns", "from", "ns"),
-            Column("mean", "mean", "number", "Weighted by time."),
-            Column("lowest", "lowest", "count"),
-            Column("highest", "highest", "count"),
-            Column("device", "device", "count", hidden=len(gaps) == 1),
-        ),
+        columns,
         pl.concat(frames),
         chart=Chart("Queue depth over time", (Series("mean", "lowest", "highest"),), at="start_ns"),
     )
@@ -582,26 +549,23 @@ def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
         (pl.col(key) / (steps or None)).alias(f"{key}_per_step") for key in ("times", "host_ns", "idle_ns")
     )
     stepped = bool(steps)
+    columns = (
+        Column("shape", "shape", "text", "loop = repeats without a break; chain = elementwise neighbours."),
+        Column("length", "kernels", "count", "Kernels in one pass."),
+        Column("times_per_step", "n/step", "count", "Passes a step.", hidden=not stepped),
+        Column("times", "n", "count", "Passes in all.", hidden=stepped),
+        Column("host_ns_per_step", "host/step", "ns", "Launch calls saved by fusing.", hidden=not stepped),
+        Column("host_ns", "host", "ns", "Launch calls saved by fusing.", hidden=stepped),
+        Column("idle_ns_per_step", "idle/step", "ns", "Stream idle inside, a step.", hidden=not stepped),
+        Column("idle_ns", "idle", "ns", "Stream idle inside.", hidden=stepped),
+        Column("device_ns", "device", "ns", "Time of the kernels themselves.", hidden=True),
+        Column("kernels", "sequence", "text"),
+        Column("event", "event", "count", hidden=True),
+    )
     return Table(
         "sequences",
         "Short kernels in repeated sequences",
-        (
-            Column(
-                "shape", "shape", "text", "loop = repeats without a break; chain = elementwise neighbours."
-            ),
-            Column("length", "kernels", "count", "Kernels in one pass."),
-            Column("times_per_step", "n/step", "count", "Passes a step.", hidden=not stepped),
-            Column("times", "n", "count", "Passes in all.", hidden=stepped),
-            Column(
-                "host_ns_per_step", "host/step", "ns", "Launch calls saved by fusing.", hidden=not stepped
-            ),
-            Column("host_ns", "host", "ns", "Launch calls saved by fusing.", hidden=stepped),
-            Column("idle_ns_per_step", "idle/step", "ns", "Stream idle inside, a step.", hidden=not stepped),
-            Column("idle_ns", "idle", "ns", "Stream idle inside.", hidden=stepped),
-            Column("device_ns", "device", "ns", "Time of the kernels themselves.", hidden=True),
-            Column("kernels", "sequence", "text"),
-            Column("event", "event", "count", hidden=True),
-        ),
+        columns,
         rows,
         "Upper bounds. Host and idle time overlap: do not add them." if len(rows) else "",
         empty="no sequence of short kernels repeats",

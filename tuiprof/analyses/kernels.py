@@ -13,6 +13,7 @@ from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, clip, distinct, total, union
+from tuiprof.model.report import listed
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "kernels", "Kernels"
@@ -125,6 +126,14 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         Fact("median_ns", "median length", float(np.median(lengths[inside[work]])), "ns"),
         Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work) if stepped else None, "ns"),
     )
+    name_columns = (
+        *_columns(stepped),
+        Column("kind", "kind", "text"),
+        Column("tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()),
+        Column("short", "kernel", "text", "Its name without arguments and namespaces."),
+        Column("kernel", "full name", "text", "As in the trace.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
     return Report(
         NAME,
         TITLE,
@@ -132,21 +141,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: Mask) -> Report:
         facts,
         (
             Table("kinds", "By kind", (Column("kind", "kind"), *_columns(stepped)), by_kind),
-            Table(
-                "kernels",
-                "By name",
-                (
-                    *_columns(stepped),
-                    Column("kind", "kind", "text"),
-                    Column(
-                        "tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()
-                    ),
-                    Column("short", "kernel", "text", "Its name without arguments and namespaces."),
-                    Column("kernel", "full name", "text", "As in the trace.", hidden=True),
-                    Column("event", "event", "count", hidden=True),
-                ),
-                by_name,
-            ),
+            Table("kernels", "By name", name_columns, by_name),
             _beside_limits(trace),
         ),
         _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
@@ -190,12 +185,10 @@ def _beside_limits(trace: Trace) -> Table:
         Column("bandwidth_share", "of bandwidth", "share", "Of the chip's memory bandwidth."),
         Column("least_ns", "at the limit", "ns", "Time of the known ones at the tighter of the two limits."),
     )
-    schema = dict(zip((column.key for column in columns), _ROOFLINE_TYPES, strict=True))
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = listed(columns, rows)
     return Table("roofline", "Against the chip's limits", columns, frame, note, empty, whole=bool(rows))
 
 
-_ROOFLINE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Float64, pl.Float64, pl.Float64, pl.Float64)
 _ROOFLINE_RULE = Rule(
     "chip's limits",
     "FLOPs as torch.utils.flop_counter counts them (a multiply-add is two); inputs and outputs move "
@@ -294,6 +287,18 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
     notes = _notes(apart, "self time", "The work runs later than its step markers")
     stepped = bool(scope.step_count) and apart <= _MOSTLY
+    columns = (
+        Column("operator", "operator", "text"),
+        Column("per_step_ns", "self/step", "ns", hidden=not stepped),
+        Column("total_ns", "self", "ns", hidden=stepped),
+        Column("share", "share", "share", "Of the summed self time."),
+        Column("per_step", "n/step", "count", hidden=not stepped),
+        Column("count", "n", "count", hidden=stepped),
+        Column("median_ns", "median", "ns", "Median self time of a call."),
+        Column("longest_ns", "longest", "ns"),
+        Column("with_inner_ns", "total", "ns", "Including everything inside."),
+        Column("event", "event", "count", hidden=True),
+    )
     return Report(
         NAME,
         "Operators",
@@ -314,25 +319,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
                 "self_ns_per_step", "self time a step", scope.per_step(own, rows) if stepped else None, "ns"
             ),
         ),
-        (
-            Table(
-                "operators",
-                "Operators by self time",
-                (
-                    Column("operator", "operator", "text"),
-                    Column("per_step_ns", "self/step", "ns", hidden=not stepped),
-                    Column("total_ns", "self", "ns", hidden=stepped),
-                    Column("share", "share", "share", "Of the summed self time."),
-                    Column("per_step", "n/step", "count", hidden=not stepped),
-                    Column("count", "n", "count", hidden=stepped),
-                    Column("median_ns", "median", "ns", "Median self time of a call."),
-                    Column("longest_ns", "longest", "ns"),
-                    Column("with_inner_ns", "total", "ns", "Including everything inside."),
-                    Column("event", "event", "count", hidden=True),
-                ),
-                table,
-            ),
-        ),
+        (Table("operators", "Operators by self time", columns, table),),
         _HOST_RULES,
         notes,
         window=scope.window,

@@ -10,7 +10,7 @@ from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, distinct
-from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.report import Chart, Level, Series, listed
 from tuiprof.model.units import format_bytes, format_ns
 
 NAME, TITLE = "memory", "Memory"
@@ -210,16 +210,17 @@ def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
 
 
 def _held_table(held: pl.DataFrame, peak: int) -> Table:
+    columns = (
+        Column("operator", "allocated by", "text"),
+        Column("bytes", "bytes", "bytes"),
+        Column("share", "of the peak", "share"),
+        Column("blocks", "blocks", "count"),
+        Column("largest", "largest", "bytes"),
+    )
     return Table(
         "held",
         "What holds memory at the peak",
-        (
-            Column("operator", "allocated by", "text"),
-            Column("bytes", "bytes", "bytes"),
-            Column("share", "of the peak", "share"),
-            Column("blocks", "blocks", "count"),
-            Column("largest", "largest", "bytes"),
-        ),
+        columns,
         held.with_columns((pl.col("bytes") / max(peak, 1)).alias("share")),
         empty="unknown: allocations and frees in the trace do not match",
     )
@@ -227,27 +228,16 @@ def _held_table(held: pl.DataFrame, peak: int) -> Table:
 
 def _device_table(allocators: list[_Allocator]) -> Table:
     rows = [
-        {
-            "place": one.label,
-            "peak": one.peak,
-            "reserved": one.reserved_at_peak or None,
-            "growth": one.growth,
-            "n": one.allocations,
-        }
-        for one in allocators
+        (one.label, one.peak, one.reserved_at_peak or None, one.growth, one.allocations) for one in allocators
     ]
-    return Table(
-        "places",
-        "By device",
-        (
-            Column("place", "where", "text"),
-            Column("peak", "peak", "bytes"),
-            Column("reserved", "reserved then", "bytes"),
-            Column("growth", "growth", "bytes"),
-            Column("n", "allocations", "count"),
-        ),
-        pl.DataFrame(rows, schema_overrides={"reserved": pl.Int64}),
+    columns = (
+        Column("place", "where", "text"),
+        Column("peak", "peak", "bytes"),
+        Column("reserved", "reserved then", "bytes"),
+        Column("growth", "growth", "bytes"),
+        Column("n", "allocations", "count"),
     )
+    return Table("places", "By device", columns, listed(columns, rows))
 
 
 def _timeline(allocator: _Allocator, scope: Scope) -> Table:
@@ -262,14 +252,15 @@ def _timeline(allocator: _Allocator, scope: Scope) -> Table:
         .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
         .with_columns((scope.low + pl.col("slice") * span // _SLICES).alias("start_ns"))
     )
+    columns = (
+        Column("start_ns", "from", "ns"),
+        Column("total_allocated", "allocated", "bytes", "Peak in the slice."),
+        Column("total_reserved", "reserved", "bytes", "Peak in the slice."),
+    )
     return Table(
         "timeline",
         f"Over time, {allocator.label}",
-        (
-            Column("start_ns", "from", "ns"),
-            Column("total_allocated", "allocated", "bytes", "Peak in the slice."),
-            Column("total_reserved", "reserved", "bytes", "Peak in the slice."),
-        ),
+        columns,
         frame,
         chart=Chart("Memory allocated over time", (Series("total_allocated"),), at="start_ns"),
     )

@@ -21,7 +21,7 @@ from tuiprof.analyses.shared.collectives import (
 )
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Level
+from tuiprof.model.report import Level, listed
 from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "ranks", "Ranks"
@@ -264,23 +264,20 @@ def _frame(read: list[RankSteps], waits: Waiting) -> pl.DataFrame:
 
 def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
     clocked = waits.skew is not None
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("step_ns", "step", "ns", "Median step; the device's if the host runs ahead."),
+        Column("wait_ns_per_step", "waits/step", "ns", "Mean wait for other ranks in collectives, per step."),
+        Column("wait_share", "of step", "share"),
+        Column("collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean per step."),
+        Column("steps", "steps", "count"),
+        Column("clock_ns", "clock", "ns", "Its clock minus the first rank's.", hidden=not clocked),
+        Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
+    )
     return Table(
         "ranks",
         "Ranks, shortest wait first",
-        (
-            Column("rank", "rank", "count"),
-            Column("step_ns", "step", "ns", "Median step; the device's if the host runs ahead."),
-            Column(
-                "wait_ns_per_step", "waits/step", "ns", "Mean wait for other ranks in collectives, per step."
-            ),
-            Column("wait_share", "of step", "share"),
-            Column(
-                "collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean per step."
-            ),
-            Column("steps", "steps", "count"),
-            Column("clock_ns", "clock", "ns", "Its clock minus the first rank's.", hidden=not clocked),
-            Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
-        ),
+        columns,
         frame,
         ""
         if clocked
@@ -297,28 +294,17 @@ def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
     """Show which rank was waited for in each step."""
     least = waits.waits.argmin(axis=0) if waits.matched else []
     rows = [
-        {
-            "step": str(number),
-            "last": read[int(index)].rank,
-            "wait_ns": float(np.median(waits.waits[:, column])),
-            "most_ns": int(waits.waits[:, column].max()),
-        }
-        for column, (number, index) in enumerate(zip(waits.steps.tolist(), least, strict=True))
+        (str(number), read[int(index)].rank, float(np.median(each)), int(each.max()))
+        for number, index, each in zip(waits.steps.tolist(), least, waits.waits.T, strict=True)
     ]
-    return Table(
-        "steps",
-        "Who the others waited for, step by step",
-        (
-            Column("step", "step", "text"),
-            Column("last", "waits least", "count", "The rank that waited least in this step."),
-            Column("wait_ns", "median wait", "ns"),
-            Column("most_ns", "longest wait", "ns"),
-        ),
-        pl.DataFrame(
-            rows, schema={"step": pl.String, "last": pl.Int64, "wait_ns": pl.Float64, "most_ns": pl.Int64}
-        ),
-        empty="no step in which all ranks' collectives match",
+    columns = (
+        Column("step", "step", "text"),
+        Column("last", "waits least", "count", "The rank that waited least in this step."),
+        Column("wait_ns", "median wait", "ns"),
+        Column("most_ns", "longest wait", "ns"),
     )
+    title, empty = "Who the others waited for, step by step", "no step in which all ranks' collectives match"
+    return Table("steps", title, columns, listed(columns, rows), empty=empty)
 
 
 ANALYSIS = Analysis(NAME, TITLE, "Which rank holds up the others, and by how much?", run, order=95)

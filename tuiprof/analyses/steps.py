@@ -18,7 +18,7 @@ from tuiprof.analyses.shared.scope import (
 )
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, Mask, distinct, union
-from tuiprof.model.report import Chart, Level, Series
+from tuiprof.model.report import Chart, Level, Series, listed
 from tuiprof.model.units import format_ns, format_share, plural
 
 NAME, TITLE = "steps", "Steps"
@@ -239,20 +239,13 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
     )
     tables = [_phases(scope, times), Table("steps", "Every step", columns, frame, chart=_CHART)]
     if explained is not None:
-        tables.insert(
-            1,
-            Table(
-                "slow",
-                "What explains slow steps",
-                (
-                    Column("part", "part", "text"),
-                    Column("median_ns", "median", "ns"),
-                    Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
-                    Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
-                ),
-                explained,
-            ),
+        slow_columns = (
+            Column("part", "part", "text"),
+            Column("median_ns", "median", "ns"),
+            Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
+            Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
         )
+        tables.insert(1, Table("slow", "What explains slow steps", slow_columns, explained))
     return tables
 
 
@@ -290,36 +283,30 @@ def _phases(scope: Scope, times: Ints) -> Table:
         found.append(("backward (autograd engine)", covered_ns - named_ns, len(times), int(backward[0])))
     if found:
         found.append(("other", times - covered_ns, None, None))
-    frame = pl.DataFrame(
-        [
-            {
-                "phase": name,
-                "per_step_ns": float(each.mean()),
-                "share": float(each.sum() / times.sum()) if times.sum() else None,
-                "per_step": count / len(times) if count is not None else None,
-                "longest_ns": int(each.max()),
-                "event": event,
-            }
-            for name, each, count, event in found
-        ],
-        schema={
-            "phase": pl.String,
-            **dict.fromkeys(("per_step_ns", "share", "per_step"), pl.Float64),
-            **dict.fromkeys(("longest_ns", "event"), pl.Int64),
-        },
-    ).sort("per_step_ns", descending=True)
+    columns = (
+        Column("phase", "phase", "text"),
+        Column("per_step_ns", "a step", "ns", "Mean over the steps."),
+        Column("share", "of the step", "share"),
+        Column("per_step", "n/step", "count"),
+        Column("longest_ns", "longest", "ns", "In one step."),
+        Column("event", "event", "count", hidden=True),
+    )
+    phases = [
+        (
+            name,
+            float(each.mean()),
+            float(each.sum() / times.sum()) if times.sum() else None,
+            count / len(times) if count is not None else None,
+            int(each.max()),
+            event,
+        )
+        for name, each, count, event in found
+    ]
     return Table(
         "phases",
         "Phases on the host",
-        (
-            Column("phase", "phase", "text"),
-            Column("per_step_ns", "a step", "ns", "Mean over the steps."),
-            Column("share", "of the step", "share"),
-            Column("per_step", "n/step", "count"),
-            Column("longest_ns", "longest", "ns", "In one step."),
-            Column("event", "event", "count", hidden=True),
-        ),
-        frame,
+        columns,
+        listed(columns, phases).sort("per_step_ns", descending=True),
         empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
         chart=_PHASES,
     )

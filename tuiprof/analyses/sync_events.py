@@ -387,41 +387,20 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
     waited = Column("blocked_ns", "host blocked", "ns")
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)
+    apart_columns = (Column("apart", "why", "text", whole=True), *moment, waited, *location, *work)
+    call_columns = (
+        Column("call", "call", "text"),
+        Column("count", "n", "count", "Calls in the window, including those listed apart."),
+        Column("total_ns", "total", "ns", "Total length."),
+        Column("longest_ns", "longest", "ns"),
+    )
+    every = table.counted.sort("empty_ns", "blocked_ns", descending=True)
+    columns, note = (*cost, *location, *work), _apart_note(apart)
     return [
-        Table(
-            WAIT_LOCATIONS.key,
-            "Syncs by location",
-            (*cost, *location, *work),
-            groups,
-            _apart_note(apart),
-            "no syncs",
-        ),
-        Table(
-            "apart",
-            "Listed apart, not in any total",
-            (Column("apart", "why", "text", whole=True), *moment, waited, *location, *work),
-            apart,
-            empty="none",
-        ),
-        Table(
-            "calls",
-            "Calls that wait, by name",
-            (
-                Column("call", "call", "text"),
-                Column("count", "n", "count", "Calls in the window, including those listed apart."),
-                Column("total_ns", "total", "ns", "Total length."),
-                Column("longest_ns", "longest", "ns"),
-            ),
-            calls,
-            empty="none",
-        ),
-        Table(
-            "syncs",
-            "Every sync",
-            (*moment, *lost, waited, *location, *work),
-            table.counted.sort("empty_ns", "blocked_ns", descending=True),
-            empty="no syncs",
-        ),
+        Table(WAIT_LOCATIONS.key, "Syncs by location", columns, groups, note, "no syncs"),
+        Table("apart", "Listed apart, not in any total", apart_columns, apart, empty="none"),
+        Table("calls", "Calls that wait, by name", call_columns, calls, empty="none"),
+        Table("syncs", "Every sync", (*moment, *lost, waited, *location, *work), every, empty="no syncs"),
     ]
 
 

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
-
 from tuiprof.blackbox.stacks import location
 from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
+from tuiprof.model.report import listed
 from tuiprof.model.units import format_bytes, format_share
 
 #: Beyond this a file is not read: its objects would take many times that.
@@ -352,17 +351,10 @@ def _tables(device: Device, name: str) -> list[Table]:
 
 def _held_table(key: str, title: str, held: Sequence[Held]) -> Table:
     total = sum(one.size for one in held)
-    rows = [
-        {
-            "bytes": one.size,
-            "share": one.size / total if total else 0.0,
-            "blocks": one.blocks,
-            "line": one.line,
-            "function": one.function,
-            "call": one.call,
-        }
+    rows = (
+        (one.size, one.size / total if total else 0.0, one.blocks, one.line, one.function, one.call)
         for one in held
-    ]
+    )
     columns = (
         Column("bytes", "memory", "bytes"),
         Column("share", "share", "share"),
@@ -371,15 +363,7 @@ def _held_table(key: str, title: str, held: Sequence[Held]) -> Table:
         Column("function", "function"),
         Column("call", "in"),
     )
-    schema = {
-        "bytes": pl.Int64,
-        "share": pl.Float64,
-        "blocks": pl.Int64,
-        "line": pl.String,
-        "function": pl.String,
-        "call": pl.String,
-    }
-    return Table(key, title, columns, pl.DataFrame(rows, schema=schema), empty="nothing")
+    return Table(key, title, columns, listed(columns, rows), empty="nothing")
 
 
 _MAX_FLIGHT_BYTES: Final = 256 << 20

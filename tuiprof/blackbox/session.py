@@ -12,6 +12,7 @@ from tuiprof.blackbox.dumps import of_session
 from tuiprof.blackbox.stacks import Process, location, processes_of, stacks_report
 from tuiprof.errors import SessionError
 from tuiprof.model import Column, Fact, Report, Table, Verdict
+from tuiprof.model.report import listed
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.session import ptrace
 from tuiprof.session.asking import expected, is_here, take_stacks
@@ -214,7 +215,7 @@ def _last_steps(rank: WriterState | None) -> Table | None:
 
 def _output(session: Session) -> Table | None:
     rows = [
-        {"stream": name, "line": line.rstrip()}
+        (name, line.rstrip())
         for name, path in (("stdout", session.stdout), ("stderr", session.stderr))
         for line in last_lines(path, _LINES)
         if line.strip(" ^~\n")  # not those that underline a part of a line above
@@ -222,7 +223,7 @@ def _output(session: Session) -> Table | None:
     if not rows:
         return None
     columns = (Column("stream", "", whole=True), Column("line", "line", code=True))
-    return Table("output", "Last output", columns, pl.DataFrame(rows), whole=True)
+    return Table("output", "Last output", columns, listed(columns, rows), whole=True)
 
 
 def _memory(fold: Fold, rank: WriterState | None) -> list[Fact]:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import polars as pl
-
 from tuiprof.analyses.shared.frames import is_framework, shorten
 from tuiprof.model import Column, Report, Rule, Table, Verdict
+from tuiprof.model.report import listed
 from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.live.summary import spans
 from tuiprof.session.log import Thread
@@ -169,17 +168,10 @@ def stacks_report(
 
 
 def _overview(groups: Sequence[Group]) -> Table:
-    rows = [
-        {
-            "group": index,
-            "who": one.who,
-            "call": one.call or "—",
-            "line": one.line,
-            "function": one.function,
-            "threads": one.count,
-        }
+    rows = (
+        (index, one.who, one.call or "—", one.line, one.function, one.count)
         for index, one in enumerate(groups, 1)
-    ]
+    )
     columns = (
         Column("group", "stack", "count"),
         Column("who", "threads of"),
@@ -188,18 +180,17 @@ def _overview(groups: Sequence[Group]) -> Table:
         Column("function", "function"),
         Column("threads", "threads", "count", hidden=True),
     )
-    return Table("groups", "Where threads are", columns, pl.DataFrame(rows))
+    return Table("groups", "Where threads are", columns, listed(columns, rows))
 
 
 def _stack(index: int, one: Group) -> Table:
     shown = one.frames[:_MAX_FRAMES]
-    rows = [{"line": f"{shorten(file)}:{line}", "function": function} for file, line, function in shown]
+    rows = [(f"{shorten(file)}:{line}", function) for file, line, function in shown]
     columns = (Column("line", "line", elide="start"), Column("function", "function"))
     notes = []
     if one.differ:
         notes.append("of one of them; the stacks of the others differ in other frames")
     if len(one.frames) > len(shown):
         notes.append(f"{len(one.frames) - len(shown)} outer frames left out")
-    frame = pl.DataFrame(rows, schema={"line": pl.String, "function": pl.String})
-    title = f"Stack {index}: {one.who}"
+    title, frame = f"Stack {index}: {one.who}", listed(columns, rows)
     return Table(f"stack_{index}", title, columns, frame, "; ".join(notes), "no Python frame", whole=True)

@@ -18,6 +18,7 @@ from tuiprof.errors import LaunchError, UsageProblem
 from tuiprof.ladder.availability import availability
 from tuiprof.ladder.scenarios import Scan, scan
 from tuiprof.model import Column, Fact, Report, Table, Verdict
+from tuiprof.model.report import listed
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
@@ -325,7 +326,4 @@ def _table(
     rows: Sequence[tuple[Any, ...]],
     empty: str = "nothing found",
 ) -> Table:
-    import polars as pl
-
-    kinds = {column.key: pl.Int64 if column.kind in ("bytes", "count") else pl.String for column in columns}
-    return Table(key, title, columns, pl.DataFrame(rows, schema=kinds, orient="row"), empty=empty)
+    return Table(key, title, columns, listed(columns, rows), empty=empty)

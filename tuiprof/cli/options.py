@@ -108,10 +108,7 @@ trace_options = together(
         "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
     ),
     click.option(
-        "--run",
-        "run_",
-        metavar="NAME",
-        help="Which run, in a directory of several (default: the newest).",
+        "--run", "run_", metavar="NAME", help="Which run, in a directory of several (default: the newest)."
     ),
 )
 

@@ -73,9 +73,7 @@ launch_options = together(
         help="Capture allocator events, and keep every allocation's stack in case memory runs out.",
     ),
     click.option(
-        "--watch-nan",
-        is_flag=True,
-        help="Check loss and gradients for NaN once per step, without stalling.",
+        "--watch-nan", is_flag=True, help="Check loss and gradients for NaN once per step, without stalling."
     ),
     click.option(
         "--step-at",

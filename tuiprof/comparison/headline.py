@@ -21,7 +21,7 @@ import msgspec
 
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
-from tuiprof.system.files import write_atomic
+from tuiprof.system.files import read_small_json, write_atomic
 from tuiprof.system.own_process import (
     bound_threads,
     exit_with_parent,
@@ -99,23 +99,18 @@ def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Headline:
     kept = _kept_at(path)
     if kept is None:
         return _work_out(path, cancelled)
-    if (known := _read(kept)) is not None:
+    if (known := read_small_json(kept, Headline)) is not None:
         return known
     with _turn(kept, cancelled):
-        if (known := _read(kept)) is not None:  # another process has worked it out meanwhile
+        if (
+            known := read_small_json(kept, Headline)
+        ) is not None:  # another process has worked it out meanwhile
             return known
         found = _work_out(path, cancelled)
         if not found.problem:
             with contextlib.suppress(OSError, SessionError):  # it is worked out again next time
                 write_atomic(kept, msgspec.json.encode(found))
     return found
-
-
-def _read(kept: Path) -> Headline | None:
-    try:
-        return msgspec.json.decode(kept.read_bytes(), type=Headline)
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 @contextlib.contextmanager

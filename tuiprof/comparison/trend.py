@@ -195,6 +195,22 @@ def _report(found: Course, by: By) -> Report:
         }
     )
     notes = () if find_spec("ruptures") is not None else (f"Changes are not detected: {_REMEDY}.",)
+    level_columns = (
+        Column("since", f"since {by}", elide="start"),
+        Column("day", "day"),
+        Column("commit", "commit", hidden=by == "commit"),
+        Column("level", label, kind, "Median of the level."),
+        Column("change", "change", "share", "Compared with the level before.", signed=True),
+        Column("points", f"{by}s", "count"),
+    )
+    columns = (
+        Column("run", by, elide="start"),
+        Column("day", "day"),
+        Column("commit", "commit", hidden=by == "commit"),
+        Column("value", label, kind),
+        Column("runs", "runs", "count", hidden=by == "run"),
+        Column("changed", "a new level", "count", hidden=True),
+    )
     return Report(
         f"trend_{found.key}",
         f"Trend: {label}",
@@ -206,30 +222,11 @@ def _report(found: Course, by: By) -> Report:
             Fact("changes", "changes", len(found.changes), "count"),
         ),
         (
-            Table(
-                "levels",
-                "Levels, the oldest first",
-                (
-                    Column("since", f"since {by}", elide="start"),
-                    Column("day", "day"),
-                    Column("commit", "commit", hidden=by == "commit"),
-                    Column("level", label, kind, "Median of the level."),
-                    Column("change", "change", "share", "Compared with the level before.", signed=True),
-                    Column("points", f"{by}s", "count"),
-                ),
-                levels,
-            ),
+            Table("levels", "Levels, the oldest first", level_columns, levels),
             Table(
                 "runs",
                 f"By {by}, the oldest first",
-                (
-                    Column("run", by, elide="start"),
-                    Column("day", "day"),
-                    Column("commit", "commit", hidden=by == "commit"),
-                    Column("value", label, kind),
-                    Column("runs", "runs", "count", hidden=by == "run"),
-                    Column("changed", "a new level", "count", hidden=True),
-                ),
+                columns,
                 rows,
                 chart=Chart(label, (Series("value"),), at="run", marked="changed"),
             ),

@@ -190,42 +190,35 @@ def _ranks(fleet: Fleet) -> Table:
             "group": [_short(_label(fleet, row)) for row in range(len(fleet.files))],
         }
     ).with_columns(pl.col("clock_ns", "clock_spread_ns", "wins_ns").fill_nan(None))
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("host", "host", hidden=not fleet.hosts),
+        Column("late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True),
+        Column(
+            "held_ns",
+            "others wait",
+            "ns",
+            "In collectives at which it arrived last, a step, mean of the others.",
+        ),
+        Column(
+            "wins_ns", "alone saves", "ns", "What the job saves a step if only this rank arrived earlier."
+        ),
+        Column("slack_ns", "slack", "ns", "Its own wait, a step."),
+        Column(
+            "group", "in its", hidden=len(fleet.groups) < 2, help="The process group in which it is latest."
+        ),
+        Column("because", "differs by", help="How this rank differs from the others."),
+        Column("last", "last", "count", "Collectives at which it arrived last."),
+        Column(
+            "clock_ns", "clock", "ns", "Its clock minus the median rank's.", signed=True, hidden=not clocked
+        ),
+        Column("clock_spread_ns", "±", "ns", "Median absolute deviation of that.", hidden=True),
+        Column("step_ns", "step", "ns", "Its median step.", hidden=True),
+    )
     return Table(
         "ranks",
         "Ranks, longest wait of the others first",
-        (
-            Column("rank", "rank", "count"),
-            Column("host", "host", hidden=not fleet.hosts),
-            Column("late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True),
-            Column(
-                "held_ns",
-                "others wait",
-                "ns",
-                "In collectives at which it arrived last, a step, mean of the others.",
-            ),
-            Column(
-                "wins_ns", "alone saves", "ns", "What the job saves a step if only this rank arrived earlier."
-            ),
-            Column("slack_ns", "slack", "ns", "Its own wait, a step."),
-            Column(
-                "group",
-                "in its",
-                hidden=len(fleet.groups) < 2,
-                help="The process group in which it is latest.",
-            ),
-            Column("because", "differs by", help="How this rank differs from the others."),
-            Column("last", "last", "count", "Collectives at which it arrived last."),
-            Column(
-                "clock_ns",
-                "clock",
-                "ns",
-                "Its clock minus the median rank's.",
-                signed=True,
-                hidden=not clocked,
-            ),
-            Column("clock_spread_ns", "±", "ns", "Median absolute deviation of that.", hidden=True),
-            Column("step_ns", "step", "ns", "Its median step.", hidden=True),
-        ),
+        columns,
         rows.sort(["held_ns", "late_ns", "rank"], descending=[True, True, False]),
         ""
         if clocked
@@ -265,21 +258,17 @@ def _collectives(fleet: Fleet) -> Table:
         .head(_MAX_ROWS)
     )
     rows = rows.with_columns(pl.col("name").map_elements(fleet.name, pl.String))
-    return Table(
-        "collectives",
-        "Where ranks wait for one another",
-        (
-            Column("place", "in step", "count", "Its position among the collectives of its group in a step."),
-            Column("name", "collective"),
-            Column("group", "of", hidden=len(fleet.groups) < 2),
-            Column("wait_ns", "wait", "ns", "Mean over ranks and steps."),
-            Column("most_ns", "longest", "ns"),
-            Column("rank", "last", "count", "The rank that came last most often."),
-            Column("share", "of steps", "share", "Share of the steps in which it did."),
-            Column("steps", "steps", "count"),
-        ),
-        rows,
+    columns = (
+        Column("place", "in step", "count", "Its position among the collectives of its group in a step."),
+        Column("name", "collective"),
+        Column("group", "of", hidden=len(fleet.groups) < 2),
+        Column("wait_ns", "wait", "ns", "Mean over ranks and steps."),
+        Column("most_ns", "longest", "ns"),
+        Column("rank", "last", "count", "The rank that came last most often."),
+        Column("share", "of steps", "share", "Share of the steps in which it did."),
+        Column("steps", "steps", "count"),
     )
+    return Table("collectives", "Where ranks wait for one another", columns, rows)
 
 
 def _notes(fleet: Fleet) -> list[str]:

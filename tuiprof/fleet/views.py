@@ -95,6 +95,16 @@ def job(fleet: Fleet) -> Report | Unavailable:
         )
     else:
         verdict = Verdict("no advice with a known saving on any rank", "good")
+    columns = (
+        Column("wins_ns", "saves/step", "ns"),
+        Column("share", "of step", "share"),
+        Column("rank_ns", "on a rank", "ns", "What the same change saves on a rank by itself, median."),
+        Column("ranks", "ranks", "count", "Ranks on which it is found."),
+        Column("what", "what"),
+        Column("where", "where", elide="start"),
+        Column("instead", "fix"),
+        Column("rule", "rule", hidden=True),
+    )
     return Report(
         "job",
         "What a change saves the job",
@@ -107,21 +117,7 @@ def job(fleet: Fleet) -> Report | Unavailable:
             Table(
                 "findings",
                 "What to change, by what it saves the job",
-                (
-                    Column("wins_ns", "saves/step", "ns"),
-                    Column("share", "of step", "share"),
-                    Column(
-                        "rank_ns",
-                        "on a rank",
-                        "ns",
-                        "What the same change saves on a rank by itself, median.",
-                    ),
-                    Column("ranks", "ranks", "count", "Ranks on which it is found."),
-                    Column("what", "what"),
-                    Column("where", "where", elide="start"),
-                    Column("instead", "fix"),
-                    Column("rule", "rule", hidden=True),
-                ),
+                columns,
                 rows,
                 empty="no rule applies",
                 prose=True,
@@ -193,6 +189,23 @@ def hosts(fleet: Fleet) -> Report | Unavailable:
         )
     else:
         verdict = Verdict(f"no host delays the others ({plural(len(fleet.hosts), 'host')})", "good")
+    columns = (
+        Column("host", "host"),
+        Column("ranks", "ranks", "count"),
+        Column("stragglers", "stragglers", "count"),
+        Column("late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True),
+        Column("held_ns", "others wait", "ns", "In collectives at which it arrived last, a step."),
+        Column(
+            "wins_ns",
+            "wins",
+            "ns",
+            "What the job saves a step if its ranks arrived like the median of the others.",
+        ),
+        Column(
+            "kernels", "kernels", "number", "How many times as long its kernels take, median of its ranks."
+        ),
+        Column("clock_ns", "clock", "ns", "Its clock minus the median rank's.", signed=True),
+    )
     return Report(
         "hosts",
         "Hosts",
@@ -202,37 +215,7 @@ def hosts(fleet: Fleet) -> Report | Unavailable:
             Fact("late_hosts", "late hosts", len(late), "count"),
             Fact("first_host", "waited for most", str(first["host"]), "text"),
         ),
-        (
-            Table(
-                "hosts",
-                "Hosts, largest saving first",
-                (
-                    Column("host", "host"),
-                    Column("ranks", "ranks", "count"),
-                    Column("stragglers", "stragglers", "count"),
-                    Column(
-                        "late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True
-                    ),
-                    Column(
-                        "held_ns", "others wait", "ns", "In collectives at which it arrived last, a step."
-                    ),
-                    Column(
-                        "wins_ns",
-                        "wins",
-                        "ns",
-                        "What the job saves a step if its ranks arrived like the median of the others.",
-                    ),
-                    Column(
-                        "kernels",
-                        "kernels",
-                        "number",
-                        "How many times as long its kernels take, median of its ranks.",
-                    ),
-                    Column("clock_ns", "clock", "ns", "Its clock minus the median rank's.", signed=True),
-                ),
-                rows,
-            ),
-        ),
+        (Table("hosts", "Hosts, largest saving first", columns, rows),),
         _HOSTS_RULES,
     )
 
@@ -305,6 +288,14 @@ def slow_steps(fleet: Fleet) -> Report | Unavailable:
         pl.Series("because", reasons, dtype=pl.Int64),
         pl.Series("late_ns", lates, dtype=pl.Float64),
     ).sort(["over_ns", "step"], descending=[True, False])
+    columns = (
+        Column("step", "step", "count"),
+        Column("step_ns", "takes", "ns", "Median of the ranks."),
+        Column("over_ns", "beyond the median", "ns"),
+        Column("because", "because of rank", "count", "Empty: the step is slow on all ranks."),
+        Column("late_ns", "latest rank by", "ns", "How much later than the median rank.", signed=True),
+        Column("most_ns", "longest", "ns", "On any rank."),
+    )
     return Report(
         "slow_steps",
         "Slow steps",
@@ -318,16 +309,7 @@ def slow_steps(fleet: Fleet) -> Report | Unavailable:
             Table(
                 "steps",
                 "Slow steps, the slowest first",
-                (
-                    Column("step", "step", "count"),
-                    Column("step_ns", "takes", "ns", "Median of the ranks."),
-                    Column("over_ns", "beyond the median", "ns"),
-                    Column("because", "because of rank", "count", "Empty: the step is slow on all ranks."),
-                    Column(
-                        "late_ns", "latest rank by", "ns", "How much later than the median rank.", signed=True
-                    ),
-                    Column("most_ns", "longest", "ns", "On any rank."),
-                ),
+                columns,
                 rows,
                 empty=f"no step takes {SLOW:g} times the median step",
             ),
@@ -399,6 +381,22 @@ def slow_kernels(fleet: Fleet) -> Report | Unavailable:
         .sort("more_ns", "name", descending=[True, False])
         .with_columns(pl.col("name").map_elements(fleet.name, pl.String))
     )
+    rank_columns = (
+        Column("rank", "rank", "count"),
+        Column("host", "host", hidden=not fleet.hosts),
+        Column("factor", "factor", "number"),
+        Column("slower", "slower", "share", "Share of the kernels' time in kernels that are slower."),
+        Column("cause", "likely"),
+        Column("device", "device"),
+    )
+    columns = (
+        Column("name", "kernel"),
+        Column("more_ns", "more", "ns", "Excess time in it on all slower ranks, in all steps."),
+        Column("ranks", "ranks", "count", "On which it is slower."),
+        Column("factor", "at most", "number"),
+        Column("rank", "on rank", "count"),
+        Column("typical_ns", "median rank", "ns"),
+    )
     return Report(
         "slow_kernels",
         "Slow kernels",
@@ -416,30 +414,14 @@ def slow_kernels(fleet: Fleet) -> Report | Unavailable:
             Table(
                 "ranks",
                 "Ranks whose kernels take longer",
-                (
-                    Column("rank", "rank", "count"),
-                    Column("host", "host", hidden=not fleet.hosts),
-                    Column("factor", "factor", "number"),
-                    Column(
-                        "slower", "slower", "share", "Share of the kernels' time in kernels that are slower."
-                    ),
-                    Column("cause", "likely"),
-                    Column("device", "device"),
-                ),
+                rank_columns,
                 slower,
                 empty="the kernels take the same time on all ranks",
             ),
             Table(
                 "kernels",
                 "Kernels, largest excess on the slower ranks first",
-                (
-                    Column("name", "kernel"),
-                    Column("more_ns", "more", "ns", "Excess time in it on all slower ranks, in all steps."),
-                    Column("ranks", "ranks", "count", "On which it is slower."),
-                    Column("factor", "at most", "number"),
-                    Column("rank", "on rank", "count"),
-                    Column("typical_ns", "median rank", "ns"),
-                ),
+                columns,
                 kernels,
                 empty="no kernel is slower on some rank",
             ),
@@ -500,26 +482,19 @@ def differences(fleet: Fleet) -> Report | Unavailable:
         verdict = Verdict(f"rank {first.rank} has {first.words}{more}", "warn")
     else:
         verdict = Verdict("all ranks have the same syncs, launches and memory", "good")
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("what", "differs by"),
+        Column("own", "this rank", "number"),
+        Column("others", "median rank", "number"),
+        Column("late_ns", "late", "ns", "Later than the median rank, a step.", signed=True),
+    )
     return Report(
         "differences",
         "Differences",
         verdict,
         (Fact("differing_ranks", "ranks that differ", len({one.rank for one in found}), "count"),),
-        (
-            Table(
-                "ranks",
-                "Ranks that differ",
-                (
-                    Column("rank", "rank", "count"),
-                    Column("what", "differs by"),
-                    Column("own", "this rank", "number"),
-                    Column("others", "median rank", "number"),
-                    Column("late_ns", "late", "ns", "Later than the median rank, a step.", signed=True),
-                ),
-                rows,
-                empty="all ranks do the same",
-            ),
-        ),
+        (Table("ranks", "Ranks that differ", columns, rows, empty="all ranks do the same"),),
         _DIFFERENCES_RULES,
     )
 
@@ -556,6 +531,18 @@ def heat(fleet: Fleet) -> Report | Unavailable:
             **{key: late[:, index] for index, key in enumerate(keys)},
         }
     ).with_columns(pl.col(keys).fill_nan(None))
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("host", "host", hidden=not fleet.hosts),
+        Column("late_ns", "late", "ns", "Later than the median of the others, mean a step.", signed=True),
+        Column(
+            "heat", f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}", whole=True
+        ),
+        *(
+            Column(key, f"step {step}", "ns", hidden=True)
+            for key, step in zip(keys, steps.tolist(), strict=True)
+        ),
+    )
     return Report(
         "heat",
         "Step × rank",
@@ -569,26 +556,7 @@ def heat(fleet: Fleet) -> Report | Unavailable:
             Table(
                 "heat",
                 "Ranks, the latest first",
-                (
-                    Column("rank", "rank", "count"),
-                    Column("host", "host", hidden=not fleet.hosts),
-                    Column(
-                        "late_ns",
-                        "late",
-                        "ns",
-                        "Later than the median of the others, mean a step.",
-                        signed=True,
-                    ),
-                    Column(
-                        "heat",
-                        f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}",
-                        whole=True,
-                    ),
-                    *(
-                        Column(key, f"step {step}", "ns", hidden=True)
-                        for key, step in zip(keys, steps.tolist(), strict=True)
-                    ),
-                ),
+                columns,
                 rows.sort(["late_ns", "rank"], descending=[True, False]),
                 chart=Chart(
                     "How late each rank comes in each step",
@@ -629,6 +597,16 @@ def files(fleet: Fleet) -> Report | Unavailable:
         if unread
         else Verdict(f"{said}: all were read", "good")
     )
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("problem", "problem"),
+        Column("remedy", "what to do"),
+        Column("steps", "steps", "count"),
+        Column("bytes", "size", "bytes"),
+        Column("path", "file", elide="start"),
+        Column("host", "host", hidden=True),
+        Column("device", "device", hidden=True),
+    )
     return Report(
         "files",
         "Files",
@@ -638,23 +616,7 @@ def files(fleet: Fleet) -> Report | Unavailable:
             Fact("unread", "cannot be read", unread, "count"),
             Fact("bytes", "on disk", size, "bytes"),
         ),
-        (
-            Table(
-                "files",
-                "Files",
-                (
-                    Column("rank", "rank", "count"),
-                    Column("problem", "problem"),
-                    Column("remedy", "what to do"),
-                    Column("steps", "steps", "count"),
-                    Column("bytes", "size", "bytes"),
-                    Column("path", "file", elide="start"),
-                    Column("host", "host", hidden=True),
-                    Column("device", "device", hidden=True),
-                ),
-                rows.sort(["unread", "file"], descending=[True, False]),
-            ),
-        ),
+        (Table("files", "Files", columns, rows.sort(["unread", "file"], descending=[True, False])),),
     )
 
 

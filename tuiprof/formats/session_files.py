@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TypeVar
 
 import msgspec
+
+from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 
 # The name of a sidecar is needed where neither numpy nor Polars is loaded yet.
 if TYPE_CHECKING:
@@ -98,14 +101,16 @@ _DISTURBED: Final = 3
 #: The device time of a step is logged later, within this many lines.
 _LATER: Final = 200
 _LONGEST_LINE: Final = 1 << 20
+#: Steps are withdrawn early in a run, within this many bytes.
+_EARLY: Final = 64 << 20
 #: Repeatedly written records are within this many bytes of the end. Minimum number of line samples.
 _TAIL: Final = 1 << 18
 _MIN_SAMPLES: Final = 20
 _CORE: Final = re.compile(r"core\d+_util$")
 #: Measurements of the host that are read at most: the first minutes of a run.
 _MAX_SAMPLES: Final = 500
+_SOURCE: Final = b'{"t": "source"'
 _LineT = TypeVar("_LineT", bound=msgspec.Struct)
-_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Line(msgspec.Struct):
@@ -116,6 +121,12 @@ class _Line(msgspec.Struct):
     dur: _Whole
     ph: dict[str, _Whole] = {}
     cap: bool = False
+
+
+class _Source(msgspec.Struct):
+    """What ends a step from here on."""
+
+    withdrawn: _Whole = 0
 
 
 class _Lines(msgspec.Struct):
@@ -188,7 +199,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         times, host_ns = device, float(np.median(times))
     low, median, high = (float(ns) for ns in np.percentile(times, (10, 50, 90)))
     session = log.parent.parent
-    meta = _meta(session / "session.json")
+    meta = read_small_json(session / "session.json", _Meta) or _Meta()
     host = next((device.details for device in meta.devices if device.kind == "host"), _Details())
     return Uncaptured(
         len(chosen),
@@ -248,6 +259,7 @@ def _read_steps(log: Path) -> _Steps:
     captured_at, later = -1, 0
     decode = msgspec.json.Decoder(_Line).decode
     with log.open("rb") as lines:
+        lines.seek(_counted_from(lines))
         while later < _LATER and (line := lines.readline(_LONGEST_LINE)):
             later += found.captured and len(found.before) >= 2 * MIN_STEPS
             is_step = line.startswith((b'{"t":"step"', b'{"t": "step"'))
@@ -255,7 +267,7 @@ def _read_steps(log: Path) -> _Steps:
                 continue
             try:
                 step = decode(line)
-            except _UNDECODABLE:  # a damaged line, or the one being written
+            except UNDECODABLE:  # a damaged line, or the one being written
                 continue
             if not is_step:
                 found.device.append(step)
@@ -272,6 +284,20 @@ def _read_steps(log: Path) -> _Steps:
                 if step.n > captured_at + _DISTURBED:
                     found.after.append(step)
     return found
+
+
+def _counted_from(log: BinaryIO) -> int:
+    """Return where the steps of a log begin that were not withdrawn later."""
+    if not log.seek(0, os.SEEK_END):
+        return 0
+    with mmap(log.fileno(), 0, access=ACCESS_READ) as text:
+        at = min(len(text), _EARLY)
+        while (at := text.rfind(_SOURCE, 0, at)) >= 0:
+            end = text.find(b"\n", at) + 1
+            with suppress(*UNDECODABLE):  # a damaged line, or the one being written
+                if msgspec.json.decode(text[at:end], type=_Source).withdrawn:
+                    return end
+    return 0
 
 
 def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | None:
@@ -294,16 +320,6 @@ def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | Non
             ahead += (step.dur for step in steps[start:end])
     # Some of them are still cold, and the last of them wait for the queue already: both take longer.
     return float(np.percentile(ahead, 25)) if len(ahead) >= _MIN_AHEAD else None
-
-
-def _meta(meta: Path) -> _Meta:
-    """Return what a session knows of its host and its script."""
-    if not meta.is_file():  # a pipe would hold up its reader
-        return _Meta()
-    try:
-        return msgspec.json.decode(meta.read_bytes(), type=_Meta)
-    except (OSError, *_UNDECODABLE):
-        return _Meta()
 
 
 def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
@@ -332,13 +348,11 @@ def _restarts(log: Path) -> WorkerRestarts | None:
 
 def _last(log: Path, beginning: bytes, kind: type[_LineT]) -> _LineT | None:
     """Return the last line near the end of a log that begins so and is whole; None = there is none."""
-    with log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
-        written = [line for line in file.read().splitlines() if line.startswith(beginning)]
+    written = [line for line in read_end(log, _TAIL).splitlines() if line.startswith(beginning)]
     for line in reversed(written):
         try:
             return msgspec.json.decode(line, type=kind)
-        except _UNDECODABLE:  # damaged, or the one being written
+        except UNDECODABLE:  # damaged, or the one being written
             continue
     return None
 
@@ -357,7 +371,7 @@ def _cores(log: Path) -> tuple[float | None, float | None]:
                 continue
             try:
                 figures = decode(line).m
-            except _UNDECODABLE:
+            except UNDECODABLE:
                 continue
             idle = [1 - value for name, value in figures.items() if _CORE.match(name)]
             if idle and "tree_cpu" in figures:

@@ -29,7 +29,7 @@ from tuiprof.ladder.statistics import (
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
 from tuiprof.model.characters import as_utf8
-from tuiprof.model.report import Kind, Level
+from tuiprof.model.report import Kind, Level, listed
 from tuiprof.model.units import format_ns, format_ns_range, format_share, format_speed, format_speed_range
 from tuiprof.whatif.chips import Chip, find_chip
 
@@ -275,22 +275,20 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
         before = steps[one.against] * ours / theirs if timed else None
         win = one.proof.predicted if one.proof is not None and same else None
         rows.append(
-            {
-                "variant": one.variant,
-                "against": one.against,
-                "sentence": _sentence(
-                    one, steps[one.variant] / before if before else None, by_sample=not same
-                ),
-                "predicted_ns": win.ns if win else None,
-                "predicted_range": format_ns_range(win.low_ns, win.high_ns) if win else "",
-                "measured_ns": before - steps[one.variant] if before else None,
-                "findings": ", ".join(dict.fromkeys(item.rule for item in one.proof.findings))
+            (
+                one.variant,
+                one.against,
+                _sentence(one, steps[one.variant] / before if before else None, by_sample=not same),
+                win.ns if win else None,
+                format_ns_range(win.low_ns, win.high_ns) if win else "",
+                before - steps[one.variant] if before else None,
+                ", ".join(dict.fromkeys(item.rule for item in one.proof.findings))
                 if one.proof and win
                 else "",
-                "changes": "; ".join(one.changes) or "no difference above the thresholds",
-            }
+                "; ".join(one.changes) or "no difference above the thresholds",
+            )
         )
-    none = all(row["predicted_ns"] is None for row in rows)
+    none = all(predicted_ns is None for _, _, _, predicted_ns, *_ in rows)
     columns = (
         Column("variant", "variant"),
         Column("against", "against"),
@@ -301,9 +299,8 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
         Column("findings", "fixed findings", help=PREDICTED_RULE, hidden=none),
         Column("changes", "what changed"),
     )
-    types = {column.key: pl.Float64 if column.kind == "ns" else pl.String for column in columns}
-    frame = pl.DataFrame(rows, schema=types, orient="row")
-    return Table("why", "What changed in the captured steps", columns, frame, prose=True)
+    title = "What changed in the captured steps"
+    return Table("why", title, columns, listed(columns, rows), prose=True)
 
 
 def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
@@ -334,23 +331,22 @@ def _out_table(judged: Sequence[Judged]) -> Table:
         Column("reason", "why"),
         Column("remedy", "what to do"),
     )
-    frame = pl.DataFrame(rows, schema=[column.key for column in columns], orient="row")
-    return Table("out", "Not measured", columns, frame, prose=True)
+    return Table("out", "Not measured", columns, listed(columns, rows), prose=True)
 
 
 def _trials(ladder: LadderRun) -> Table:
     rows = [
-        {
-            "kind": trial.kind,
-            "round": trial.round,
-            "variant": trial.variant,
-            "state": trial.state,
-            "step_ns": trial.figures.median_ns if trial.figures else None,
-            "steps": trial.figures.steps if trial.figures else None,
-            "wall_ns": trial.wall_ns or None,
-            "why": trial.why,
-            "session": as_utf8(f"{ladder.id}/trials/{trial.session}") if trial.session else "",
-        }
+        (
+            trial.kind,
+            trial.round,
+            trial.variant,
+            trial.state,
+            trial.figures.median_ns if trial.figures else None,
+            trial.figures.steps if trial.figures else None,
+            trial.wall_ns or None,
+            trial.why,
+            as_utf8(f"{ladder.id}/trials/{trial.session}") if trial.session else "",
+        )
         for trial in ladder.meta.trials
     ]
     columns = (
@@ -364,8 +360,7 @@ def _trials(ladder: LadderRun) -> Table:
         Column("why", "why"),
         Column("session", "session"),
     )
-    frame = pl.DataFrame(rows, schema=[c.key for c in columns], orient="row", infer_schema_length=None)
-    return Table("trials", "Trials, in the order they ran", columns, frame)
+    return Table("trials", "Trials, in the order they ran", columns, listed(columns, rows))
 
 
 def _notes(meta: LadderMeta, judged: Sequence[Judged]) -> list[str]:
@@ -401,13 +396,12 @@ def listing(ladders: Sequence[LadderRun | Exception], root: Path) -> Report:
         Column("variants", "variants", "count"),
         Column("trials", "trials", "count"),
     )
-    frame = pl.DataFrame(rows, schema=[column.key for column in columns], orient="row")
     word = "ladder" if len(rows) == 1 else "ladders"
     return Report(
         "ladders",
         "Ladders",
         Verdict(f"{len(rows)} {word} in {root}; see one again: tuiprof ladder --resume NAME"),
-        tables=(Table("ladders", "Ladders", columns, frame),),
+        tables=(Table("ladders", "Ladders", columns, listed(columns, rows)),),
     )
 
 
@@ -447,7 +441,7 @@ def _kernel_table(judged: Sequence[Judged]) -> Table:
         Column("device", "on"),
         *(Column(key, key, kind, hidden=True) for key, kind in _KERNEL_HIDDEN),
     )
-    frame = _frame(rows, columns)
+    frame = pl.DataFrame(rows, infer_schema_length=None) if rows else listed(columns, ())
     shown = tuple(column for column in columns if column.hidden or not rows or not _empty(frame[column.key]))
     return Table("kernels", "Kernels and the chip's limits", shown, frame, _chips(frame))
 
@@ -489,15 +483,12 @@ def _range_table(judged: Sequence[Judged]) -> Table:
     }
     names = list(dict.fromkeys(name for trials in timed.values() for f in trials for name in f.ranges_ns))
     rows = [
-        {
-            "variant": variant,
-            **{_key(name): median_known(f.ranges_ns.get(name) for f in trials) for name in names},
-        }
+        (variant, *(median_known(f.ranges_ns.get(name) for f in trials) for name in names))
         for variant, trials in timed.items()
     ]
     columns = (Column("variant", "variant", whole=True), *(Column(_key(name), name, "ns") for name in names))
     note = "Median time of each named range of a step, device time if the script measures it."
-    return Table("ranges", "Parts of the step", columns, _frame(rows, columns), note)
+    return Table("ranges", "Parts of the step", columns, listed(columns, rows), note)
 
 
 _KERNEL_HIDDEN: Final[tuple[tuple[str, Kind], ...]] = (
@@ -577,12 +568,6 @@ def _figure(value: float) -> str:
     if value >= 999.5 or not value:
         return f"{value:.0f}"
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.{2 - math.floor(math.log10(value))}f}"
-
-
-def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
-    """Return rows as a table that has its columns even if it is empty."""
-    schema = None if rows else dict.fromkeys((column.key for column in columns), pl.String)
-    return pl.DataFrame(rows, schema, infer_schema_length=None)
 
 
 def _empty(column: pl.Series) -> bool:

@@ -184,6 +184,18 @@ class Table:
         return _named(key, self.columns, f"column of table {self.key!r}")
 
 
+def listed(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> pl.DataFrame:
+    """Return the rows of a table, each with its values in the order of the columns."""
+    keys = [column.key for column in columns]
+    frame = pl.DataFrame(list(rows), schema=keys, orient="row", infer_schema_length=None)
+    untold = [column for column in columns if frame.schema[column.key] == pl.Null]
+    return frame.cast({column.key: _TYPES.get(column.kind, pl.Float64) for column in untold})
+
+
+#: The type of a column that has no value.
+_TYPES: Final = {"text": pl.String, "count": pl.Int64, "bytes": pl.Int64}
+
+
 @dataclass(frozen=True, slots=True)
 class RowsOf(Generic[RowT]):
     """A table of a report, with the type of its rows, for code elsewhere that reads them.

@@ -166,6 +166,7 @@ class Runtime:
         self.black_box = BlackBox(self.session, lambda: self.steps.out, self.note)
         self.triggers = Triggers(self.session, self.note, self._alone)
         self.capture.ended = self.triggers.ended
+        self.steps.on_withdrawn = self.capture.withdrawn
         self.log.on_steps = self._steps_ended
         self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
         self._paused = self._ended = False

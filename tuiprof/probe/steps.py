@@ -135,6 +135,7 @@ class Steps:
         "marks": "timed parts, oldest first",
         "missed": "steps that ended before they were detected, if ``source`` is found by repetition",
         "n": "number of the running step, from 0",
+        "on_withdrawn": "called when the steps so far turn out to be none, on the thread that steps",
         "optimizer_due": "as ``due`` if there is one optimizer, whose step ends the step; 0 = it has to be checked",
         "optimizer_made": "the script has made an optimizer that calls torch's hooks",
         "out": "other events, oldest first",
@@ -159,6 +160,7 @@ class Steps:
         self.thread = threading.main_thread().ident
         self.device: Any = None
         self.capture: Any = None
+        self.on_withdrawn: Callable[[], None] = lambda: None
         self.source = NONE
         self.stepped = False
         self.call: Callable[[], int] = _no_call
@@ -365,6 +367,7 @@ class Steps:
     def _withdraw(self) -> None:
         """Count from 0 again: the counted events were not steps."""
         self.n = 0
+        self.on_withdrawn()
         if self.device is not None:
             self.device.drop_pending()
         for item in [item for item in list(self.out) if item[0] == DEVICE]:

@@ -104,11 +104,7 @@ def _on_device(pid: int) -> bool:
 
 
 def attach(
-    pids: Sequence[int],
-    *,
-    name: str = "",
-    root: Path | None = None,
-    watch_nan: bool = False,
+    pids: Sequence[int], *, name: str = "", root: Path | None = None, watch_nan: bool = False
 ) -> tuple[Session, list[ptrace.Answer]]:
     """Attach to running processes, one or the ranks of one run, and record them in one session.
 

@@ -118,12 +118,7 @@ class ProcessTree:
                 idle += share < IDLE_SHARE
         measured = elapsed > 0
         return Usage(
-            len(self._members),
-            threads,
-            rss,
-            cpu if measured else None,
-            loaders,
-            idle if measured else None,
+            len(self._members), threads, rss, cpu if measured else None, loaders, idle if measured else None
         )
 
     def _loads_data(self, member: Member, name: str) -> bool:

@@ -75,11 +75,7 @@ _ALL: Final = (
     ),
     Figure("load_1m", "load", "number", "Runnable tasks, mean of the last minute."),
     Figure(
-        "io_wait",
-        "I/O wait",
-        "share",
-        "Share of time in which cores were idle waiting for a disk.",
-        full=1.0,
+        "io_wait", "I/O wait", "share", "Share of time in which cores were idle waiting for a disk.", full=1.0
     ),
     Figure(
         "tree_cpu", "CPU (run)", "share", "CPU time of this run's processes per second; 100 % = one core."

@@ -15,7 +15,7 @@ import polars as pl
 
 from tuiprof.model import Column, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Chart, Kind, Level, Series
+from tuiprof.model.report import Chart, Kind, Level, Series, listed
 from tuiprof.model.units import (
     format_change,
     format_ns,
@@ -228,43 +228,36 @@ def figure_of(report: Report | Unavailable, key: str) -> float | None:
 
 def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
     """Return a table of figures, one per row; unchanged ones are last."""
+    columns = (
+        Column("metric", "figure", "text"),
+        Column("before", "before", "text", figure=True),
+        Column("after", "after", "text", figure=True),
+        Column("change", "change", "text", "After minus before; pp: percentage points.", figure=True),
+        Column("ratio", "after/before", "number", hidden=True),
+        Column("key", "key", "text", hidden=True),
+        Column("kind", "kind", "text", hidden=True),
+        Column("within_noise", "within the noise", hidden=True),
+        Column("before_value", "before", "number", hidden=True),
+        Column("after_value", "after", "number", hidden=True),
+    )
     rows = [
-        {
-            "metric": one.label,
-            "key": one.key,
-            "kind": one.kind,
-            "before": format_value(one.before, one.kind),
-            "after": format_value(one.after, one.kind),
-            "change": one.change_text,
-            "ratio": one.after / one.before if one.before and one.after is not None else None,
-            "before_value": one.before,
-            "after_value": one.after,
-            "within_noise": one.within_noise,
-        }
+        (
+            one.label,
+            format_value(one.before, one.kind),
+            format_value(one.after, one.kind),
+            one.change_text,
+            one.after / one.before if one.before and one.after is not None else None,
+            one.key,
+            one.kind,
+            one.within_noise,
+            one.before,
+            one.after,
+        )
         for one in sorted(metrics, key=lambda one: one.within_noise)
     ]
-    values = dict.fromkeys(("ratio", "before_value", "after_value"), pl.Float64)
-    words = dict.fromkeys(("metric", "key", "kind", "before", "after", "change"), pl.String)
-    return Table(
-        key,
-        title,
-        (
-            Column("metric", "figure", "text"),
-            Column("before", "before", "text", figure=True),
-            Column("after", "after", "text", figure=True),
-            Column("change", "change", "text", "After minus before; pp: percentage points.", figure=True),
-            Column("ratio", "after/before", "number", hidden=True),
-            Column("key", "key", "text", hidden=True),
-            Column("kind", "kind", "text", hidden=True),
-            Column("within_noise", "within the noise", hidden=True),
-            Column("before_value", "before", "number", hidden=True),
-            Column("after_value", "after", "number", hidden=True),
-        ),
-        pl.DataFrame(rows, schema={**words, **values, "within_noise": pl.Boolean}),
-        empty="only one side has a trace",
-        faint="within_noise",
-        whole=True,
-    )
+    empty = "only one side has a trace"
+    frame = listed(columns, rows).cast({"before_value": pl.Float64, "after_value": pl.Float64})
+    return Table(key, title, columns, frame, empty=empty, faint="within_noise", whole=True)
 
 
 # -- steps side by side ----------------------------------------------------------------------------------
@@ -351,16 +344,17 @@ def script_change(
     said = "the same" if pairs else ""
     if gone or come:
         said = f"{plural(gone, 'line')} removed, {plural(come, 'line')} added"
+    columns = (
+        Column("file", "file", elide="start", hidden=not several),
+        Column("before_line", "before", "count", "Line number in the script before."),
+        Column("after_line", "after", "count", "Line number in the script after."),
+        Column("change", "±", whole=True, help="- removed, + added, … unchanged lines left out."),
+        Column("text", "line", elide="end", code=True),
+    )
     table = Table(
         "script",
         "What changed in the script",
-        (
-            Column("file", "file", elide="start", hidden=not several),
-            Column("before_line", "before", "count", "Line number in the script before."),
-            Column("after_line", "after", "count", "Line number in the script after."),
-            Column("change", "±", whole=True, help="- removed, + added, … unchanged lines left out."),
-            Column("text", "line", elide="end", code=True),
-        ),
+        columns,
         pl.DataFrame(rows[:_ROWS], schema=_SCHEMA, orient="row"),
         note,
         empty or "the script did not change",

@@ -14,21 +14,28 @@ _MIN_OF_LARGEST = 0.9
 
 
 class ModelCalls:
-    """The calls of models during captures."""
+    """The calls of models during captures.
+
+    Weak references are to the memory of tensors, as ``swap_tensors`` refuses tensors that have one.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._kinds = (
+            torch.Tensor,
+            torch.nn.Parameter,
+        )  # not subclasses: they may compute nothing, or run code
         # Models and their numbers, by id, which another model may have later.
         self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbered = 0
         self._step = -1
-        #: The tensors of each call of the current step, by all that could make its result another.
+        #: The memory of the tensors of each call of the current step, by all that could make its result another.
         self._called: dict[Any, list[weakref.ref[Any]]] = {}
         #: Of each model called in the current step, by its number; of the frozen part, by the negative one.
         self._states: dict[int, _State] = {}
-        #: The largest inputs of the calls of the current step by model, its mode, id and version, with what the model
-        #: held: all of it, and the frozen part.
-        self._largest: dict[tuple[int, bool, int, int], tuple[weakref.ref[Any], int, int]] = {}
+        #: The memory of the largest inputs of the calls of the current step by model, its mode, and input, with what
+        #: the model held: all of it, and the frozen part.
+        self._largest: dict[tuple[int, bool, tuple[Any, ...]], tuple[weakref.ref[Any], int, int]] = {}
 
     def name(
         self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], learning: bool, step: int
@@ -39,7 +46,8 @@ class ModelCalls:
             self._numbered += 1
             known = self._numbers[id(model)] = weakref.ref(model), self._numbered
         try:
-            again = self._again(model, known[1], args, kwargs, learning, step)
+            with self._torch._C.DisableTorchFunction():  # modes of the script see nothing of it
+                again = self._again(model, known[1], args, kwargs, learning, step)
         except Exception:  # tensors and models of any kind; those of inference mode count no changes
             again = ""
         return f"{type(model).__name__} #{known[1]}{'' if learning else ', no gradients'}{again}"
@@ -62,33 +70,32 @@ class ModelCalls:
             self._called.clear()
             self._states.clear()
             self._largest.clear()
+        if self._torch.jit.is_tracing():
+            return ""  # sizes are part of the graph then
         tensor = self._torch.Tensor
         values = (*args, *kwargs.values())
-        tensors = [value for value in values if isinstance(value, tensor)]
-        if not tensors or not all(isinstance(value, (tensor, *_PLAIN)) for value in values):
+        tensors = [value for value in values if type(value) in self._kinds]
+        if not tensors or any(type(value) not in (*self._kinds, *_PLAIN) for value in values):
             return ""
         if any(value.requires_grad and value.is_leaf for value in tensors):
             return ""  # what is optimized may be changed through .data, which is not counted
-        if any(hasattr(value, "fake_mode") for value in tensors):
-            return ""  # nothing is computed, and PyTorch warns of a look at such addresses
         held = _held(model)
         inputs = tuple(
-            (id(value), value._version) if isinstance(value, tensor) else (type(value), value)
-            for value in values
+            _identity(value) if isinstance(value, tensor) else (type(value), value) for value in values
         )
         whole = self._state(number, held)
         frozen = self._state(-number, [one for one in held if not one[0].requires_grad])
         call = number, learning, model.training, whole, tuple(kwargs), inputs
         before = self._called.get(call)
-        self._called[call] = [weakref.ref(value) for value in tensors]
-        # A tensor that is gone may have left its id to another one.
-        same = before is not None and all(ref() is value for ref, value in zip(before, tensors))
+        self._called[call] = [_memory(value) for value in tensors]
+        # A tensor that is gone may have left its id and address to another one.
+        same = before is not None and all(map(_is_in, tensors, before))
         largest = max(tensors, key=tensor.numel)
-        key = number, model.training, id(largest), largest._version
+        key = number, model.training, _identity(largest)
         seen = self._largest.get(key)
-        self._largest[key] = weakref.ref(largest), whole, frozen
+        self._largest[key] = _memory(largest), whole, frozen
         most = largest.numel() >= _MIN_OF_LARGEST * sum(value.numel() for value in tensors)
-        part = most and seen is not None and seen[0]() is largest
+        part = most and seen is not None and _is_in(largest, seen[0])
         if seen is not None and (seen[2] != frozen if learning else seen[1] != whole):
             part = False
         if not held or not (same or part) or _varies(model, tensor, {id(value) for value, _ in held}):
@@ -103,10 +110,10 @@ class ModelCalls:
         if (
             known is None
             or known.versions != versions
-            or any(ref() is not value for ref, (value, _) in zip(known.tensors, held))
+            or not all(_is_in(value, memory) for (value, _), memory in zip(held, known.memory))
         ):
-            refs = [weakref.ref(value) for value, _ in held]
-            known = self._states[number] = _State(0 if known is None else known.number + 1, versions, refs)
+            memory = [_memory(value) for value, _ in held]
+            known = self._states[number] = _State(0 if known is None else known.number + 1, versions, memory)
         return known.number
 
 
@@ -115,7 +122,20 @@ class _State(NamedTuple):
 
     number: int
     versions: list[tuple[int, int]]  # version and address of each
-    tensors: list[weakref.ref[Any]]
+    memory: list[weakref.ref[Any]]
+
+
+def _identity(tensor: Any) -> tuple[Any, ...]:
+    """Return what two tensors that exist at the same time, or one before and after a change, do not share."""
+    return id(tensor), tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def _memory(tensor: Any) -> weakref.ref[Any]:
+    return weakref.ref(tensor.untyped_storage())
+
+
+def _is_in(tensor: Any, memory: weakref.ref[Any]) -> bool:
+    return memory() is tensor.untyped_storage()
 
 
 def _held(model: Any) -> list[tuple[Any, bool]]:

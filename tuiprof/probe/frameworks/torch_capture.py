@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import time
@@ -220,6 +221,23 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
     return state
 
 
+class _Range:
+    """A range of the trace.
+
+    Unlike ``record_function`` it is no operator, which the script's dispatch modes, and what traces it for
+    ``torch.export`` or TorchScript, would see.
+    """
+
+    def __init__(self, autograd: Any, name: str) -> None:
+        self._autograd, self._name = autograd, name
+
+    def __enter__(self) -> None:
+        self._handle = self._autograd._record_function_with_args_enter(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._autograd._record_function_with_args_exit(self._handle)
+
+
 class TorchProfiler:
     """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
 
@@ -256,7 +274,8 @@ class TorchProfiler:
             **options,
         )
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
-        self._garbage = GarbageRanges(torch.autograd.profiler.record_function)
+        self._range_of = functools.partial(_Range, torch.autograd)
+        self._garbage = GarbageRanges(self._range_of)
         self._range: Any = None
         self._prepared = self._started = False
 
@@ -280,7 +299,7 @@ class TorchProfiler:
         self._refuse_if_taken()
         self._call("start_trace")
         self._started = True
-        self._steps.range = self._torch.autograd.profiler.record_function
+        self._steps.range = self._range_of
         self._garbage.start()
         if self._syncs is not None:
             self._syncs.start()
@@ -288,7 +307,7 @@ class TorchProfiler:
     def step_begins(self, n: int) -> None:
         """Open the range that marks a step in the trace."""
         self._break_device_chain()
-        self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{n}")
+        self._range = self._range_of(f"ProfilerStep#{n}")
         self._range.__enter__()
 
     def step_ended(self) -> None:
@@ -344,10 +363,19 @@ class TorchProfiler:
         self.step_ended()
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False
-        if prepared and not started:
+        if prepared and not started and not self._torch.autograd._profiler_enabled():
             self._call("start_trace")  # a prepared profiler can only be left through a run
         if prepared or started:
             self._call("stop_trace")
+
+    def forget(self) -> None:
+        """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""
+        self._garbage.stop()
+        if self._torch.autograd._profiler_enabled():
+            # Not stopped, as CUPTI does not survive a fork.
+            self._torch._C._autograd._clear_callbacks()
+            if self._profiler.with_stack:
+                sys.setprofile(None)
 
     def _call(self, method: str, *args: Any) -> None:
         """Call the profiler, marked as ours and without its warnings, which are for those who call it."""

@@ -18,8 +18,8 @@ from typing import Any, Callable
 
 from ..assembly import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, STEPPED
 from ..isolation import leave_out
-from ..runtime import Runtime
-from ..steps import BATCH, LOOP, NO_CALL, RECORD
+from ..runtime import Hook, Runtime
+from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
 from .model_calls import ModelCalls
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
@@ -31,6 +31,24 @@ _MAX_CLASSES = 16
 _HANDLED = ("named_parameters", "train", "to")
 _COMPILED = "torch._dynamo.eval_frame"
 _LABELS = {FORWARD: "forward", EVALUATION: "evaluation", CHECKPOINT: "checkpoint"}
+
+
+class _Used:
+    """What a wrapper in a class of the script uses.
+
+    Cloudpickle writes such a class by value, with all that its methods refer to. In the copy this is False, and the
+    wrapper only calls what it wraps, without the probe.
+    """
+
+    __slots__ = ("hook", "inside", "name", "note", "steps")
+    leave_out = staticmethod(leave_out)
+
+    def __init__(self, hook: Hook, steps: Steps, name: Any = None) -> None:
+        self.inside = False  # a wrapped function is running; calls inside it belong to it
+        self.hook, self.steps, self.note, self.name = hook, steps, steps.marks.append, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
 
 
 def install(runtime: Runtime, torch: Any) -> None:
@@ -166,57 +184,55 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
-    note, clock, stepped, absent = steps.marks.append, monotonic_ns, STEPPED, object()
+    clock, stepped, absent, no_call = monotonic_ns, STEPPED, object(), NO_CALL
     optimizer_class = torch.optim.Optimizer
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
-    inside = False  # an optimizer's step is running; what it calls belongs to it
     newest: Callable[[], Any] | None = None
-    call, no_call = steps.call, NO_CALL
+    used = _Used(hook, steps)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def step_of_any_kind(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal inside
-            if compiling() or inside:
+            if compiling() or not used or used.inside:
                 return original(optimizer, *args, **kwargs)
-            inside = True
+            used.inside = True
             began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
             except BaseException as error:
-                leave_out(error)
+                used.leave_out(error)
                 raise
             finally:
-                inside = False
+                used.inside = False
             calls[0] += 1
-            hook.call(steps.optimizer_ended, optimizer, began, clock())
+            used.hook.call(used.steps.optimizer_ended, optimizer, began, clock())
             return result
 
         def step(self: Any, closure: Any = absent) -> Any:
-            nonlocal inside
-            if compiling() or inside:
+            if compiling() or not used or used.inside:
                 return original(self) if closure is absent else original(self, closure)
-            inside = True
+            used.inside = True
+            steps, note = used.steps, used.note
             began = clock()
             try:
                 result = original(self) if closure is absent else original(self, closure)
             except BaseException as error:
-                leave_out(error)
+                used.leave_out(error)
                 raise
             finally:
-                inside = False
+                used.inside = False
             t = clock()
             calls[0] += 1
             n = steps.n
-            if n < steps.optimizer_due and call() == no_call:
+            if n < steps.optimizer_due and steps.call() == no_call:
                 note((stepped, began, t, n, clock()))
                 steps.n = n + 1
             else:
-                hook.call(steps.optimizer_ended, self, began, t)
+                used.hook.call(steps.optimizer_ended, self, began, t)
             return result
 
         hooked = functools.wraps(original)(step if _takes(original, step) else step_of_any_kind)
-        hooked._tuiprof = True  # type: ignore[attr-defined]
+        hooked._tuiprof = used  # type: ignore[attr-defined]
         return hooked
 
     @functools.wraps(patch)
@@ -245,6 +261,45 @@ def install_compiled(runtime: Runtime, module: Any) -> None:
         runtime.models.wrap(module.OptimizedModule)
 
 
+def _timed(kind: Any, used: _Used, compiling: Callable[[], bool], learns: Callable[[], bool]) -> Any:
+    """Return what times the calls of modules of a class."""
+    clock, ident = monotonic_ns, get_ident
+    own = vars(kind).get("__call__")
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        # Looked up each time: a tracer replaces nn.Module's, and another base of a subclass may have its own.
+        call = super(kind, self).__call__ if own is None else own.__get__(self)
+        if compiling() or not used or used.inside:
+            return call(*args, **kwargs)
+        used.inside = True
+        steps, note = used.steps, used.note
+        began = clock()
+        try:
+            mark = steps.range  # read once: a capture by the clock may end at any time, in another thread
+            if mark is not None:  # the trace has the same phases, and which model runs
+                learning = learns()
+                trains = self.training or learning or steps.source in _OF_INFERENCE
+                phase = "forward" if trains else "evaluation"
+                with mark(phase), mark(used.name(self, args, kwargs, learning, steps.n)):
+                    return call(*args, **kwargs)
+            return call(*args, **kwargs)
+        except BaseException as error:
+            used.leave_out(error)
+            raise
+        finally:
+            used.inside = False
+            steps.called = True
+            trains = self.training or learns() or steps.source in _OF_INFERENCE
+            note((FORWARD if trains else EVALUATION, began, clock(), ident()))
+
+    if own is not None:
+        functools.update_wrapper(__call__, own)
+    else:
+        __call__.__wrapped__ = kind.__call__  # type: ignore[attr-defined]
+    __call__._tuiprof = used  # type: ignore[attr-defined]
+    return __call__
+
+
 class Models:
     """The timed models of this process."""
 
@@ -254,8 +309,7 @@ class Models:
         self._torch = torch
         self._compiling = compiling
         self._wrapped: set[type] = set()
-        self._calls = ModelCalls(torch)
-        self._inside = [False]  # a model is running; calls inside it belong to it
+        self._used = _Used(self._hook, self._steps, ModelCalls(torch).name)
         for name in _HANDLED:
             self._watch(name)
         self._time_saving()
@@ -287,7 +341,9 @@ class Models:
 
     def _handled(self, kind: type) -> None:
         self._steps.has_modules = True
-        if len(self._wrapped) < _MAX_CLASSES and kind is not self._torch.nn.Module:
+        # The compiler's own modules: torch.export looks twice at the one that it traces.
+        ours = kind is self._torch.nn.Module or kind.__module__.startswith("torch._")
+        if len(self._wrapped) < _MAX_CLASSES and not ours:
             self.wrap(kind)
 
     def wrap(self, kind: Any) -> None:
@@ -297,43 +353,7 @@ class Models:
         self._wrapped.add(kind)
         if getattr(kind.__call__, "_tuiprof", False) or kind.__module__.startswith("torch.jit"):
             return
-        owner: Any = next(parent for parent in kind.__mro__ if "__call__" in vars(parent))
-        inside, steps, compiling, name = self._inside, self._steps, self._compiling, self._calls.name
-        note, clock, ident = steps.marks.append, monotonic_ns, get_ident
-        learns = self._torch.is_grad_enabled
-        own = vars(kind).get("__call__")
-
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            # A tracer replaces nn.Module's: looked up each time.
-            call = owner.__call__ if own is None else own
-            if compiling() or inside[0]:
-                return call(self, *args, **kwargs)
-            inside[0] = True
-            began = clock()
-            try:
-                mark = steps.range  # read once: a capture by the clock may end at any time, in another thread
-                if mark is not None:  # the trace has the same phases, and which model runs
-                    learning = learns()
-                    trains = self.training or learning or steps.source in _OF_INFERENCE
-                    phase = "forward" if trains else "evaluation"
-                    with mark(phase), mark(name(self, args, kwargs, learning, steps.n)):
-                        return call(self, *args, **kwargs)
-                return call(self, *args, **kwargs)
-            except BaseException as error:
-                leave_out(error)
-                raise
-            finally:
-                inside[0] = False
-                steps.called = True
-                trains = self.training or learns() or steps.source in _OF_INFERENCE
-                note((FORWARD if trains else EVALUATION, began, clock(), ident()))
-
-        if own is not None:
-            functools.update_wrapper(__call__, own)
-        else:
-            __call__.__wrapped__ = owner.__call__  # type: ignore[attr-defined]
-        __call__._tuiprof = True  # type: ignore[attr-defined]
-        kind.__call__ = __call__
+        kind.__call__ = _timed(kind, self._used, self._compiling, self._torch.is_grad_enabled)
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
         """Time a method or function in which a framework runs the model or writes it, as this part of a step.
@@ -343,14 +363,14 @@ class Models:
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):
             return
-        inside, steps, clock, ident = self._inside, self._steps, monotonic_ns, get_ident
-        note, label = steps.marks.append, _LABELS[part]
+        used, steps, clock, ident = self._used, self._steps, monotonic_ns, get_ident
+        label = _LABELS[part]
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if inside[0] or (when is not None and not when(args[0])):
+            if used.inside or (when is not None and not when(args[0])):
                 return original(*args, **kwargs)
-            inside[0] = True
+            used.inside = True
             began = clock()
             try:
                 mark = steps.range
@@ -362,8 +382,8 @@ class Models:
                 leave_out(error)
                 raise
             finally:
-                inside[0] = False
-                note((part, began, clock(), ident()))
+                used.inside = False
+                used.note((part, began, clock(), ident()))
 
         method._tuiprof = True  # type: ignore[attr-defined]
         setattr(kind, name, method)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import cached_property
 from typing import Final
 
 from msgspec.structs import replace
@@ -193,16 +194,12 @@ class Replay:
         self._logs: dict[str, _TimedLog] = {}
         self.fold = Fold(self._clock)  # the state at :attr:`position_ns`; another object after a seek
         self.duration_ns = _span_ns(session)  # session time of the last record
-        self._times_output: bool | None = None
 
-    @property
+    @cached_property
     def times_output(self) -> bool:
         """Whether the recorder logged when the script printed, which older versions did not."""
-        if self._times_output is None:
-            path = self.session.log / "recorder.jsonl"
-            # It is logged with the first reading after the first output, and every minute.
-            self._times_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
-        return self._times_output
+        # It is logged with the first reading after the first output, and every minute.
+        return b'{"t":"out"' in read_end(self.session.log / "recorder.jsonl", KEEP_BYTES)
 
     @property
     def position_ns(self) -> int:

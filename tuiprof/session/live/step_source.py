@@ -109,9 +109,11 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
     if not capture.paths:
         return ""
     if capture.withdrawn:
+        repeated = fold.captures.get(f"{capture.id}-again")
+        remedy = "capture again" if repeated is None else f"it was repeated as {repeated.id!r}"
         return (
             f"capture {capture.id!r} is not representative: what it recorded turned out not to be training steps and "
-            "was withdrawn; capture again"
+            f"was withdrawn; {remedy}"
         )
     for rank, inside in _captured(capture, fold):
         rows = rank.steps.rows

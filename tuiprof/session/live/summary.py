@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence, Set
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,7 +13,7 @@ import polars as pl
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verdict
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Level
+from tuiprof.model.report import Level, listed
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed, format_value, plural
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
@@ -278,19 +277,17 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
     if not hosts:
         return None
     rows = [
-        {
-            "host": host.name,
-            "state": str(host.status),
-            "ranks": ranges([rank.rank for rank in host.ranks if rank.rank is not None]),
-            "waits": host.waits,
-            "steps": max((len(rank.steps) for rank in host.ranks), default=0),
-            "median_ns": host.lead.steps.whole_run().median_ns if host.lead is not None else None,
-            "clock": str(host.clock) if host.clock is not None and not host.waits else "",
-            "clock_ahead_ns": host.clock.ahead_ns
-            if host.clock is not None and host.clock.spread_ns is not None
-            else None,
-            "folder": host.session.path.name,
-        }
+        (
+            host.name,
+            str(host.status),
+            ranges([rank.rank for rank in host.ranks if rank.rank is not None]),
+            host.waits,
+            max((len(rank.steps) for rank in host.ranks), default=0),
+            host.lead.steps.whole_run().median_ns if host.lead is not None else None,
+            str(host.clock) if host.clock is not None and not host.waits else "",
+            host.clock.ahead_ns if host.clock is not None and host.clock.spread_ns is not None else None,
+            host.session.path.name,
+        )
         for host in hosts
     ]
     columns = (
@@ -304,7 +301,7 @@ def _hosts(hosts: Sequence[HostState]) -> Table | None:
         Column("clock_ahead_ns", "clock ahead", "ns", "Relative to the first host.", hidden=True),
         Column("folder", "session", hidden=True),
     )
-    return Table("hosts", "Hosts", columns, pl.DataFrame(rows, infer_schema_length=None))
+    return Table("hosts", "Hosts", columns, listed(columns, rows))
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -325,14 +322,7 @@ def _ranks(fold: Fold) -> Table | None:
         return None
     found = [(rank, rank.steps.whole_run()) for rank in ranks]
     rows = [
-        {
-            "rank": rank.label,
-            "steps": len(rank.steps),
-            "steps_are": described(rank),
-            "median_ns": stats.median_ns,
-            "p95_ns": stats.p95_ns,
-            "jitter": stats.jitter,
-        }
+        (rank.label, len(rank.steps), stats.median_ns, stats.p95_ns, stats.jitter, described(rank))
         for rank, stats in found
     ]
     columns = (
@@ -341,9 +331,9 @@ def _ranks(fold: Fold) -> Table | None:
         Column("median_ns", "median", "ns"),
         Column("p95_ns", "p95", "ns"),
         Column("jitter", "jitter", "share", JITTER_RULE),
-        Column("steps_are", "steps are", hidden=len({row["steps_are"] for row in rows}) == 1),
+        Column("steps_are", "steps are", hidden=len({row[-1] for row in rows}) == 1),
     )
-    return Table("ranks", "Ranks", columns, pl.DataFrame(rows).sort("median_ns", descending=True))
+    return Table("ranks", "Ranks", columns, listed(columns, rows).sort("median_ns", descending=True))
 
 
 def _phases(lead: WriterState | None, *, has_lines: bool) -> Table | None:
@@ -354,12 +344,7 @@ def _phases(lead: WriterState | None, *, has_lines: bool) -> Table | None:
     if not total:
         return None
     rows = [
-        {
-            "phase": _REST if name == "other" else name,
-            "step_ns": ordinary.get(name, 0.0),
-            "share": ordinary.get(name, 0.0) / total,
-            "mean_ns": means.get(name),
-        }
+        (_REST if name == "other" else name, ns := ordinary.get(name, 0.0), ns / total, means.get(name))
         for name in {**means, **ordinary}
     ]
     columns = (
@@ -377,7 +362,7 @@ def _phases(lead: WriterState | None, *, has_lines: bool) -> Table | None:
     title = "Step time by phase"
     chart = Chart(title, (Series("step_ns"),), at="phase", form="bars")
     note = _diagnosis(ordinary, means, lead, has_lines=has_lines)
-    return Table("phases", title, columns, pl.DataFrame(rows), note, chart=chart)
+    return Table("phases", title, columns, listed(columns, rows), note, chart=chart)
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
@@ -387,11 +372,11 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
         return None
     doing = [*lines.doing, *[""] * len(lines.top)]
     rows = [
-        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples, "doing": what}
+        (f"{_short(file, session)}:{line}", count / lines.samples, what)
         for (file, line, count), what in zip(lines.top[:_MAX_LINES], doing, strict=False)
         if count >= _MIN_LINE_SHARE * lines.samples
     ]
-    if len(rows) > 1 and len({row["where"] for row in rows}) == 1:
+    if len(rows) > 1 and len({where for where, _, _ in rows}) == 1:
         # One line runs everything, such as trainer.train(): its phases are a table already.
         return None
     columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
@@ -402,7 +387,9 @@ def _lines(lead: WriterState | None, session: Session) -> Table | None:
     took_ns = lines.at + lead.offset_ns  # since the start of the run: sampling begins before the first step
     if lines.ns and took_ns > 0:
         note += f". Sampling took {format_share(lines.ns / took_ns)} of a core"
-    return Table("lines", "Time by line of the script", columns, pl.DataFrame(rows), note) if rows else None
+    return (
+        Table("lines", "Time by line of the script", columns, listed(columns, rows), note) if rows else None
+    )
 
 
 def _short(file: str, session: Session) -> str:
@@ -456,7 +443,7 @@ def _data_fix(workers: WorkersStarted | None, waited_ns: float) -> str:
 
 
 def _devices(fold: Fold, others: Set[str]) -> Table | None:
-    rows: list[dict[str, Any]] = []
+    rows, in_cores = [], False
     for key, history in fold.devices.items():
         if key in others:
             continue
@@ -464,15 +451,8 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
             if name in history.overview:
                 mean = history.overview[name].overall_mean
                 if mean == mean:  # read at least once
-                    rows.append(
-                        {
-                            "device": key,
-                            "figure": figure(name).label,
-                            "kind": name,
-                            "mean": show(name, mean),
-                            "peak": show(name, history.peak[name]),
-                        }
-                    )
+                    rows.append((key, figure(name).label, show(name, mean), show(name, history.peak[name])))
+                    in_cores |= name == "tree_cpu"
     if not rows:
         return None
     columns = (
@@ -481,23 +461,18 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
         Column("mean", "mean", figure=True),
         Column("peak", "peak", figure=True),
     )
-    note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
+    note = "CPU (run): 100 % = one core" if in_cores else ""
     named = ", ".join(key for key in fold.devices if key in others)
     left_out = f"not used by this run, left out: {named}" if named else ""
-    return Table("devices", "Devices", columns, pl.DataFrame(rows), "; ".join(filter(None, (note, left_out))))
+    return Table(
+        "devices", "Devices", columns, listed(columns, rows), "; ".join(filter(None, (note, left_out)))
+    )
 
 
 def _captures(fold: Fold) -> Table | None:
     rows = [
-        {
-            "id": capture.id,
-            "state": capture.state,
-            "first": capture.first,
-            "last": capture.last,
-            "trace": " ".join(capture.paths),
-            "why": capture.why,
-        }
-        for capture in fold.captures.values()
+        (one.id, one.state, one.first, one.last, " ".join(one.paths), one.why)
+        for one in fold.captures.values()
     ]
     if not rows:
         return None
@@ -509,7 +484,7 @@ def _captures(fold: Fold) -> Table | None:
         Column("trace", "trace"),
         Column("why", "why"),
     )
-    return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None), prose=True)
+    return Table("captures", "Captures", columns, listed(columns, rows), prose=True)
 
 
 def _step_time(fold: Fold) -> Table | None:
@@ -560,16 +535,15 @@ def _captured(fold: Fold, lead: WriterState) -> Ints:
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     """Return the list of sessions as a report."""
     rows = [
-        {
-            "id": as_utf8(item.id),
-            "title": as_utf8(item.title),
-            "state": f"{item.state}{f' ({item.detail})' if item.detail else ''}",
-            "code": item.code,
-            "started": datetime.fromtimestamp(item.unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M"),
-            "duration_ns": item.duration_ns,
-            "steps": item.steps,
-            "median_ns": item.median_ns,
-        }
+        (
+            as_utf8(item.id),
+            f"{item.state}{f' ({item.detail})' if item.detail else ''}",
+            item.code,
+            datetime.fromtimestamp(item.unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M"),
+            item.duration_ns,
+            item.steps,
+            item.median_ns,
+        )
         for item in summaries
     ]
     columns = (
@@ -585,5 +559,5 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     sentence = f"{plural(len(rows), 'session')} in {root}"
     sentence += f", {running} running" if running else ""
     note = "of long runs, the median of the last steps" if any(item.recent for item in summaries) else ""
-    table = Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None), note)
+    table = Table("sessions", "Sessions", columns, listed(columns, rows), note)
     return Report("list", "Sessions", Verdict(sentence), tables=(table,))

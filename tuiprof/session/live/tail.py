@@ -37,7 +37,7 @@ _MUCH: Final = 1 << 20
 _PRECISION: Final = 64 << 10
 
 _KNOWN: Final = frozenset(
-    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
+    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end")
 )
 
 

@@ -441,10 +441,7 @@ def _explain(plan: Plan, error: OSError) -> tuple[str, str]:
     """Return error message and remedy for a script that cannot be started."""
     program = plan.command[0]
     if error.errno == errno.ENOEXEC:
-        return (
-            f"{program} is not an executable",
-            "start the script with a #! line, or give its interpreter",
-        )
+        return (f"{program} is not an executable", "start the script with a #! line, or give its interpreter")
     if error.errno in _NOT_FOUND:
         return f"{program} or the interpreter named in its first line does not exist", "check its #! line"
     if error.errno == errno.EACCES:

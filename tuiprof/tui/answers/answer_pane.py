@@ -16,7 +16,7 @@ from textual.widgets import Input
 from tuiprof.config import config_path
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.system.files import explain, write_atomic
+from tuiprof.system.files import explain, read_small_json, write_atomic
 from tuiprof.tui.answers import view
 from tuiprof.tui.widgets.filter import FilterBar, FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
@@ -463,11 +463,7 @@ def _choices_path() -> Path:
 
 
 def _read_choices() -> dict[str, object]:
-    try:
-        content = json.loads(_choices_path().read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_small_json(_choices_path(), dict) or {}
 
 
 def _save_choice(name: str, keys: list[str] | None) -> None:

@@ -54,12 +54,7 @@ class RankMap(Lines, can_focus=True):
     def draw(self, width: int, height: int) -> list[Row]:
         if not width or height < 4:
             return []
-        return [
-            *self._map.rows(width, height - 3),
-            self._map.legend(width),
-            [],
-            self._map.readout(width),
-        ]
+        return [*self._map.rows(width, height - 3), self._map.legend(width), [], self._map.readout(width)]
 
     def action_map(self, name: str, arguments: tuple[int, ...] = ()) -> None:
         """Call a method of the map."""

@@ -204,10 +204,7 @@ def stats_row(
     if width < 60:
         return [fit([title, *join(parts, _SEPARATOR)], width)]
     first: Row = [title, *join(parts[:3], _SEPARATOR)]
-    return [
-        spread(first, right, width),
-        fit([(" " * 11, "text"), *join(parts[3:], _SEPARATOR)], width),
-    ]
+    return [spread(first, right, width), fit([(" " * 11, "text"), *join(parts[3:], _SEPARATOR)], width)]
 
 
 # -- the phases of a step -------------------------------------------------------------------------------

@@ -77,10 +77,7 @@ class Opening:
     """
 
     def __init__(
-        self,
-        path: Path,
-        report: Callable[[Progress], object],
-        partial: Callable[[Trace, Progress], object],
+        self, path: Path, report: Callable[[Progress], object], partial: Callable[[Trace, Progress], object]
     ) -> None:
         self.path = path
         self._report = report
@@ -100,10 +97,7 @@ class Opening:
 
         try:
             return formats.open_trace(
-                self.path,
-                progress=self._advance,
-                cancelled=self.stop.is_set,
-                partial=self._show_part,
+                self.path, progress=self._advance, cancelled=self.stop.is_set, partial=self._show_part
             )
         except OSError as error:
             raise TraceError(

@@ -51,10 +51,7 @@ _PHASES: Final = [key for key in _VARIABLES if key.startswith("phase-")]
 def _coloured(column: int, name: str, *, dark: bool) -> Theme:
     colours: dict[str, Any] = {key: values[column] for key, values in _COLOURS.items()}
     return Theme(
-        name,
-        **colours,
-        dark=dark,
-        variables={key: values[column] for key, values in _VARIABLES.items()},
+        name, **colours, dark=dark, variables={key: values[column] for key, values in _VARIABLES.items()}
     )
 
 

@@ -312,7 +312,7 @@ class SearchLine(Input):
     SearchLine.-open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape", "give_up", "cancel", "Cancel the search", id="prompt.give_up", group="Search"),
+        key("escape", "give_up", "cancel", "Cancel the search", id="prompt.give_up", group="Search")
     ]
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word

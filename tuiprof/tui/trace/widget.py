@@ -63,11 +63,7 @@ class TraceView(Vertical):
     evidence = query_one(Evidence)
 
     def __init__(
-        self,
-        trace: Trace,
-        part: Progress | None = None,
-        step: int | None = None,
-        found: Survey | None = None,
+        self, trace: Trace, part: Progress | None = None, step: int | None = None, found: Survey | None = None
     ) -> None:
         super().__init__()
         self.work = TraceWork(self, trace, part, found)
