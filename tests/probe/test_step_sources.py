@@ -140,7 +140,6 @@ def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: 
     assert written.state == "written"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
 def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> None:
     steps = Steps(lambda: None)
     capture = Capturer("", steps)
@@ -167,6 +166,7 @@ def test_a_step_may_be_changed_in_another_thread_as_a_call_returns() -> None:
     assert steps.n == 0, "an optimizer ends no steps now"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
 def test_iterations_of_the_loop_where_nothing_else_is_found(run_forked: Callable[..., Run]) -> None:
     done = run_forked(ANY_LOOP, *TRACE, requests=[{"id": "a", "steps": 2, "at": 5}])
     assert done.code == 0, done.err
