@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from installed import needs
 from probe_runs import Run
 
 from tuiprof.session import log as records
@@ -98,6 +99,46 @@ def test_calls_of_a_function(run: Callable[..., Run], helper: Path, python: Path
     for name, count in (("__main__:train_step", 18), ("script:Model.fit", 18), ("helper:once", 5)):
         done = run(SCRIPT, python=str(python), TUIPROF_STEP_FUNCTION=name)
         assert (done.code, len(done.of(records.Step))) == (0, count), (name, done.err)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("kind", ["Bound", "classmethod", "staticmethod"])
+def test_a_counted_attribute_of_a_class_is_bound_as_before(
+    run: Callable[..., Run], python: Path, kind: str
+) -> None:
+    script = f"""
+import copy, functools
+class Bound:
+    def __init__(self, function): self.function = function
+    def __call__(self, *args): return self.function(*args)
+    def __get__(self, instance, owner=None): return functools.partial(self.function, instance)
+class Trainer:
+    @{kind}
+    def step(*args): return len(args)
+print([Trainer().step(1) for _ in range(3)], type(copy.copy(vars(Trainer)["step"])).__name__)
+"""
+    done = run(script, python=str(python), TUIPROF_STEP_FUNCTION="__main__:Trainer.step")
+    count = 1 if kind == "staticmethod" else 2
+    assert (done.out, len(done.of(records.Step))) == (f"{[count] * 3} {kind}\n", 3), done.err
+
+
+def test_a_pickled_copy_of_a_counted_function_does_not_need_the_probe(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    needs("cloudpickle")
+    script = """
+import cloudpickle
+def step(x): return x + 1
+for _ in range(3): step(1)
+with open("copy.pickle", "wb") as file: file.write(cloudpickle.dumps(step))
+"""
+    done = run(script, TUIPROF_STEP_FUNCTION="__main__:step")
+    assert (done.code, len(done.of(records.Step))) == (0, 3), done.err
+    read = "import pickle; print(pickle.load(open('copy.pickle', 'rb'))(1))"
+    plain = subprocess.run(
+        [sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert plain.stdout == "2\n", plain.stderr
 
 
 def test_a_module_run_with_m(run: Callable[..., Run], tmp_path: Path, helper: Path) -> None:

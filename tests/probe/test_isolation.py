@@ -5,6 +5,7 @@ Nothing of ours gets into the script's files, and it receives all of its signals
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run
 
+from tuiprof.probe.isolation import signals_blocked
 from tuiprof.session import log as records
 
 STEPPED = """
@@ -174,6 +176,22 @@ print(raised - caught)
     assert numbers == sorted(set(numbers)), (
         "a step that was interrupted may be missing, but none counts twice"
     )
+
+
+def test_signals_do_not_stay_blocked_where_a_handler_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = signal.pthread_sigmask
+
+    def interrupted(how: int, signals: set[signal.Signals]) -> set[int | signal.Signals]:
+        before = original(how, signals)
+        if how == signal.SIG_BLOCK and signals:
+            raise TimeoutError  # as of the handler of a signal that came just before
+        return before
+
+    before = original(signal.SIG_BLOCK, ())
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(TimeoutError), signals_blocked():
+        pass
+    assert original(signal.SIG_SETMASK, before) == before
 
 
 def test_what_a_handler_raises_is_no_lack_of_threads(run: Callable[..., Run]) -> None:

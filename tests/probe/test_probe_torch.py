@@ -97,6 +97,22 @@ for x, y in again: break
     assert starts[2].ns + starts[2].waited_ns <= data_ns, "it is a part of the wait for data"
 
 
+def test_workers_of_a_loader_stop_with_an_iterator_that_is_not_used(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import multiprocessing
+loader = DataLoader(data, batch_size=64, num_workers=1)
+for _ in range(3):
+    iterator = iter(loader)
+    print(len(multiprocessing.active_children()))
+    del iterator
+    print(len(multiprocessing.active_children()))
+"""
+    )
+    assert run_forked(script).out == 3 * "1\n0\n"
+
+
 def test_explicit_steps_phases_and_a_capture_under_w_error(run: Callable[..., Run]) -> None:
     script = (
         MODEL
@@ -446,6 +462,80 @@ assert (module.warn, module._warn_once) == before
     )
     done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
     assert (done.code, done.out) == (0, "raised\n"), done.err
+
+
+@pytest.mark.parametrize("call", ["start_trace", "export_chrome_trace"])
+def test_a_time_out_in_a_capture_by_the_clock_reaches_the_script(
+    run_forked: Callable[..., Run], call: str
+) -> None:
+    script = (
+        MODEL
+        + f"""
+import signal
+from torch.profiler import profile
+from torch.profiler.profiler import _KinetoProfile
+def handler(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, handler)
+original = _KinetoProfile.{call}
+def interrupted(self, *args):
+    _KinetoProfile.{call} = original
+    original(self, *args)
+    signal.raise_signal(signal.SIGALRM)
+_KinetoProfile.{call} = interrupted
+deadline = time.monotonic() + 60
+try:
+    while time.monotonic() < deadline: train(DataLoader(data, batch_size=64))
+except TimeoutError: print("raised")
+print(torch.autograd._profiler_enabled())
+with profile() as own: model(data[0][0])
+print(len(own.events()) > 0)
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "seconds": 0.2, "after_s": 0.0}])
+    assert (done.code, done.out) == (0, "raised\nFalse\nTrue\n"), done.err
+    assert done.captures("a")[-1].state == "failed"
+
+
+def test_the_events_of_a_capture_are_released(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import gc
+def kept(): return [it for it in gc.get_objects() if type(it).__name__ == "_KinetoProfile"]
+seen = []
+for _ in range(2): train(DataLoader(data, batch_size=64), lambda loss: seen.append(len(kept())))
+deadline = time.monotonic() + 60
+while kept() and time.monotonic() < deadline: pass
+print(max(seen), len(kept()))
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 4}])
+    assert (done.code, done.out) == (0, "1 0\n"), done.err
+    assert done.captures("a")[-1].state == "written"
+
+
+def test_a_child_that_is_forked_in_a_capture_records_nothing(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import os
+def pages(): return int(open("/proc/self/statm").read().split()[1])
+def fork(loss):
+    pid = os.fork()
+    if pid == 0:
+        x, before = torch.ones(8), pages()
+        for _ in range(50_000): x.add_(1)
+        print((pages() - before) * os.sysconf("SC_PAGE_SIZE") < 20e6, sys.getprofile(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+train(DataLoader(data, batch_size=64))
+train(DataLoader(data, batch_size=160), fork)
+train(DataLoader(data, batch_size=64))
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 3, "at": 4, "stack": True}])
+    assert (done.code, done.out) == (0, 2 * "True None\n"), done.err
+    assert done.captures("a")[-1].state == "written"
 
 
 def test_a_model_that_runs_twice_is_advised_and_its_copy_is_not(run_forked: Callable[..., Run]) -> None:

@@ -12,8 +12,10 @@ import pytest
 from installed import needs
 from probe_runs import Run
 
+from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
+from tuiprof.probe.steps import BACKWARDS, NO_CALL, OPTIMIZER, Steps
 from tuiprof.session import log as records
 
 needs("torch")
@@ -136,6 +138,32 @@ def test_a_capture_by_the_clock_waits_until_a_framework_is_imported(run_forked: 
     _, started, written = done.captures("a")
     assert started.at >= int(done.out)
     assert written.state == "written"
+
+
+def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> None:
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    begun: list[int] = []
+
+    def ends() -> None:
+        capture.timed = None
+
+    capture.timed = SimpleNamespace(step_ended=ends, step_begins=begun.append)
+    capture.boundary(3)
+    assert begun == [3]
+
+
+def test_a_step_may_be_changed_in_another_thread_as_a_call_returns() -> None:
+    steps = Steps(lambda: None)
+    steps.put_off = (1, OPTIMIZER, 0, None)
+
+    def changed() -> int:
+        steps.change(BACKWARDS, 1)
+        return NO_CALL
+
+    steps.call = changed
+    steps.call_returned(2)
+    assert steps.n == 0, "an optimizer ends no steps now"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")

@@ -142,6 +142,17 @@ def test_a_line(python: Path | None, folder: Path) -> None:
         until(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40, "more than 40 steps")
 
 
+def test_a_static_method_is_counted(folder: Path) -> None:
+    script = SCRIPT.replace(
+        "count = 0", "class Last:\n    @staticmethod\n    def told(value): return value\ncount = 0"
+    )
+    script = script.replace("count += 1", "count += Last().told(1)")
+    with recorded(folder, script, "--", sys.executable) as session:
+        until_steps(session, 2)
+        assert "named line or function" in steps("--function", "__main__:Last.told")
+        until_steps(session, 8, "executions of the named line or function")
+
+
 def test_what_ran_before_the_first_step_can_be_counted(folder: Path) -> None:
     script = SCRIPT.replace("count = 0", "def never(): pass\ncount = 0").replace(
         "count += 1", "count += 1; open('trains', 'w').close()"

@@ -175,6 +175,32 @@ def test_a_host_that_was_seen_to_run_ahead_sets_the_pace_once_the_device_is_fast
     assert slower.win(no_work).ns < win.ns - 150_000
 
 
+def test_queued_kernels_follow_each_other_faster_without_the_profiler() -> None:
+    """Steps of 200 kernels of 10 µs, 2 µs apart, that wait for the device at their end."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        begin = at
+        for index in range(200):
+            correlation = number * 1000 + index + 1
+            made.launch("gemm", (at, at + 2), (begin + 10 + 12 * index, begin + 20 + 12 * index), correlation)
+            at += 3
+        made.call("cudaDeviceSynchronize", at, begin + 2_415)
+        for index in range(20):
+            made.op("aten::select", begin + 2_420 + 20 * index, begin + 2_435 + 20 * index)
+        at = begin + 2_830
+        made.step(number, begin, at)
+    floor = Replay(step_of(made.trace()).graph, 16.0).step_ns()
+    longer, shorter = (
+        step_of(made.trace(), Uncaptured(40, part * floor, part * floor, part * floor))
+        for part in (1.005, 0.995)
+    )
+    assert longer.replayed_ns == pytest.approx(longer.step_ns, rel=0.001)
+    wait = Edit(waits=np.flatnonzero(made.trace().named("Synchronize")))
+    left = [one.step_ns - one.likely_ns(wait) for one in (longer, shorter)]
+    assert left[0] == pytest.approx(200 * (10_000 + 0.74 * 2_000), rel=0.005)
+    assert left[1] == pytest.approx(200 * 12_000 * shorter.step_ns / shorter.replayed_ns, rel=0.005)
+
+
 def test_a_host_that_no_session_shows_is_as_fast_as_usual() -> None:
     filled = step_of(queued_ahead(), Uncaptured(40, 2_000_000.0, 1_990_000.0, 2_010_000.0))
     assert filled.scale == pytest.approx(1.8, rel=0.01)

@@ -18,14 +18,14 @@ import gc
 import sys
 import threading
 from collections import deque
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
 from .assembly import NO_STEPS
-from .isolation import ProbeThread, is_of_python, raised_by_signal_handler
+from .isolation import ProbeThread, is_of_python, own_errors_dropped, raised_by_signal_handler
 from .requests import Request
 from .sampler import imports_framework
 from .steps import ANNOTATION, CAPTURE, NO_CALL, NONE, SYNC, Steps
@@ -133,10 +133,11 @@ class Capturer:
             # graph capture.
             return
         began = monotonic_ns()
-        if self.timed is not None:
+        timed = self.timed  # read once: it may end at any time, in another thread
+        if timed is not None:
             self._held = n  # postponed
-            self.timed.step_ended()
-            self.timed.step_begins(n)
+            timed.step_ended()
+            timed.step_begins(n)
             return
         if self._anew:
             self._repeat()
@@ -278,10 +279,7 @@ class Capturer:
     def _fail(self, window: _Window, error: BaseException) -> None:
         self._window = None
         self.disturbing = False
-        try:
-            window.profiler.abort()
-        except Exception as second:  # the first error is the one that matters
-            error.__context__ = second
+        _abort(window.profiler, error)
         self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
@@ -300,6 +298,9 @@ class Capturer:
 
     def after_fork(self) -> None:
         """Reset the parent's state after a fork."""
+        profiler = self.timed if self._window is None else self._window.profiler
+        if profiler is not None:
+            profiler.forget()
         self._queue = []
         self._window = self.timed = None
         self._served, self._anew = [], False
@@ -356,6 +357,13 @@ def _too_late(first: int, n: int) -> str:
     if first == 0:
         return "step 0 cannot be captured, as steps are detected when the first one ends"
     return f"step {first} has already run (step {n} begins now)"
+
+
+def _abort(profiler: Any, error: BaseException) -> None:
+    try:
+        profiler.abort()
+    except Exception as second:  # the first error is the one that matters
+        error.__context__ = second
 
 
 def reason(error: BaseException) -> str:
@@ -443,13 +451,14 @@ class TimedCaptures:
         if request is None or self._busy():
             self._again(request)
             return
+        profiler = None
         try:
             profiler = capture.make_profiler(request)
             profiler.prepare()
             profiler.start()
-        except Exception as error:
+        except BaseException as error:
             self._request = None
-            self._tell(request, "failed", why=reason(error))
+            self._failed(request, profiler, error)
             return
         self._profiler, self._started_at, self._first = profiler, monotonic_ns(), steps.n
         capture.timed, capture.disturbing = profiler, True
@@ -475,13 +484,21 @@ class TimedCaptures:
         try:
             profiler.step_ended()
             profiler.stop()
-        except Exception as error:
-            self._tell(request, "failed", why=reason(error))
+        except BaseException as error:
+            self._failed(request, profiler, error)
             return
         finally:
             capture.disturbing = False
         self._writing = ProbeThread(lambda: self._write(request, profiler))
         self._writing.start_or_run()
+
+    def _failed(self, request: Request, profiler: Any, error: BaseException) -> None:
+        """Give up a capture because of an exception, which continues if it is the script's own."""
+        if profiler is not None:
+            _abort(profiler, error)
+        self._tell(request, "failed", why=reason(error))
+        if not isinstance(error, Exception) or raised_by_signal_handler(error):
+            raise error
 
     def _write(self, request: Request, profiler: Any) -> None:
         """Move the trace to its final path (in a thread)."""
@@ -549,16 +566,24 @@ def call_on_main_thread(function: Callable[[], None]) -> bool:
 
     Returns False where too many calls wait already, or this Python cannot.
     """
-
-    def pending(_: Any) -> int:
-        with suppress(Exception):  # it would be the script's
-            function()
-        return 0
-
-    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(pending)
+    call = _PendingCall(function)
     _CALLED.append(call)
     add = getattr(ctypes.pythonapi, "Py_AddPendingCall", None)
-    return add is not None and add(call, None) == 0
+    # Not a callback of ctypes, which drops exceptions.
+    test = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+    return add is not None and add(test, ctypes.py_object(call)) == 0
+
+
+class _PendingCall:
+    """Calls a function when its truth is tested; 0 tells the interpreter that a pending call has succeeded."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def __bool__(self) -> bool:
+        with own_errors_dropped():
+            self._function()
+        return False
 
 
 class GarbageRanges:

@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from dataclasses import dataclass
+from inspect import getattr_static
 from time import monotonic_ns
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Callable
@@ -175,7 +176,7 @@ class ChangedSteps:
             self._monitor(monitoring, monitoring.events.PY_RETURN, [function.__code__], lambda *_: ended())
             return
         own = vars(owner).get(last)
-        setattr(owner, last, counted(function, ended))
+        setattr(owner, last, counted(getattr_static(owner, last, function), ended))
         self._undo.append(lambda: delattr(owner, last) if own is None else setattr(owner, last, own))
 
     def _monitor(self, monitoring: Any, event: int, codes: list[CodeType], callback: Any) -> None:

@@ -15,6 +15,7 @@ import builtins
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from operator import getitem
 from time import monotonic_ns
 
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
@@ -116,19 +117,19 @@ class _Given:
     def ended(self) -> None:
         """End a step."""
         self._begun = False
-        self._end()
+        self()
 
     def begins(self, again: bool) -> None:
         """Note the begin of an iteration or the end of the loop, which ends the previous iteration."""
         before, self._begun = self._begun, again
         if before:
-            self._end()
+            self()
 
     def counted(self, function: Any) -> Any:
         """Return the wrapper that replaces a function."""
-        return counted(function, self._end)
+        return counted(function, self)
 
-    def _end(self) -> None:
+    def __call__(self) -> None:
         t = monotonic_ns()
         hook = self._hook
         try:
@@ -142,6 +143,10 @@ class _Given:
             if hook is None:
                 raise
             hook[0].failed()
+
+    def __reduce__(self) -> Any:
+        """Let cloudpickle write a wrapped function for another process, where it ends no steps."""
+        return getitem, ((monotonic_ns,), 0)
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""
@@ -232,9 +237,18 @@ class _Counted:
         self._tuiprof_end()
         return result
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind it to an object of the class that it is in, if it can be bound."""
+        bind = getattr(type(self.__wrapped__), "__get__", None)
+        return self if bind is None else _Counted(bind(self.__wrapped__, instance, owner), self._tuiprof_end)
+
     def __getattr__(self, name: str) -> Any:
         """Return the callable's own attribute."""
         return getattr(self.__wrapped__, name)
+
+    def __reduce__(self) -> Any:
+        """Copy and pickle the callable alone."""
+        return getitem, ((self.__wrapped__,), 0)
 
 
 def _wrapped(function: Any, end: Callable[[], None]) -> Any:

@@ -71,8 +71,10 @@ class ProbeThread:
 
     def _bootstrap(self) -> None:
         self._native_id = _thread.get_native_id()
+        run = self._run
+        del self._run  # and all that it holds, such as a profiler with its events
         try:
-            self._run()
+            run()
         except BaseException as error:  # otherwise it would go unnoticed
             sys.stderr.write(f"tuiprof: a thread of the probe failed: {error!r}\n")
         finally:
@@ -106,8 +108,11 @@ def signals_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # a handler may raise an exception here
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -224,11 +224,12 @@ class Steps:
 
     def call_returned(self, t: int) -> None:
         """End the postponed step, if the returned call is the outermost one."""
-        if self.put_off is None or self.call() != NO_CALL:
+        put_off = self.put_off  # read once: another thread may change what a step is
+        if put_off is None or self.call() != NO_CALL:
             return
         if self.source and _get_ident() != self.thread:
             return
-        _, source, _, metrics = self.put_off
+        _, source, _, metrics = put_off
         self.put_off = None
         self._end(source, t, metrics)
 

@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, Mask, complement, total, union
-from tuiprof.whatif.graph import CALL, JOIN, WAIT, WORK, Graph, HostClock
+from tuiprof.whatif.graph import CALL, JOIN, SHORT_GAP_NS, WAIT, WORK, Graph, HostClock
 
 #: Tolerance of the host and device clocks, ns.
 SKEW_NS = 5_000
-#: A gap in a stream that is at most this long does not imply a late launch, ns.
-SHORT_GAP_NS = 4_000
 #: Work that starts this soon after the begin of its launch was held back by it, ns.
 PROMPT_NS = 40_000
 #: A thread that records nothing for this long while another works has handed over to it, ns.

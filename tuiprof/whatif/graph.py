@@ -44,6 +44,8 @@ CALL, WAIT, WORK, JOIN = range(4)
 
 #: Default host cost of recording one event, ns, without a session to fit to; docs/predictions.md has fitted values.
 OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
+#: A gap in a stream that is at most this long does not imply a late launch, ns.
+SHORT_GAP_NS = 4_000
 #: A stretch of host time is a hiccup (a preempted thread, a buffer flush of the profiler) if it takes at least this
 #: long, ns, and this many times as long as elsewhere, in at most half of the steps.
 HICCUP_NS, HICCUP_TIMES = 200_000, 6.0

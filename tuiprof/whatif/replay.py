@@ -23,7 +23,7 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import Floats, Ints
 from tuiprof.model.steps import Uncaptured
 from tuiprof.whatif import Edit
-from tuiprof.whatif.graph import WAIT, WORK, Graph
+from tuiprof.whatif.graph import SHORT_GAP_NS, WAIT, WORK, Graph
 
 #: Rounds are replayed until two take the same time within this share; minimum and maximum number of rounds.
 SAME, MIN_ROUNDS, MAX_ROUNDS = 0.001, 2, 12
@@ -54,6 +54,7 @@ class Replay:
     #: Factor on the subtracted recording costs; 0 = the step as captured.
     scale: float = 0.0
     host: float = 1.0  # factor on the remaining host time
+    gaps: float = 1.0  # share of the gaps between queued items of a stream that remains
 
     @cached_property
     def unchanged_ns(self) -> float:
@@ -126,7 +127,8 @@ class Replay:
         arrived = gone | np.isin(graph.row, edit.waits)
         work_ns = graph.work_ns * keep + np.where(arrived, 0.0, graph.peers_ns)
         # The time of a wait with nothing to wait for is host time.
-        before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
+        gap = (graph.kind == WORK) & (graph.before_ns <= SHORT_GAP_NS)
+        before_ns = np.select([graph.kind == WAIT, gap], [self.host, self.gaps], 1.0) * graph.before_ns
         before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
         for thread, clock in enumerate(graph.clocks):
@@ -229,6 +231,9 @@ _KEEPS_UP: Final = 1.4
 _USUAL: Final = 1.8
 #: Range of factors around a fit to the session's median, as the split of recording costs among events is unknown.
 _FIT_RANGE: Final = (0.75, 1.33)
+#: The profiler also makes the gaps between queued kernels longer: in 56 sessions that the device limits, this share of
+#: them remains (median).
+GAPS: Final = 0.74
 #: A step within this share of its time with the fastest host is device-bound.
 _PACED_BY_DEVICE: Final = 0.01
 #: A rank that waits for others in the capture for this share of a step, and whose host took less than that share of
@@ -256,6 +261,7 @@ class Calibrated:
     #: The lowest and the highest plausible factor, for the range of a prediction.
     scales: tuple[float, ...]
     basis: Basis  # the source of the factor
+    gaps: float = 1.0  # share of the gaps between queued items of a stream that remains without the profiler
     uncaptured: Uncaptured | None = None  # steps of the session; None = none
 
     @cached_property
@@ -373,7 +379,7 @@ class Calibrated:
     @cached_property
     def likely(self) -> Replay:
         """The likely step without the profiler."""
-        return Replay(self.graph, self.scale)
+        return Replay(self.graph, self.scale, gaps=self.gaps)
 
     @cached_property
     def _others(self) -> tuple[Replay, ...]:
@@ -381,7 +387,10 @@ class Calibrated:
         if self.basis == "none":
             return (Replay(self.graph, 0.0),)
         slower, faster = min(self.scales), max(self.scales)
-        return Replay(self.graph, slower, max(HOSTS)), Replay(self.graph, faster, min(HOSTS))
+        return (
+            Replay(self.graph, slower, max(HOSTS), self.gaps),
+            Replay(self.graph, faster, min(HOSTS), self.gaps),
+        )
 
     def _wins(self, replay: Replay, edit: Edit, on: Edit | None) -> float:
         if on is not None:
@@ -409,24 +418,28 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
     # Waits for other ranks are not known outside the capture, but a step takes at least as long as without them.
-    fitted = fit(graph, uncaptured.step_ns, graph.alone)
+    # A step that takes just longer than the fastest host allows seems to be limited by the device alone, since the
+    # captured gaps are too long. One that takes less is a share of the replayed one, whatever is too long in that.
+    floor = Replay(graph, _MAX_SCALE).step_ns(graph.alone)
+    gaps = GAPS if floor < uncaptured.step_ns <= (1 + _PACED_BY_DEVICE) * floor else 1.0
+    fitted = fit(graph, uncaptured.step_ns, graph.alone, gaps)
     usual = _USUAL
     if _bound_by_peers(graph, uncaptured, fitted):
         fitted, usual = Fit(fitted.scale, paced=True), 1.0
     if fitted.paced and uncaptured.host_ns is not None:
         # The host alone: its calls, without device work to wait for.
         alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
-        scale = max(fitted.scale, fit(graph, uncaptured.host_ns, alone).scale)
+        scale = max(fitted.scale, fit(graph, uncaptured.host_ns, alone, gaps).scale)
         scales = tuple(max(scale * part, fitted.scale) for part in _FIT_RANGE)
-        return Calibrated(graph, scale, scales, "session", uncaptured)
+        return Calibrated(graph, scale, scales, "session", gaps, uncaptured)
     if fitted.paced:
         # The overhead is at least what would keep the host from keeping up, and probably somewhat more.
         scale = max(_KEEPS_UP * fitted.scale, usual)
         return Calibrated(
-            graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
+            graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", gaps, uncaptured
         )
     scales = tuple(fitted.scale * part for part in _FIT_RANGE)
-    return Calibrated(graph, fitted.scale, scales, "session", uncaptured)
+    return Calibrated(graph, fitted.scale, scales, "session", gaps, uncaptured)
 
 
 def _bound_by_peers(graph: Graph, uncaptured: Uncaptured, fitted: Fit) -> bool:
@@ -447,16 +460,17 @@ class Fit:
     paced: bool  # device-bound: every larger factor gives the same time
 
 
-def fit(graph: Graph, step_ns: float, edit: Edit | None = None) -> Fit:
+def fit(graph: Graph, step_ns: float, edit: Edit | None = None, gaps: float = 1.0) -> Fit:
     """Find the factor at which the replayed step, with an edit, takes a given time."""
     low, high = 0.0, _MAX_SCALE
-    floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns(edit)
+    floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high, gaps=gaps).step_ns(edit)
     paced, wanted = floor >= step_ns, max(floor, step_ns)
-    if Replay(graph, low).step_ns(edit) <= wanted:
+    if Replay(graph, low, gaps=gaps).step_ns(edit) <= wanted:
         return Fit(low, paced)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if Replay(graph, middle).step_ns(edit) > wanted else (low, middle)
+        longer = Replay(graph, middle, gaps=gaps).step_ns(edit) > wanted
+        low, high = (middle, high) if longer else (low, middle)
     return Fit(high, paced)
 
 

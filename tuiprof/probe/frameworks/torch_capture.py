@@ -312,9 +312,9 @@ class TorchProfiler:
 
     def step_ended(self) -> None:
         """Close the range."""
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        opened, self._range = self._range, None
+        if opened is not None:
+            opened.__exit__()
 
     def stop(self) -> None:
         """Stop recording, take CUPTI down and write the raw trace.
@@ -363,10 +363,19 @@ class TorchProfiler:
         self.step_ended()
         started, prepared = self._started, self._prepared
         self._started = self._prepared = False
-        if prepared and not started:
+        if prepared and not started and not self._torch.autograd._profiler_enabled():
             self._call("start_trace")  # a prepared profiler can only be left through a run
         if prepared or started:
             self._call("stop_trace")
+
+    def forget(self) -> None:
+        """Record nothing in a child that was forked meanwhile, such as a worker of a DataLoader."""
+        self._garbage.stop()
+        if self._torch.autograd._profiler_enabled():
+            # Not stopped, as CUPTI does not survive a fork.
+            self._torch._C._autograd._clear_callbacks()
+            if self._profiler.with_stack:
+                sys.setprofile(None)
 
     def _call(self, method: str, *args: Any) -> None:
         """Call the profiler, marked as ours and without its warnings, which are for those who call it."""

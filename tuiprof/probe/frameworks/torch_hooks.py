@@ -438,7 +438,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
         finally:  # the end of the data is a wait too
             t = clock()
             note((part, began, t, ident()))
-            if workers.fresh is iterator:
+            if workers.fresh is not None and workers.fresh() is iterator:
                 workers.first_batch(t - began)
 
     def looking(iterator: Any) -> Any:
@@ -456,7 +456,7 @@ def install_loader(runtime: Runtime, module: Any) -> None:
         finally:
             t = clock()
             note((part, began, t, ident()))
-            if workers.fresh is iterator:
+            if workers.fresh is not None and workers.fresh() is iterator:
                 workers.first_batch(t - began)
             if not more:
                 workers.stopped(iterator, t - began)
@@ -470,7 +470,8 @@ class _Workers:
     """Time of loader workers to stop, and to restart."""
 
     def __init__(self, runtime: Runtime, iterator_class: Any) -> None:
-        #: The iterator whose workers were started again and have made no batch yet; None = there is none.
+        #: A weak reference to the iterator whose workers were started again and have made no batch yet; None = there
+        #: is none.
         self.fresh: Any = None
         self._steps = runtime.steps
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -496,7 +497,7 @@ class _Workers:
         if loader not in self._known:
             self._known.add(loader)
             return
-        self.fresh, self._workers = iterator, loader.num_workers
+        self.fresh, self._workers = weakref.ref(iterator), loader.num_workers
         self._starts += 1
         self._ns += t - began + self._stopping_ns
         self._stopping_ns = 0

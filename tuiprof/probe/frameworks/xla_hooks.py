@@ -90,6 +90,9 @@ class XPlaneProfiler:
             raise CaptureError(f"{self._name} wrote no trace")
         return os.path.relpath(new[0], self._session)
 
+    def forget(self) -> None:
+        """Nothing can be done in a forked child, which these frameworks do not support."""
+
     def abort(self) -> None:
         """Stop when running."""
         self.step_ended()
