@@ -313,7 +313,13 @@ def test_a_model_that_draws_random_numbers_is_not_the_same_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "calls", [("GPT #2, no gradients", "GPT #1"), ("GPT #1, no gradients",) * 2, ("GPT #1", "GPT #1")]
+    "calls",
+    [
+        ("GPT #2, no gradients", "GPT #1"),
+        ("GPT #1, no gradients",) * 2,
+        ("GPT #1", "GPT #1"),
+        (*("GPT #1, no gradients",) * 12, "GPT #1"),  # acts often, and learns once
+    ],
 )
 def test_numbered_models_that_do_not_run_twice(calls: tuple[str, ...]) -> None:
     assert finding(numbered(*calls), "repeated-forward") is None

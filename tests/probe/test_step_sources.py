@@ -508,6 +508,36 @@ for step in range(20): train_critic()
 LEARNERS_OF_MANY_TASKS = LEARNERS.replace("range(4)", "range(100)")
 
 
+#: An optimizer for each parameter.
+EACH = """
+import dis, torch
+looked, get = [], dis.get_instructions
+dis.get_instructions = lambda code, **more: looked.append(code) or get(code, **more)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(40)))
+optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+def update(p):
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+if HOOKS:
+    for p in model.parameters(): p.register_post_accumulate_grad_hook(update)
+for i in range(30):
+    model(torch.ones(2, 2)).sum().backward()
+    if not HOOKS:
+        for p in model.parameters(): update(p)
+print(len(looked) - len(set(looked)))
+"""
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_optimizers_of_single_parameters_step_together(run_forked: Callable[..., Run], hooks: bool) -> None:
+    done = run_forked(EACH.replace("HOOKS", str(hooks)))
+    assert done.code == 0, done.err
+    assert [one.withdrawn for one in done.of(records.StepSource)] == [0]
+    assert len(done.of(records.Step)) == 30
+    assert int(done.out) < 100, "the code of the script is read at each step of an optimizer"
+
+
 @pytest.mark.parametrize(
     ("loop", "counted", "missed"),
     [

@@ -369,4 +369,10 @@ def same_loop(one: Loop, other: Loop) -> bool:
 
 def _loops(sites: list[Site]) -> list[Loop]:
     """Return the loops around a call, outermost first."""
-    return [loop for code, at, _ in sites for loop in loops_of(code) if loop.head <= at <= loop.end]
+    return [loop for code, at, _ in sites for loop in _known_loops(code) if loop.head <= at <= loop.end]
+
+
+@lru_cache(256)
+def _known_loops(code: CodeType) -> list[Loop]:
+    """Return :func:`loops_of` at once where it was asked before: it takes a millisecond."""
+    return loops_of(code)

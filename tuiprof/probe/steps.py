@@ -459,6 +459,16 @@ class Steps:
             self._choose(optimizer, script_sites(sys._getframe(1)))
         elif thread != self.thread:
             return
+        elif self.source > OPTIMIZER:
+            self.stepped = True
+            self.marks.append((OPTIMIZER_PART, began, t, thread))
+            return
+        elif self.put_off is not None and self.put_off[0] == self.call():
+            # Each parameter may have an optimizer, stepped by a hook of one backward pass, where the step ends.
+            self._others += 1
+            self._row = 0
+            self.marks.append((OPTIMIZER_PART, began, t, thread))
+            return
         elif chosen() is not optimizer:
             if id(optimizer) not in self._parts:
                 sites = script_sites(sys._getframe(1))
@@ -470,7 +480,8 @@ class Steps:
             if chosen is self._optimizer:
                 self._others += 1
                 self._row = 0
-                if chosen() is not None and self._others <= self._most_of_others:
+                most = max(self._most_of_others, 2 * len(self._parts))
+                if chosen() is not None and self._others <= most:
                     self.marks.append((OPTIMIZER_PART, began, t, thread))
                     return
                 self._choose(optimizer, script_sites(sys._getframe(1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +21,8 @@ _MIN_LAYERS: Final = 4
 #: Maximum number of operators with device work between two calls of a model with the same weights: more may be changing
 #: them, one by one.
 _MAX_BETWEEN: Final = 24
+#: Maximum number of calls without gradients for each one with gradients.
+_MAX_AGAIN: Final = 4
 #: Operators whose results differ from call to call.
 _RANDOM: Final = (
     r"^aten::(native_dropout|_fused_dropout|bernoulli_?|rand\w*|normal_?|uniform_?|exponential_|poisson|multinomial|"
@@ -152,8 +155,11 @@ def _between(calls: Calls, runs: list[Ints]) -> Mask:
 
 
 def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
-    """Return which calls of models without gradients the same step makes with gradients too, with the same layers."""
-    learned: set[tuple[int, str, bytes]] = set()
+    """Return which calls of models without gradients the same step makes with gradients too, with the same layers.
+
+    A policy that acts many times and learns once computes what the pass with gradients cannot give in time.
+    """
+    learned: Counter[tuple[int, str, bytes]] = Counter()
     again: list[tuple[tuple[int, str, bytes], int]] = []
     for index, (name, mine) in enumerate(zip(models.names, models.split(layers), strict=True)):
         if len(mine) < _MIN_LAYERS:
@@ -162,8 +168,9 @@ def _same_models(calls: Calls, models: ModelCalls, layers: Ints) -> list[int]:
         if name[2]:
             again.append((key, index))
         else:
-            learned.add(key)
-    return [index for key, index in again if key in learned]
+            learned[key] += 1
+    count = Counter(key for key, _ in again)
+    return [index for key, index in again if count[key] <= _MAX_AGAIN * learned[key]]
 
 
 def _cast_once(calls: Calls, layers: Ints) -> Iterator[Ints]:
