@@ -764,6 +764,25 @@ print("compiled")
     assert not [note for note in done.of(records.Note) if note.level == "bad"]
 
 
+@pytest.mark.parametrize("given", [{"FUNCTION": "__main__:train_step"}, {"AT": "script.py:7"}])
+def test_a_step_given_inside_of_compiled_code_breaks_no_graph(
+    run: Callable[..., Run], given: dict[str, str]
+) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(8, 8)
+x = torch.ones(4, 8)
+def train_step(x):
+    loss = model(x).sum()
+    loss = loss * 2
+    return loss
+compiled = torch.compile(train_step, fullgraph=True, backend="eager")
+print({bool(compiled(x) == train_step(x)) for _ in range(3)})
+"""
+    done = run(script, **{f"TUIPROF_STEP_{name}": value for name, value in given.items()})
+    assert (done.out, len(done.of(records.Step))) == ("{True}\n", 6), done.err
+
+
 def test_reload_and_lazy_imports_work(run: Callable[..., Run]) -> None:
     script = """
 import importlib, importlib.util, sys, inspect
