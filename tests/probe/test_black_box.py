@@ -143,6 +143,23 @@ def test_loss_and_gradients_that_are_none_are_told_with_their_step(
     ]
 
 
+def test_checks_that_the_device_has_not_done_keep_no_model(tmp_path: Path, forked: ForkedPython) -> None:
+    end = """
+import gc, weakref
+model, optimizer, loss = weakref.ref(model[0].weight), None, None
+gc.collect()
+print(model() is None)
+"""
+    waiting = (
+        "from _tuiprof_probe.frameworks.torch_black_box import NanWatch\nNanWatch._read = lambda self: None\n"
+    )
+    session = new_session(tmp_path / "watched")
+    (session / "control" / "black-box.json").write_text('{"nan": true}')
+    (tmp_path / "script.py").write_text(waiting + NAN + end)
+    code, out, err = forked.run(tmp_path / "script.py", env=environment(session), cwd=tmp_path)
+    assert (code, out.splitlines()[-1]) == (0, "True"), err
+
+
 def test_a_metric_that_is_none_is_told_with_its_step(run: Callable[..., Run]) -> None:
     done = run("import tuiprof\nfor i in range(9):\n    tuiprof.step(loss=1.0 if i < 5 else float('inf'))\n")
     [found] = done.of(records.NotFinite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,3 +114,19 @@ def test_a_call_that_returns_a_new_version_trains() -> None:
     assert updates((MODEL, 1), (1, OTHER))
     assert not updates((1.0, (1, 2)), (2.0, (3, 4)))
     assert updates((MODEL, Optimizer()), 1.0)
+
+
+def test_functions_that_the_script_drops_are_not_kept() -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def tries(jit: Any) -> None:
+        for _ in range(3):
+            train = jit(lambda model, x: (Model(), x))
+            alive.append(weakref.ref(train))
+            for _ in range(20):
+                train(MODEL, 1)
+            del train
+
+    steps, _ = counted(tries)
+    assert steps == 3 * 18, "each counts from its third call on"
+    assert [ref() for ref in alive] == [None] * 3

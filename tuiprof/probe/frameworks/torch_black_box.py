@@ -110,12 +110,14 @@ class OutOfMemoryWatch:
 
 
 class _Check:
-    def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[Any]) -> None:
+    def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[int]) -> None:
         self.n = n
         self.values = values  # the loss first, if there is one, then the norm of each gradient
         self.event = event
         self.has_loss = has_loss
-        self.parameters = parameters
+        self.parameters = (
+            parameters  # their ids: a check waits until the next one, and a model may end before
+        )
 
 
 class NanWatch:
@@ -178,7 +180,8 @@ class NanWatch:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(device))
             values = host
-        self._pending.append(_Check(self._runtime.steps.n, values, event, has_loss, parameters))
+        ids = list(map(id, parameters))
+        self._pending.append(_Check(self._runtime.steps.n, values, event, has_loss, ids))
         if event is None:
             self._read()
 
@@ -202,7 +205,7 @@ class NanWatch:
         self._named = True
         names = self._names()
         for parameter, value in bad[:_MAX_NAMED]:
-            name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+            name = names.get(parameter, "a parameter outside of modules")
             write(f"gradient of {name}", check.n, _in_words(value))
         if len(bad) > _MAX_NAMED:
             write(f"gradients of {len(bad)} of {len(values)} parameters", check.n, "nan or inf")

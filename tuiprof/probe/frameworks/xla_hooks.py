@@ -13,6 +13,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from time import monotonic_ns
 from typing import Any, Callable
 
@@ -301,8 +302,8 @@ class _Calls:
     def __init__(self, runtime: Runtime) -> None:
         self._hook = runtime.hook("jitted functions")
         self._steps = runtime.steps
-        #: Number of calls, the function (kept, so that no two share a number), and when it returned last
-        self._counts: dict[int, tuple[int, Any, int]] = {}
+        #: Number of calls, a weak reference to the function, and when it returned last, by its id
+        self._counts: dict[int, tuple[int, weakref.ref[Any], int]] = {}
         self._chosen = 0
         self._training: set[int] = set()  # functions that train, by what they take and return
         self._sites: list[Site] = []  # where that was called first
@@ -330,10 +331,11 @@ class _Calls:
 
     def _choose(self, key: int, function: Any, t: int) -> bool:
         """Return whether a function becomes the step."""
-        count, _, before = self._counts.get(key, (0, None, 0))
+        count, known, before = self._counts.get(key, (0, None, 0))
         count += 1
         if len(self._counts) < 256 or key in self._counts:
-            self._counts[key] = count, function, t
+            known = known or weakref.ref(function, lambda _: self._forget(key))
+            self._counts[key] = count, known, t
         self._others += bool(self._chosen)
         self._row = 0
         better = (key in self._training) - (self._chosen in self._training)
@@ -350,6 +352,14 @@ class _Calls:
         self._looked_at.clear()
         self._row = self._longest_row = 0
         return True
+
+    def _forget(self, key: int) -> None:
+        """A function is gone, and another one may get its id."""
+        self._counts.pop(key, None)
+        for keys in (self._training, self._looked_at):
+            keys.discard(key)
+        if self._chosen == key:
+            self._chosen = 0
 
     def _is_around(self, key: int) -> bool:
         """Whether the step is called in a loop inside the loop in which another function is called now."""
