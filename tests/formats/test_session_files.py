@@ -128,6 +128,14 @@ def test_after_a_capture_the_host_runs_ahead_again(tmp_path: Path) -> None:
     assert host_ns(tmp_path / "traces" / "rank0.1.pt.trace.json.gz") == pytest.approx(10e6)
 
 
+def test_slower_steps_after_a_capture_do_not_outnumber_the_first_ones(tmp_path: Path) -> None:
+    trace = steps(tmp_path, [900.0, 10.0, 10.2, *[30.0] * 30])
+    with (tmp_path / "log" / "rank0.jsonl").open("a") as log:
+        phases = {"forward": 1, "backward": 1}
+        log.writelines(_line({"t": "step", "n": 33 + n, "dur": 13_000_000, "ph": phases}) for n in range(5))
+    assert host_ns(trace) == pytest.approx(10e6, rel=0.03)
+
+
 def test_a_host_that_never_runs_ahead_is_not_known(tmp_path: Path) -> None:
     assert host_ns(steps(tmp_path, [900.0, 33.0, 31.0, *[30.0] * 30])) is None
 

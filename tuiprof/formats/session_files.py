@@ -318,8 +318,8 @@ def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | Non
             start = counts.index(True)
             end = counts.index(False, start) if False in counts[start:] else len(counts)
             ahead += (step.dur for step in steps[start:end])
-    # Some of them are still cold, and the last of them wait for the queue already: both take longer.
-    return float(np.percentile(ahead, 25)) if len(ahead) >= _MIN_AHEAD else None
+    # Some of them are still cold, the last of them wait for the queue already, and those after a capture may be slower.
+    return float(np.percentile(ahead, 15)) if len(ahead) >= _MIN_AHEAD else None
 
 
 def _lines(log: Path, cwd: str) -> tuple[SampledLine, ...]:
