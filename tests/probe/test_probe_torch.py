@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -469,8 +470,7 @@ def test_a_time_out_in_a_capture_by_the_clock_reaches_the_script(
     run_forked: Callable[..., Run], call: str
 ) -> None:
     script = (
-        MODEL
-        + f"""
+        f"""
 import signal
 from torch.profiler import profile
 from torch.profiler.profiler import _KinetoProfile
@@ -481,9 +481,12 @@ def interrupted(self, *args):
     _KinetoProfile.{call} = original
     original(self, *args)
     signal.raise_signal(signal.SIGALRM)
-_KinetoProfile.{call} = interrupted
-deadline = time.monotonic() + 60
+_KinetoProfile.{call} = interrupted  # the capture may begin as soon as there is an optimizer
 try:
+"""
+        + textwrap.indent(MODEL, "    ")
+        + """
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline: train(DataLoader(data, batch_size=64))
 except TimeoutError: print("raised")
 print(torch.autograd._profiler_enabled())
