@@ -329,6 +329,36 @@ def test_an_optimizer_without_multi_tensor_kernels() -> None:
     assert {"single-tensor-optimizer", "launch-bound"} <= rules(made.trace())
 
 
+@pytest.mark.parametrize(
+    ("optimizers", "forward", "advised"), [(20, False, True), (4, False, False), (20, True, False)]
+)
+def test_optimizers_that_one_could_replace(optimizers: int, forward: bool, advised: bool) -> None:
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000).op("aten::linear", at, at + 20)
+        for i in range(optimizers):
+            begin = at + 100 + i * 400
+            if forward:  # each learns from a batch of its own
+                made.op("aten::linear", begin - 50, begin - 20)
+            made.add("annotation", "Optimizer.step#AdamW.step", begin, begin + 300)
+            made.add("annotation", "Optimizer.zero_grad#AdamW.zero_grad", begin + 300, begin + 310)
+            for part in range(3):
+                correlation += 1
+                call = begin + 10 + part * 50
+                made.launch(
+                    f"multi_tensor_apply {part}", (call, call + 5), (call + 10, call + 12), correlation
+                )
+    found = advice(made.trace()).table("findings").rows
+    one_each = found.filter(pl.col("rule") == "single-tensor-optimizer")
+    assert len(one_each) == advised
+    assert (len(found.filter(pl.col("rule") == "unfused-optimizer")) > 0) != advised
+    if advised:
+        row = one_each.row(0, named=True)
+        assert row["what"].startswith("20 optimizers step")
+        assert row["wins_ns"] == pytest.approx(20 * 310_000 * 17 / 20, rel=0.05)
+
+
 def test_exposed_communication_is_what_nothing_hides() -> None:
     made = Made().step(1, 0, 10).launch("ncclDevKernel_AllReduce", (0, 2), (5, 65), 1)
     made.launch("gemm", (1, 3), (5, 35), 2, track=3, stream=8)

@@ -1649,6 +1649,26 @@ def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, a
         assert row["wins_ns"] == pytest.approx(1000 * (100 + 0.8 * 3 * 1.25 * 100), rel=0.02)
 
 
+@pytest.mark.parametrize(("kind", "left"), [("SGD", 0.5), ("Adagrad", 1.0)])
+def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, left: float) -> None:
+    made, free = Made(), 20.0
+    for number in range(4):
+        at = number * 300
+        made.step(number, at, at + 300)
+        made.op("aten::embedding_dense_backward", at + 10, at + 60).op("aten::zeros", at + 11, at + 30)
+        for index, (kernel, us) in enumerate(((UNARY, 100), ("sum_and_scatter", 400))):
+            call = at + 12 + 20 * index
+            made.launch(kernel, (call, call + 5), (free, free + us), 10 * number + index + 1)
+            free += us
+        made.add("annotation", f"Optimizer.step#{kind}.step", at + 100, at + 200)
+        made.op("aten::_foreach_add_", at + 110, at + 150)
+        made.launch(MULTI_TENSOR.format("add"), (at + 112, at + 120), (free, free + 1000), 10 * number + 3)
+        free += 1000
+    row = finding(made.trace(), "dense-embedding-gradient")
+    assert row is not None
+    assert row["wins_ns"] == pytest.approx(1000 * (100 + (1 - left) * 400 + 0.8 * 3 * 1.25 * 100), rel=0.02)
+
+
 @pytest.mark.parametrize(("fill_us", "advised"), [(300, True), (5, False)])
 def test_gradients_as_large_as_tables(fill_us: float, advised: bool) -> None:
     made = Made()

@@ -1,4 +1,4 @@
-"""The optimizer updates one parameter at a time."""
+"""The optimizer updates one parameter at a time, or each of a few parameters has an optimizer of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_count
 
 #: Optimizers of torch.optim that support ``fused=True``, and those that support only ``foreach=True``.
 _FUSED: Final = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
@@ -17,12 +19,21 @@ _FOREACH: Final = frozenset(("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam",
 MIN_LAUNCHES = 50
 #: Share of the host time and device work of a per-parameter update that a fused step takes.
 _HOST, _WORK, _MIN_WORK, _MAX_WORK = 0.05, 0.35, 0.6, 0.2
+#: Minimum number of steps of optimizers that one optimizer could do at once.
+MIN_OPTIMIZERS = 8
+#: Operators that identify a forward pass.
+_LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|embedding|lstm|gru)$"
+#: Number of them that take as long as one fused step of one optimizer: likely, least and most helpful.
+_AS_LONG: Final = (3.0, 6.0, 1.5)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps with many launches and no multi-tensor kernel."""
     rows = evidence.optimizer_steps
     if not len(rows):
+        return
+    if in_a_row(trace, evidence, rows) >= MIN_OPTIMIZERS:
+        yield _one_each(trace, evidence, rows)
         return
     work, _ = evidence.work_in(rows)
     launches = np.unique(trace.links.launch_of[work])
@@ -40,6 +51,38 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.without_operators(rows, _HOST / 2, _MAX_WORK),
         event=int(rows[0]),
         switch="fused_optimizer=1" if has_fused else "",
+    )
+
+
+def in_a_row(trace: Trace, evidence: Evidence, rows: Ints) -> float:
+    """Return how many steps of optimizers follow each other without a forward pass between them."""
+    calls = evidence.calls
+    layers = np.sort(trace.starts[calls.rows[trace.named(_LAYERS, calls.rows) & ~calls.backward]])
+    passes = np.unique(np.searchsorted(layers, np.sort(trace.starts[rows])))
+    return len(rows) / max(len(passes), 1)
+
+
+def _one_each(trace: Trace, evidence: Evidence, rows: Ints) -> Finding:
+    count = in_a_row(trace, evidence, rows)
+    clearing = np.flatnonzero(trace.named(r"^Optimizer\.zero_grad#") & trace.on_host)
+    both = np.union1d(rows, clearing)
+    likely, least, most = (
+        evidence.without_operators(both, number / count, part)
+        for number, part in zip(_AS_LONG, (_WORK, _MIN_WORK, _MAX_WORK), strict=True)
+    )
+    name = trace.name(int(rows[0]))
+    instead, has_fused = fewer_calls(name)
+    return Finding(
+        f"{format_count(round(count))} optimizers step one after the other, each for a few parameters",
+        evidence.function_of(int(rows[0])) or name,
+        "one optimizer over all parameters, with groups where options differ"
+        + (", and fused=True" if has_fused else f"; {instead}"),
+        "high",
+        "one call updates all parameters; stepping in hooks of the backward pass saves the memory of gradients",
+        likely,
+        least,
+        most,
+        event=int(rows[0]),
     )
 
 

@@ -29,6 +29,8 @@ _PASS: Final = 1.25
 #: Share of the update that remains: the rows of a batch have to be sorted and summed, by kernels of their own. Likely,
 #: and most helpful.
 _KEEP: Final = (0.2, 0.05)
+#: Likewise of the gradient's own kernels, which sort and sum rows too: SGD adds each row where it belongs.
+_KEEP_SUMS: Final = (0.5, 0.2)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -52,7 +54,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if share < MIN_SHARE:
         return
     filled = evidence.without_operators(fills)
-    likely, most = (filled | _without_updates(trace, evidence, fill_ns, keep) for keep in _KEEP)
+    work, _ = evidence.work_in(gradients)
+    summed = work[~np.isin(work, evidence.work_in(fills)[0])] if _adds(trace, evidence) else work[:0]
+    likely, most = (
+        filled
+        | _without_updates(trace, evidence, fill_ns, keep)
+        | Edit(work=summed, keep=np.full(len(summed), keep_sums))
+        for keep, keep_sums in zip(_KEEP, _KEEP_SUMS, strict=True)
+    )
     yield Finding(
         "gradients are as large as embedding tables: zeroing them takes "
         f"{format_rough_share(share)} of the {whole}, and the optimizer updates every row, though a batch uses few",
@@ -65,6 +74,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         event=int(gradients[0]),
     )
+
+
+def _adds(trace: Trace, evidence: Evidence) -> bool:
+    """Return whether the optimizer is plain SGD, which has no state to bring up to date."""
+    steps = evidence.optimizer_steps
+    return bool(len(steps)) and trace.name(int(steps[0])).startswith("Optimizer.step#SGD.")
 
 
 def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: float) -> Edit:
