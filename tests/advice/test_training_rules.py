@@ -598,10 +598,12 @@ def heads(
     weights: bool = True,
     before: tuple[str, float] = ("aten::layer_norm", 900),
     relu_us: float = 4,
+    updates: int = 0,
 ) -> Trace:
     """Steps with layers in a loop, after which that many tensors are joined: the results of all of them, or not.
 
-    Each layer is called on the result of the one before it if chained, else all on the same tensor.
+    Each layer is called on the result of the one before it if chained, else all on the same tensor. The optimizer
+    calls that many operators.
     """
     steps = Steps()
     for _ in range(4):
@@ -622,6 +624,8 @@ def heads(
             steps.op(f"{AUTOGRAD}: MmBackward0", ((GEMM, 16),), inside, sequence=number, track=BACKWARD)
             if weights or number == 1:
                 steps.op(ACCUMULATE, (), inside="aten::detach", track=BACKWARD)
+        if updates:
+            steps.within("Optimizer.step#SGD.step", *[("aten::add_", ((ELEMENTWISE, 1),))] * updates)
         steps.end()
     return steps.trace()
 
@@ -653,3 +657,14 @@ def test_of_a_loop_whose_results_are_joined_one_iteration_stays() -> None:
 
 def test_a_loop_whose_results_are_joined_counts_once() -> None:
     assert "loops a step" not in found(heads(joined=14, times=14, weights=False), "kernel-loop")["what"]
+
+
+@pytest.mark.parametrize(("weights", "fewer"), [(True, 5 / 6), (False, 0.0)])
+def test_an_optimizer_takes_less_time_for_the_weights_of_a_loop_as_one(weights: bool, fewer: float) -> None:
+    with_one, with_many = (
+        found(heads(6, before=("aten::layer_norm", 1), weights=weights, updates=updates), "kernel-loop")[
+            "wins_ns"
+        ]
+        for updates in (1, 21)
+    )
+    assert with_many - with_one == pytest.approx(20 * 10_000 * fewer, rel=0.05, abs=2_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,10 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.fusing import in_a_row
 from tuiprof.analyses.shared.calls import ACCUMULATE, BACKWARD, Calls, loops
 from tuiprof.analyses.shared.collectives import buffer_broadcasts
+from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints, Mask
+from tuiprof.whatif import Edit
 
 #: Maximum operators per iteration, and minimum iterations of a loop.
 LONGEST_PERIOD, MIN_PASSES = 40, 12
@@ -87,6 +89,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         for part in _KEEP
     )
+    fewer = _fewer_weights(evidence, found)
+    likely, most = likely | fewer, most | fewer
     largest = max(found, key=lambda loop: loop.period * loop.times)
     first = int(largest.calls[0])
     body = largest.calls[calls.work_count[largest.calls] > 0][: largest.period]
@@ -105,6 +109,20 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "",
         event=int(calls.rows[first]),
     )
+
+
+def _fewer_weights(evidence: Evidence, found: Sequence[_Loop]) -> Edit:
+    """Return the edit in which the optimizer's host time falls with the number of weights, if loops have their own.
+
+    The weights of all iterations become one.
+    """
+    trace, makers = evidence.trace, _with_weights(evidence.calls)
+    counts = [(int(np.isin(makers, loop.calls).sum()), loop) for loop in found]
+    gone = sum(count * (1 - loop.stays / loop.times) for count, loop in counts if count >= loop.times)
+    if not gone:
+        return Edit()
+    rows = np.flatnonzero(trace.named(r"^Optimizer\.(step|zero_grad)#") & trace.on_host)
+    return Edit(host=evidence.host_time(rows[outermost(trace, rows)], 1 - gone / len(makers)))
 
 
 def _all_loops(evidence: Evidence, repeatable: Mask, product: Mask) -> Iterator[_Loop]:
@@ -245,13 +263,18 @@ def _launches(calls: Calls, which: Mask) -> Mask:
 
 def _trains(calls: Calls) -> Mask:
     """Return which calls may have weights: autograd accumulates a gradient after theirs, or none in the step."""
-    accumulates = calls.trace.named(ACCUMULATE, calls.rows)
+    accumulates, makers = calls.trace.named(ACCUMULATE, calls.rows), _with_weights(calls)
     result = np.isin(calls.steps, calls.steps[accumulates], invert=True)
-    nodes = np.where(calls.backward & ~accumulates, np.arange(len(calls.rows)), -1)
-    before = np.maximum.accumulate(nodes)[accumulates]
-    makers = calls.forward[before[before >= 0]]
     result[makers[makers >= 0]] = True
     return result
+
+
+def _with_weights(calls: Calls) -> Ints:
+    """Return the call that each accumulated gradient belongs to: that of the node before it; -1 = unknown."""
+    accumulates = calls.trace.named(ACCUMULATE, calls.rows)
+    nodes = np.where(calls.backward & ~accumulates, np.arange(len(calls.rows)), -1)
+    before = np.maximum.accumulate(nodes)[accumulates]
+    return calls.forward[before[before >= 0]]
 
 
 RULE = AdviceRule("kernel-loop", find)
