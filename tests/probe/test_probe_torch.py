@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -469,8 +470,7 @@ def test_a_time_out_in_a_capture_by_the_clock_reaches_the_script(
     run_forked: Callable[..., Run], call: str
 ) -> None:
     script = (
-        MODEL
-        + f"""
+        f"""
 import signal
 from torch.profiler import profile
 from torch.profiler.profiler import _KinetoProfile
@@ -481,9 +481,12 @@ def interrupted(self, *args):
     _KinetoProfile.{call} = original
     original(self, *args)
     signal.raise_signal(signal.SIGALRM)
-_KinetoProfile.{call} = interrupted
-deadline = time.monotonic() + 60
+_KinetoProfile.{call} = interrupted  # the capture may begin as soon as there is an optimizer
 try:
+"""
+        + textwrap.indent(MODEL, "    ")
+        + """
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline: train(DataLoader(data, batch_size=64))
 except TimeoutError: print("raised")
 print(torch.autograd._profiler_enabled())
@@ -762,6 +765,25 @@ print("compiled")
     assert (done.code, done.out) == (0, "compiled\n"), done.err
     assert len(done.of(records.Step)) >= 5
     assert not [note for note in done.of(records.Note) if note.level == "bad"]
+
+
+@pytest.mark.parametrize("given", [{"FUNCTION": "__main__:train_step"}, {"AT": "script.py:7"}])
+def test_a_step_given_inside_of_compiled_code_breaks_no_graph(
+    run: Callable[..., Run], given: dict[str, str]
+) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(8, 8)
+x = torch.ones(4, 8)
+def train_step(x):
+    loss = model(x).sum()
+    loss = loss * 2
+    return loss
+compiled = torch.compile(train_step, fullgraph=True, backend="eager")
+print({bool(compiled(x) == train_step(x)) for _ in range(3)})
+"""
+    done = run(script, **{f"TUIPROF_STEP_{name}": value for name, value in given.items()})
+    assert (done.out, len(done.of(records.Step))) == ("{True}\n", 6), done.err
 
 
 def test_reload_and_lazy_imports_work(run: Callable[..., Run]) -> None:

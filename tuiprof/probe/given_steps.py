@@ -26,6 +26,7 @@ AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 GIVEN = 10  # of steps.py, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT = "__tuiprof_as_script__"
+CALLED: list[Any] = []  # what the script calls at steps
 
 
 def install(runtime: Callable[[], Any]) -> None:
@@ -34,9 +35,19 @@ def install(runtime: Callable[[], Any]) -> None:
     if not at and not function:
         return
     given = _Given(at, function, runtime)
-    vars(builtins).update(
-        {_ENDED: given.ended, _BEGINS: given.begins, _COUNTED: given.counted, _AS_SCRIPT: _as_script}
-    )
+
+    # Plain functions: torch.compile can call such after a graph instead of breaking it.
+    def ended() -> None:
+        given.ended()
+
+    def begins(again: bool) -> None:
+        given.begins(again)
+
+    def count(function: Any) -> Any:
+        return counted(function, ended)
+
+    CALLED.extend((ended, begins))
+    vars(builtins).update({_ENDED: ended, _BEGINS: begins, _COUNTED: count, _AS_SCRIPT: _as_script})
     get_code = SourceFileLoader.get_code
 
     def get_code_with_steps(loader: Any, name: str) -> Any:
@@ -117,19 +128,15 @@ class _Given:
     def ended(self) -> None:
         """End a step."""
         self._begun = False
-        self()
+        self._end()
 
     def begins(self, again: bool) -> None:
         """Note the begin of an iteration or the end of the loop, which ends the previous iteration."""
         before, self._begun = self._begun, again
         if before:
-            self()
+            self._end()
 
-    def counted(self, function: Any) -> Any:
-        """Return the wrapper that replaces a function."""
-        return counted(function, self)
-
-    def __call__(self) -> None:
+    def _end(self) -> None:
         t = monotonic_ns()
         hook = self._hook
         try:
@@ -146,7 +153,7 @@ class _Given:
 
     def __reduce__(self) -> Any:
         """Let cloudpickle write a wrapped function for another process, where it ends no steps."""
-        return getitem, ((monotonic_ns,), 0)
+        return type(sys.implementation), (), {"ended": monotonic_ns}
 
     def _note(self, text: str) -> None:
         """Report an error, in the log and on stderr."""

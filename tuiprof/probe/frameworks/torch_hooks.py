@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any, Callable
 
 from ..assembly import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, STEPPED
+from ..given_steps import CALLED
 from ..isolation import leave_out
 from ..runtime import Hook, Runtime
 from ..steps import BATCH, LOOP, NO_CALL, RECORD, Steps
@@ -257,7 +258,9 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
 
 
 def install_compiled(runtime: Runtime, module: Any) -> None:
-    """Hook compiled modules, which run a model in a way of their own."""
+    """Hook compiled modules, which run a model in a way of their own, and let compiled code end steps."""
+    config = sys.modules.get("torch._dynamo.config")
+    getattr(config, "reorderable_logging_functions", set()).update(CALLED)  # since 2.2
     if runtime.models is not None:  # None: torch itself is being imported, and hooks it when that is done
         runtime.models.wrap(module.OptimizedModule)
 
