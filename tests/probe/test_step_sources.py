@@ -590,6 +590,42 @@ def test_optimizers_that_step_at_one_line(run_forked: Callable[..., Run], loop: 
     assert len(done.of(records.Step)) == counted
 
 
+IN_TWO_THREADS = """
+import threading
+class Waits(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+    def forward(self):
+        inside.set()
+        go_on.wait()
+        return self.weight.sum()
+inside, go_on = threading.Event(), threading.Event()
+one, other = made(), Waits()
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+thread = threading.Thread(target=optimizer.step, args=(other,))
+for i in range(13):
+    if i == 3:
+        thread.start()
+        inside.wait()
+    with torch.no_grad(): one[0].eval()(torch.ones(2, 2))
+    one[0].train()
+    train(*one)
+go_on.set()
+thread.join()
+"""
+
+
+def test_a_model_that_runs_in_another_thread_hides_no_steps_and_no_calls(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(TRAINED_MODELS + IN_TWO_THREADS)
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert len(steps) == 13
+    assert all("evaluation" in step.ph for step in steps[1:])
+
+
 def test_generated_code_of_many_lines_is_not_searched_for_loops() -> None:
     def found(lines: int) -> int:
         body = "".join(f"        if i: print({n})\n" for n in range(lines))
