@@ -246,3 +246,57 @@ def test_what_a_framework_calls_evaluation_holds_its_batches_and_models() -> Non
         (EVALUATION, 40, 60, 1),
     ]
     assert phases_of(0, parts) == {"data": 5, "forward": 10, "backward": 14, "evaluation": 20}
+
+
+class _Time(int):
+    """Counts how often it is compared or subtracted."""
+
+    used = 0
+
+    def __lt__(self, other: int) -> bool:
+        _Time.used += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        _Time.used += 1
+        return int(self) <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        _Time.used += 1
+        return int(self) > int(other)
+
+    def __ge__(self, other: int) -> bool:
+        _Time.used += 1
+        return int(self) >= int(other)
+
+    def __sub__(self, other: int) -> int:
+        _Time.used += 1
+        return int(self) - int(other)
+
+
+@pytest.mark.parametrize(
+    ("batch", "seen"),
+    [
+        ([("crop", 0, 2), (BACKWARD, 4, 10)], {"crop": 2, "forward": 2, "backward": 6}),
+        ([("crop", 0, 2), (FORWARD, 3, 4), (BACKWARD, 4, 8)], {"crop": 2, "forward": 1, "backward": 4}),
+        (
+            [(FORWARD, 2, 4), (BACKWARD, 4, 8), (OPTIMIZER, 1, 9)],
+            {"forward": 2, "backward": 4, "optimizer": 1},
+        ),
+    ],
+)
+def test_the_work_for_a_step_grows_with_the_number_of_its_parts(
+    batch: list[tuple[Any, int, int]], seen: dict[str, int]
+) -> None:
+    def work(count: int) -> int:
+        _Time.used = 0
+        parts = [
+            (kind, _Time(10 * n + began), _Time(10 * n + ended), HERE)
+            for n in range(count)
+            for kind, began, ended in batch
+        ]
+        phases = phases_of(0, parts)
+        assert {name: phases[name] // count for name in seen} == seen
+        return _Time.used
+
+    assert work(2_000) < 3 * work(1_000)

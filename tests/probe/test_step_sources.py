@@ -538,6 +538,103 @@ def test_optimizers_of_single_parameters_step_together(run_forked: Callable[...,
     assert int(done.out) < 100, "the code of the script is read at each step of an optimizer"
 
 
+TRAINED_MODELS = """
+import torch
+torch.set_num_threads(1)
+kept = []
+def made():
+    model = torch.nn.Linear(2, 2)
+    kept.append((model, torch.optim.SGD(model.parameters(), lr=0.01)))
+    return kept[-1]
+def train(model, optimizer):
+    model(torch.ones(2, 2)).sum().backward()
+    optimizer.step()
+"""
+ANEW_EACH_STEP = "for i in range(90): train(*made())"
+ONE_MODEL_AFTER_ANOTHER = """
+for i in range(6):
+    one = made()
+    for step in range(15): train(*one)
+"""
+IN_ANY_ORDER = """
+for i in range(5): made()
+for i in (0, 1, 2, 1, 4, 3, 0, 4, 2):
+    for step in range(10): train(*kept[i])
+"""
+ALL_TOGETHER = """
+for i in range(5): made()
+for step in range(90):
+    for one in kept: train(*one)
+"""
+ALL_TOGETHER_AFTER_ONE = """
+for i in range(5): made()
+for step in range(90):
+    for one in kept[: 1 if step < 20 else 5]: train(*one)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "counted"),
+    [
+        (ANEW_EACH_STEP, 90),
+        (ONE_MODEL_AFTER_ANOTHER, 90),
+        (IN_ANY_ORDER, 90),
+        (ALL_TOGETHER, 90),
+        (ALL_TOGETHER_AFTER_ONE, 91),  # the first round of all is taken for two steps
+    ],
+)
+def test_optimizers_that_step_at_one_line(run_forked: Callable[..., Run], loop: str, counted: int) -> None:
+    done = run_forked(TRAINED_MODELS + loop)
+    assert done.code == 0, done.err
+    assert [one.withdrawn for one in done.of(records.StepSource)] == [0]
+    assert len(done.of(records.Step)) == counted
+
+
+IN_TWO_THREADS = """
+import threading
+class Waits(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+    def forward(self):
+        inside.set()
+        go_on.wait()
+        return self.weight.sum()
+inside, go_on = threading.Event(), threading.Event()
+one, other = made(), Waits()
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+thread = threading.Thread(target=optimizer.step, args=(other,))
+for i in range(13):
+    if i == 3:
+        thread.start()
+        inside.wait()
+    with torch.no_grad(): one[0].eval()(torch.ones(2, 2))
+    one[0].train()
+    train(*one)
+go_on.set()
+thread.join()
+"""
+
+
+def test_a_model_that_runs_in_another_thread_hides_no_steps_and_no_calls(
+    run_forked: Callable[..., Run],
+) -> None:
+    done = run_forked(TRAINED_MODELS + IN_TWO_THREADS)
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert len(steps) == 13
+    assert all("evaluation" in step.ph for step in steps[1:])
+
+
+def test_generated_code_of_many_lines_is_not_searched_for_loops() -> None:
+    def found(lines: int) -> int:
+        body = "".join(f"        if i: print({n})\n" for n in range(lines))
+        code = compile(f"if True:\n    for i in range(3):\n{body}", "train.py", "exec")
+        return len(loops_of(code))
+
+    assert [found(10), found(20_000)] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("loop", "counted", "missed"),
     [

@@ -35,8 +35,10 @@ step, that time is ``optimizer``, and ``backward`` the rest.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Optional, Union
 
 DATA, BACKWARD, OPTIMIZER, FORWARD, EVALUATION, CHECKPOINT, STEPPED, END, BEGIN, SOURCE = range(10)
@@ -270,20 +272,33 @@ def _add_found(
 ) -> None:
     """Add the phases found by hooks, and ``forward``."""
     timed = "forward" in phases  # by the script itself
+    # Neither begins nor ends of the spans decrease, and a step may have thousands of them.
+    lows, highs = [low for low, _ in spans], [high for _, high in spans]
+    sums = [0, *accumulate(high - low for low, high in spans)]
+
+    def of_script(after: int, before: int) -> int:
+        """Return the time of the script's phases that lie in here."""
+        return max(0, sums[bisect_right(highs, before)] - sums[bisect_left(lows, after)])
+
     with_forward = not timed and all(kind != FORWARD for kind, _, _ in found)
     mark = start
     last_backward = 0
-    for kind, began, ended in found:
-        if any(low <= began and ended <= high for low, high in spans):
+    for index, (kind, began, ended) in enumerate(found):
+        around = bisect_right(lows, began) - 1
+        if around >= 0 and ended <= highs[around]:
             continue
         if kind == BACKWARD:
             last_backward = ended
             if with_forward:
-                theirs = sum(high - low for low, high in spans if low >= mark and high <= began)
-                phases["forward"] = phases.get("forward", 0) + began - mark - theirs
+                phases["forward"] = phases.get("forward", 0) + began - mark - of_script(mark, began)
         elif kind == OPTIMIZER and last_backward > began:
+            first = index
+            while first and found[first - 1][2] >= began:  # they are in order of their ends
+                first -= 1
             inside = [
-                part for part in found if part[1] >= began and part[2] < ended and part[0] in _OF_CLOSURE
+                part
+                for part in found[first:index]
+                if part[1] >= began and part[2] < ended and part[0] in _OF_CLOSURE
             ]
             if not with_forward and sum(part[0] == BACKWARD for part in inside) > 1:
                 began += sum(part[2] - part[1] for part in inside)  # evaluates its closure again and again
@@ -292,7 +307,7 @@ def _add_found(
         elif kind == FORWARD:
             if timed:
                 continue
-            began += sum(high - low for low, high in spans if low >= began and high <= ended)
+            began += of_script(began, ended)
         name = _NAMES[kind]
         phases[name] = phases.get(name, 0) + ended - began
         mark = ended

@@ -69,6 +69,11 @@ _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurr
 #: Modules that wait for work to do: a loop that calls them may be that of a server.
 _QUEUES = ("queue", "multiprocessing.queues", "multiprocessing.connection")
 
+#: Maximum length of code that is searched for loops, bytes: some 3000 lines, which block the script for 0.1 s.
+_MAX_CODE = 1 << 17
+_MAX_KNOWN = 256
+_KNOWN: dict[int, tuple[CodeType, list[Loop]]] = {}  # by id of the code
+
 #: Code of the script, the offset of the running call, and whether the script itself called it.
 Site = tuple[CodeType, int, bool]
 #: Where a second call is relative to a first one: in the same loop, or unknown; in a loop around the
@@ -78,8 +83,9 @@ TOGETHER, AROUND, BESIDE, ELSEWHERE = range(4)
 
 def is_script(frame: FrameType) -> bool:
     """Whether a frame runs code of the script."""
-    generated = str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
-    return _is_script(frame.f_code.co_filename) and not generated
+    if not _is_script(frame.f_code.co_filename):
+        return False
+    return not str(frame.f_globals.get("__name__", "")).startswith(_GENERATED)
 
 
 @lru_cache(None)
@@ -274,7 +280,9 @@ def _activity_of(module: str) -> str:
 
 
 def loops_of(code: CodeType) -> list[Loop]:
-    """Return the loops of a code object, outer ones before those inside them."""
+    """Return the loops of a code object, outer ones before those inside them; none of a very long one."""
+    if len(code.co_code) > _MAX_CODE:
+        return []
     ends: dict[int, int] = {}
     lines: dict[int, int] = {}
     line = code.co_firstlineno
@@ -319,12 +327,15 @@ def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
 def script_sites(frame: FrameType | None) -> list[Site]:
     """Return where each frame of the script is, outermost first."""
     found: list[Site] = []
+    called: FrameType | None = None  # the frame of the script that this one called
     while frame is not None:
-        caller = frame.f_back
-        if is_script(frame):
-            by_script = caller is not None and is_script(caller)
-            found.append((frame.f_code, frame.f_lasti, by_script))
-        frame = caller
+        script = is_script(frame)
+        if called is not None:
+            found.append((called.f_code, called.f_lasti, script))
+        called = frame if script else None
+        frame = frame.f_back
+    if called is not None:
+        found.append((called.f_code, called.f_lasti, False))
     return found[::-1]
 
 
@@ -372,7 +383,14 @@ def _loops(sites: list[Site]) -> list[Loop]:
     return [loop for code, at, _ in sites for loop in _known_loops(code) if loop.head <= at <= loop.end]
 
 
-@lru_cache(256)
 def _known_loops(code: CodeType) -> list[Loop]:
-    """Return :func:`loops_of` at once where it was asked before: it takes a millisecond."""
-    return loops_of(code)
+    """Return :func:`loops_of` at once where it was asked before: it takes a millisecond.
+
+    By identity, because a code object computes its hash each time, from all of its constants.
+    """
+    known = _KNOWN.get(id(code))
+    if known is None or known[0] is not code:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(code)] = code, loops_of(code)
+    return known[1]

@@ -15,7 +15,8 @@ Sources of steps (the highest one seen so far decides; at a switch the steps cou
                         are phases; one that steps in a loop inside the loop of another, such as the critic of a
                         WGAN or the learners of meta-learning, whose loop was left for that of another, or that has
                         not stepped for 32 steps of others, hands over to them; of two in loops beside each other a
-                        turn of both is a step)
+                        turn of both is a step; one made after it, or after several steps of it alone, that
+                        steps at the same line takes its place)
 ``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
@@ -39,7 +40,9 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic_ns
+from types import CodeType
 from typing import Any, Callable
 
 from .assembly import BEGIN, END, SOURCE, Assembly, Mark
@@ -106,6 +109,7 @@ class Steps:
         "_in_turns": "only the first step of the optimizer after one of another optimizer counts",
         "_longest_row": "the largest :attr:`_row` so far",
         "_most_of_others": "steps of other optimizers after which one of them takes over",
+        "_new": "ids of the optimizers made since the counted one was chosen",
         "_on_first": "called once, on the stepping thread, before the first step is recorded",
         "_optimizer": "weak reference to the optimizer whose steps count",
         "_others": "steps of other optimizers since its last one",
@@ -188,6 +192,7 @@ class Steps:
         self._row = self._longest_row = 0
         self._sites: list[Site] = []
         self._parts: set[int] = set()
+        self._new: set[int] = set()
         self._in_turns = False
         self._counting_anew = False
         self._said: set[str] = set()
@@ -470,9 +475,13 @@ class Steps:
             self.marks.append((OPTIMIZER_PART, began, t, thread))
             return
         elif chosen() is not optimizer:
+            sites: list[Site] = []
             if id(optimizer) not in self._parts:
                 sites = script_sites(sys._getframe(1))
-                if self._takes_over(optimizer, sites):
+                if self._replaces(optimizer, sites):
+                    self._optimizer = weakref.ref(optimizer)
+                    self._new.clear()
+                elif self._takes_over(optimizer, sites):
                     self._choose(optimizer, sites)
                     if self._counting_anew:
                         self._count_from(t)
@@ -484,7 +493,7 @@ class Steps:
                 if chosen() is not None and self._others <= most:
                     self.marks.append((OPTIMIZER_PART, began, t, thread))
                     return
-                self._choose(optimizer, script_sites(sys._getframe(1)))
+                self._choose(optimizer, sites or script_sites(sys._getframe(1)))
         elif self._in_turns and not self._others:  # not the first one of a turn
             self.marks.append((OPTIMIZER_PART, began, t, thread))
             return
@@ -499,6 +508,18 @@ class Steps:
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
 
+    def _replaces(self, optimizer: Any, sites: list[Site]) -> bool:
+        """Whether this optimizer steps in place of the counted one, which was made before it, or for another model.
+
+        One that was there before may be part of the same step, as one for each parameter is, unless the counted one
+        stepped alone.
+        """
+        new = id(optimizer) in self._new
+        if (new or self._row > 1) and sites == self._sites:
+            self._row *= new
+            return True
+        return False
+
     def _takes_over(self, optimizer: Any, sites: list[Site]) -> bool:
         """Whether steps of this other optimizer, at these sites, count from now on; if not, remember it as a part."""
         how = relation(self._sites, sites)
@@ -507,7 +528,7 @@ class Steps:
         if self.source != OPTIMIZER or how == TOGETHER:
             self._parts.add(id(optimizer))
             return False
-        at, counted = (os.path.basename(_line_of(one)) for one in (sites, self._sites))
+        at, counted = _line_of(sites), _line_of(self._sites)
         if how == ELSEWHERE:
             self._warn(
                 f"the optimizer at {at} steps in a separate loop from the one at {counted}; its steps are counted too"
@@ -557,8 +578,14 @@ class Steps:
         self._optimizer = weakref.ref(optimizer)
         self._sites = sites
         self._parts.clear()
+        self._new.clear()
         self._others = 0
         self._in_turns = False
+
+    def made(self, optimizer: Any) -> None:
+        """An optimizer was made: it is none of those before, one of which may have left its id to it."""
+        self._new.add(id(optimizer))
+        self._parts.discard(id(optimizer))
 
     def several_optimizers(self) -> None:
         """Check from now on which optimizer has stepped."""
@@ -568,14 +595,16 @@ class Steps:
 
 def _line_of(sites: list[Site]) -> str:
     """Return ``file:line`` of the innermost call, for a sentence."""
-    if not sites:
-        return "a line outside the script"
-    code, at, _ = sites[-1]
+    return _line_at(*sites[-1][:2]) if sites else "a line outside the script"
+
+
+@lru_cache(64)
+def _line_at(code: CodeType, at: int) -> str:
     line = code.co_firstlineno
     for offset, number in dis.findlinestarts(code):
         if offset <= at and number is not None:
             line = number
-    return f"{code.co_filename}:{line}"
+    return f"{os.path.basename(code.co_filename)}:{line}"
 
 
 class Phase:

@@ -45,7 +45,8 @@ class _Used:
     leave_out = staticmethod(leave_out)
 
     def __init__(self, hook: Hook, steps: Steps, name: Any = None) -> None:
-        self.inside = False  # a wrapped function is running; calls inside it belong to it
+        #: Threads in which a wrapped function is running; calls inside it belong to it.
+        self.inside: set[int] = set()
         self.hook, self.steps, self.note, self.name = hook, steps, steps.marks.append, name
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,7 +186,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
-    clock, stepped, absent, no_call = monotonic_ns, STEPPED, object(), NO_CALL
+    clock, ident, stepped, absent, no_call = monotonic_ns, get_ident, STEPPED, object(), NO_CALL
     optimizer_class = torch.optim.Optimizer
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
@@ -194,9 +195,9 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def step_of_any_kind(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or not used or used.inside:
+            if compiling() or not used or (thread := ident()) in used.inside:
                 return original(optimizer, *args, **kwargs)
-            used.inside = True
+            used.inside.add(thread)
             began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
@@ -204,15 +205,15 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
                 used.leave_out(error)
                 raise
             finally:
-                used.inside = False
+                used.inside.discard(thread)
             calls[0] += 1
             used.hook.call(used.steps.optimizer_ended, optimizer, began, clock())
             return result
 
         def step(self: Any, closure: Any = absent) -> Any:
-            if compiling() or not used or used.inside:
+            if compiling() or not used or (thread := ident()) in used.inside:
                 return original(self) if closure is absent else original(self, closure)
-            used.inside = True
+            used.inside.add(thread)
             steps, note = used.steps, used.note
             began = clock()
             try:
@@ -221,7 +222,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
                 used.leave_out(error)
                 raise
             finally:
-                used.inside = False
+                used.inside.discard(thread)
             t = clock()
             calls[0] += 1
             n = steps.n
@@ -242,6 +243,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         result = patch(optimizer)
         try:
             steps.optimizer_made = True
+            steps.made(optimizer)
             before = None if newest is None else newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()
@@ -272,9 +274,9 @@ def _timed(kind: Any, used: _Used, compiling: Callable[[], bool], learns: Callab
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         # Looked up each time: a tracer replaces nn.Module's, and another base of a subclass may have its own.
         call = super(kind, self).__call__ if own is None else own.__get__(self)
-        if compiling() or not used or used.inside:
+        if compiling() or not used or (thread := ident()) in used.inside:
             return call(*args, **kwargs)
-        used.inside = True
+        used.inside.add(thread)
         steps, note = used.steps, used.note
         began = clock()
         try:
@@ -290,10 +292,10 @@ def _timed(kind: Any, used: _Used, compiling: Callable[[], bool], learns: Callab
             used.leave_out(error)
             raise
         finally:
-            used.inside = False
+            used.inside.discard(thread)
             steps.called = True
             trains = self.training or learns() or steps.source in _OF_INFERENCE
-            note((FORWARD if trains else EVALUATION, began, clock(), ident()))
+            note((FORWARD if trains else EVALUATION, began, clock(), thread))
 
     if own is not None:
         functools.update_wrapper(__call__, own)
@@ -371,9 +373,10 @@ class Models:
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if used.inside or (when is not None and not when(args[0])):
+            thread = ident()
+            if thread in used.inside or (when is not None and not when(args[0])):
                 return original(*args, **kwargs)
-            used.inside = True
+            used.inside.add(thread)
             began = clock()
             try:
                 mark = steps.range
@@ -385,8 +388,8 @@ class Models:
                 leave_out(error)
                 raise
             finally:
-                used.inside = False
-                used.note((part, began, clock(), ident()))
+                used.inside.discard(thread)
+                used.note((part, began, clock(), thread))
 
         method._tuiprof = True  # type: ignore[attr-defined]
         setattr(kind, name, method)
