@@ -69,6 +69,14 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) 
     assert "2026_01_01_00_00_00, 2026_01_02_00_00_00" in several.value.remedy
 
 
+@pytest.mark.parametrize("unit", [1, 10**6])
+def test_the_newest_capture_is_that_of_its_name_in_a_copy_too(tmp_path: Path, unit: int) -> None:
+    early, late = (1_795_296_535_410 * unit, 1_795_296_595_410 * unit)
+    write(tmp_path / f"rank0.{late}.pt.trace.json.gz", at=100)
+    write(tmp_path / f"rank0.{early}.pt.trace.json.gz", at=200)
+    assert shape(tmp_path) == [(0, f"rank0.{late}.pt.trace.json.gz", "name")]
+
+
 def test_ranks_as_the_files_say_where_names_do_not(tmp_path: Path) -> None:
     write(tmp_path / "node-b_71.1795296535410.pt.trace.json.gz", rank=0)
     write(tmp_path / "node-a_93.1795296535412.pt.trace.json.gz", rank=1)

@@ -42,6 +42,7 @@ _RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE
 _RANK_IN_HEADER: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)')
 #: The time in ms or ns that torch.profiler's TensorBoard handler puts before the suffix.
 _TIME: Final = re.compile(r"\.(\d{9,})(?=\.)")
+_EARLIEST_S: Final = 1e9  # of the year 2001: no profiler is older
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.(json|json\.gz|zip)$|\.xplane\.pb(\.gz)?$", re.IGNORECASE)
 _PLANE = ".xplane.pb"
 
@@ -52,7 +53,7 @@ class Run:
 
     name: str  # its name in its folder; empty = that of the folder
     files: tuple[RankFile, ...]  # one a rank, by rank
-    modified: float  # when the newest of them was written, Unix time in s
+    written: tuple[float, float]  # when the newest of them was, Unix time in s: by its name, and as modified
 
 
 def group(paths: Iterable[Path]) -> list[Run]:
@@ -72,8 +73,8 @@ def group(paths: Iterable[Path]) -> list[Run]:
         runs += _by_capture(stem, [(rank_in_name(path.name) or 0, path) for path in members], "name")
     runs += _unnamed(unnamed)
     if len({run.name for run in runs}) == 1 == len(runs):
-        runs = [Run("", runs[0].files, runs[0].modified)]
-    return sorted(runs, key=lambda run: (run.modified, _natural(run.name)))
+        runs = [Run("", runs[0].files, runs[0].written)]
+    return sorted(runs, key=lambda run: (run.written, _natural(run.name)))
 
 
 def _with_planes(files: list[Path]) -> list[Run]:
@@ -140,7 +141,7 @@ def _by_capture(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSou
 def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
     statuses = {rank: _size_and_time(path) for rank, path in files.items()}
     ordered = tuple(RankFile(rank, files[rank], rank_from, *statuses[rank]) for rank in sorted(files))
-    return Run(name, ordered, max(modified for _, modified in statuses.values()))
+    return Run(name, ordered, max(_written(path) for path in files.values()))
 
 
 def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
@@ -165,6 +166,12 @@ def _without_rank(name: str) -> str:
 def _time(name: str) -> int:
     match = _TIME.search(name)
     return int(match[1]) if match else 0
+
+
+def _written(path: Path) -> tuple[float, float]:
+    """Return when a file was written, Unix time in s: by the time in its name, which copies keep, and as modified."""
+    stamp, modified = _time(path.name), _size_and_time(path)[1]
+    return next((stamp / unit for unit in (1e9, 1e6, 1e3) if stamp / unit >= _EARLIEST_S), modified), modified
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:
@@ -327,7 +334,7 @@ def _runs(found: list[_Candidate]) -> dict[str, Run]:
     for folder, paths in folders.items():
         place = _LAYOUT.sub("", folder).strip("/")
         runs += [("/".join(filter(None, (place, run.name))), run) for run in group(paths)]
-    runs.sort(key=lambda item: item[1].modified)
+    runs.sort(key=lambda item: item[1].written)
     named: dict[str, Run] = {}
     for name, run in runs:
         name = name or "."
