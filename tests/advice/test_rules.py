@@ -555,6 +555,18 @@ def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Mad
     return made
 
 
+@pytest.mark.parametrize("near", [True, False])
+def test_python_after_a_wait_is_named_by_the_line_of_that(near: bool) -> None:
+    made, sites = host_bound(python_us=1_500), []
+    for number in range(4):
+        at = number * 3_000 + (410 if near else 10)
+        made.call("cudaStreamSynchronize", at - 8, at - 2, correlation=number * 100 + 99)
+        sites.append(site(at - 3, "train.py:7 counted"))
+    row = found(made.trace(sync_sites=sites), "python-time")
+    assert row["where"] == ("after counted, train.py:7, before add" if near else "before add")
+    assert row["instead"].endswith("record with --stack to name it")
+
+
 def test_python_that_runs_for_long_is_named_by_its_function() -> None:
     row = found(host_bound(python_us=1_500, name="train.py(12): count").trace(), "python-time")
     assert row["where"] == "train.py count() from line 12"
@@ -1097,6 +1109,29 @@ def test_what_a_metric_computes_between_its_waits_is_not_free() -> None:
     alone, computing = metric(0), metric(10)
     assert computing["wins_ns"] > alone["wins_ns"] + 200_000
     assert computing["wins_low_ns"] < alone["wins_ns"] + 20_000, "updating the metric may be all of it"
+
+
+def test_the_line_of_a_loop_is_known_by_its_waits() -> None:
+    made, sites = Made(), []
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000)
+        for index in range(20):
+            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
+            for part, op in enumerate(("aten::index", "aten::norm")):
+                start = begin + part * 20
+                made.op(op, start, start + 18)
+                launched = (start + 5, start + 9), (start + 12, start + 15)
+                made.launch(REDUCE, *launched, correlation + part)
+            made.op("aten::item", begin + 40, begin + 80)
+            made.call("cudaStreamSynchronize", begin + 42, begin + 75, correlation=correlation + 5)
+            sites.append(site(begin + 74, "train.py:7 clip"))
+        made.op("aten::item", at + 1_900, at + 1_990)
+        made.call("cudaStreamSynchronize", at + 1_910, at + 1_980, correlation=number * 1000 + 999)
+        sites.append(site(at + 1_979, "train.py:9 log"))
+    row = found(made.trace(sync_sites=sites), "kernel-loop")
+    assert "20 times in a row" in row["what"]
+    assert row["where"] == "clip, train.py:7"
 
 
 def test_many_reads_are_one_where_they_are_a_loop() -> None:

@@ -203,6 +203,23 @@ class Evidence:
         where, _, caller = spot
         return _called_from(caller, where)
 
+    def line_in(self, chosen: Ints) -> str:
+        """Return the line of the script that waits most often inside some framework calls; empty = none is known.
+
+        Such lines are recorded without Python frames.
+        """
+        lines = _waits_of(self.trace).filter(found="line")
+        inside = np.isin(self.calls.inside(lines["event"].to_numpy()), chosen)
+        return _most_frequent(lines.filter(pl.Series(inside)), 1)
+
+    def line_before(self, instants: Ints, within_ns: int) -> str:
+        """Return the line of the script whose waits end shortly before most of some instants, ns; empty = none does."""
+        lines = _waits_of(self.trace).filter(found="line").sort("end_ns")
+        ends = lines["end_ns"].to_numpy()
+        at = np.searchsorted(ends, instants, side="right") - 1
+        near = (at >= 0) & (instants - ends[at] <= within_ns) if len(ends) else np.zeros(len(at), dtype=bool)
+        return _most_frequent(lines[at[near]], len(instants) // 2 + 1)
+
     def _waits_of(self, row: WaitLocation) -> pl.DataFrame:
         return _waits_by_location(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
 
@@ -295,10 +312,33 @@ class Evidence:
 
 
 @cached_on_trace
+def _waits_of(trace: Trace) -> pl.DataFrame:
+    return _wait_table.build(trace, Scope.of(trace, Window())).frame
+
+
+@cached_on_trace
 def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
-    frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
-    counted = frame.lazy().filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by").collect()
+    counted = (
+        _waits_of(trace)
+        .lazy()
+        .filter(pl.col("apart") == "")
+        .select(*_LOCATION, "event", "begun_by")
+        .collect()
+    )
     return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
+
+
+def _most_frequent(lines: pl.DataFrame, at_least: int) -> str:
+    """Return the location of the waits at most of some lines; empty = none has so many."""
+    found = (
+        lines.group_by("called_from", "in", "where", maintain_order=True)
+        .len()
+        .filter(pl.col("len") >= at_least)
+    )
+    if found.is_empty():
+        return ""
+    caller, function, where, _ = found.sort("len", descending=True, maintain_order=True).row(0)
+    return _called_from(caller, f"{function}, {where}")
 
 
 def _called_from(caller: str, location: str) -> str:

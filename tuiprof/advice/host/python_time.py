@@ -57,6 +57,8 @@ _MOSTLY: Final = 0.5
 _MAX_COLLECTING: Final = 0.5
 #: Added to the evidence.
 IN_MEAN: Final = "; with the long collections of rare steps, in the mean of all steps"
+#: Maximum time from a wait to the Python that works on its result.
+_NEAR_NS: Final = 300_000
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25
 
@@ -95,10 +97,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         rare_ns = rare_collections_ns(trace, own[_begin_in(trace.starts[own], starts[at], ends[at])])
         count = len(at)
         host = HostTime(np.full(count, found.main), starts[at], ends[at], collected[at] / (ends - starts)[at])
+        before = "" if ".py" in place else evidence.line_before(starts[at], _NEAR_NS)
         yield Finding(
             f"{_WHAT.get(line.doing, _WHAT['']) if line else _WHAT['']} every step"
             + (", and nothing is launched meanwhile" if trace.device_indices else ""),
-            place,
+            f"after {before}, {place}" if before else place,
             (
                 _INSTEAD[line.doing]
                 if line is not None and line.doing

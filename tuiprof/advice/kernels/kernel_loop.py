@@ -99,7 +99,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"a loop calls {in_a_row(names)} {largest.times} times in a row"
         + (f", one of {per_step:.0f} loops a step" if per_step > 1 else ""),
-        evidence.function_of(int(calls.rows[first])),
+        evidence.function_of(int(calls.rows[first])) or evidence.line_in(largest.calls),
         _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs repeat in the same order",
