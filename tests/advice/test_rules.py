@@ -365,7 +365,8 @@ def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -
     for forward_us, backward_us in ((300, 200), (200, 300)):
         named = found(steps("model.py(12): forward", forward_us, backward_us), "mixed-precision")
         assert named["where"] == "model.py forward() from line 12"
-    assert found(steps("", 300, 200), "mixed-precision")["where"].startswith("sm80_xmma_gemm")
+    assert found(steps("", 300, 200), "mixed-precision")["where"].startswith("linear, sm80_xmma_gemm")
+    assert found(steps("", 200, 300), "mixed-precision")["where"].startswith("AddmmBackward0, sm80_xmma_gemm")
 
 
 TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16>"

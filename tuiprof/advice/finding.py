@@ -15,6 +15,7 @@ from tuiprof.analyses.shared import wait_table as _wait_table
 from tuiprof.analyses.shared.calls import Calls, calls, index_of_outer
 from tuiprof.analyses.shared.changes import figure_of
 from tuiprof.analyses.shared.frames import ancestry_of
+from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.waits import outermost
@@ -202,6 +203,14 @@ class Evidence:
             return ""
         where, _, caller = spot
         return _called_from(caller, where)
+
+    def place_of(self, work: int) -> str:
+        """Return the user's function around the launch of device work, or else the framework call and the kernel."""
+        if function := self.function_of(work):
+            return function
+        kernel, launch = short_name(self.trace.name(work)), int(self.trace.links.launch_of[work])
+        call = int(self.calls.inside(np.array([launch]))[0]) if launch >= 0 else -1
+        return f"{_frames.operator_label(self.calls.names[call])}, {kernel}" if call >= 0 else kernel
 
     def line_in(self, chosen: Ints) -> str:
         """Return the line of the script that waits most often inside some framework calls; empty = none is known.

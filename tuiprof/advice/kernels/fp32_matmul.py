@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, short_name
+from tuiprof.analyses.shared.kernel_names import is_fp32_gemm
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
@@ -83,7 +83,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     part = format_rough_share(share)
     yield Finding(
         f"{part} of device time is fp32 {'convolutions' if convolutions else 'matmuls'} without tensor cores",
-        evidence.function_of(largest) or short_name(trace.name(largest)),
+        evidence.place_of(largest),
         instead,
         "high",
         "kernel names, and the chip's peak rates for both types",

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
@@ -40,7 +39,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     largest = int(work[products][np.argmax(lengths[products])])
     yield Finding(
         f"{format_rough_share(share)} of device time is TF32 matmuls",
-        evidence.function_of(largest) or short_name(trace.name(largest)),
+        evidence.place_of(largest),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax
         else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',

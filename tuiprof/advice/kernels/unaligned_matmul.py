@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif import Edit
@@ -48,7 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     longest = int(rows[np.argmax(lengths)])
     yield Finding(
         f"{format_rough_share(share)} of device time is matrix products whose sizes are not a multiple of 16 bytes",
-        evidence.function_of(longest) or short_name(trace.name(longest)),
+        evidence.place_of(longest),
         "pad the sizes to multiples of 8 (16-bit types), better 64, such as a vocabulary of 50 257 to 50 304",
         "high",
         "names of the kernels say that they load fewer than 16 bytes at once (align1, align2, align4)",
