@@ -14,8 +14,9 @@ from probe_runs import Run
 
 from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
+from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import BACKWARDS, NO_CALL, OPTIMIZER, Steps
+from tuiprof.probe.steps import BACKWARDS, BATCH, NO_CALL, OPTIMIZER, Steps
 from tuiprof.session import log as records
 
 needs("torch")
@@ -151,6 +152,23 @@ def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> Non
     capture.timed = SimpleNamespace(step_ended=ends, step_begins=begun.append)
     capture.boundary(3)
     assert begun == [3]
+
+
+def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the training, the script evaluates more batches than it has to train to reach the step."""
+    steps = Steps(lambda: None)
+    steps.optimizer_made = True
+    capture = Capturer("", steps)
+    begun: list[int] = []
+    profiler = SimpleNamespace(prepare=lambda: None, start=lambda: None, step_begins=begun.append)
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    capture.offer(Request("a", at=20))
+    for t in range(100):
+        steps.end(BATCH, t)
+    for t in range(100, 120):
+        assert not begun
+        steps.end(OPTIMIZER, t)
+    assert begun == [20]
 
 
 def test_a_step_may_be_changed_in_another_thread_as_a_call_returns() -> None:

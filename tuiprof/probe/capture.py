@@ -143,6 +143,7 @@ class Capturer:
             self._repeat()
         if n <= self._last_seen or not self._last_seen:
             self._first_seen = n, began
+            self._held = min(self._held, n)
         self._last_seen = n
         if self._window is None:
             self._window = self._choose(n, began)
