@@ -688,6 +688,28 @@ def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     assert any("loop" in text for text in warned) == several, warned
 
 
+def test_equal_functions_of_two_files_are_named_apart(run_forked: Callable[..., Run], tmp_path: Path) -> None:
+    fit = """
+def fit(loss, optimizer):
+    for step in range(20):
+        loss().backward()
+        optimizer.step()
+"""
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(fit)
+    script = """
+import torch, first, second
+weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+optimizers = [torch.optim.SGD([weight], lr=0.01) for weight in weights]
+first.fit(lambda: weights[0].sum(), optimizers[0])
+second.fit(lambda: weights[1].sum(), optimizers[1])
+"""
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    [note] = [note.text for note in done.of(records.Note) if note.level == "warn"]
+    assert note.startswith("the optimizer at second.py:5 steps in a separate loop from the one at first.py:5")
+
+
 def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(
     run_forked: Callable[..., Run],
 ) -> None:
