@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,25 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
         assert not begun
         steps.end(OPTIMIZER, t)
     assert begun == [20]
+
+
+def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError
+
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    profiler = SimpleNamespace(prepare=lambda: None, abort=lambda: signal.raise_signal(signal.SIGALRM))
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    capture.offer(Request("a", at=2))
+    steps.end(OPTIMIZER, 0)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            capture.interrupt("the script started its own profiler during the capture")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert steps.out[-1][1]["state"] == "failed"
 
 
 def test_a_step_may_be_changed_in_another_thread_as_a_call_returns() -> None:
