@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from collections.abc import Callable
@@ -269,6 +270,39 @@ def test_a_short_loop_in_one_over_epochs_goes_over_batches(run: Callable[..., Ru
     (source,) = done.of(records.StepSource)
     assert source.where.endswith(":7")
     assert int(done.out) * 2 < len(done.of(records.Step)) <= int(done.out) * 4
+
+
+async def without_loops(path: str) -> None:
+    try:
+        await asyncio.sleep(0)
+    except OSError:
+        path = ""
+    with open(path) as file:
+        print(file)
+    print("done")
+
+
+async def with_loops(path: str) -> None:
+    for _ in range(3):
+        try:
+            await asyncio.sleep(0)
+        except OSError:
+            continue
+        with open(path) as file:
+            while file.read():
+                print("read")
+        print("next")
+    try:
+        print("done")
+    except OSError:
+        for _ in range(3):
+            print("failed")
+
+
+def test_handlers_of_exceptions_and_waits_of_coroutines_are_no_loops() -> None:
+    assert loops_of(without_loops.__code__) == []
+    first = with_loops.__code__.co_firstlineno
+    assert [loop.line - first for loop in loops_of(with_loops.__code__)] == [1, 7, 13]
 
 
 def test_loops_over_epochs_are_known_by_their_variable() -> None:
