@@ -506,8 +506,7 @@ class Steps:
             self._count_from(t)
             return
         self.marks.append((OPTIMIZER_PART, began, t, thread))
-        if self.source <= OPTIMIZER:
-            self.end(OPTIMIZER, t)
+        self.end(OPTIMIZER, t)
 
     def _replaces(self, optimizer: Any, sites: list[Site]) -> bool:
         """Whether this optimizer steps in place of the counted one, which was made before it, or for another model.
