@@ -1685,8 +1685,15 @@ def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, a
         assert row["wins_ns"] == pytest.approx(1000 * (100 + 0.8 * 3 * 1.25 * 100), rel=0.02)
 
 
-@pytest.mark.parametrize(("kind", "left"), [("SGD", 0.5), ("Adagrad", 1.0)])
-def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, left: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "update", "left"),
+    [
+        ("SGD", "_foreach_add_", 0.5),
+        ("SGD", "_foreach_mul_", 1.0),  # momentum
+        ("Adagrad", "_foreach_add_", 1.0),
+    ],
+)
+def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, update: str, left: float) -> None:
     made, free = Made(), 20.0
     for number in range(4):
         at = number * 300
@@ -1697,7 +1704,7 @@ def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, left: float) 
             made.launch(kernel, (call, call + 5), (free, free + us), 10 * number + index + 1)
             free += us
         made.add("annotation", f"Optimizer.step#{kind}.step", at + 100, at + 200)
-        made.op("aten::_foreach_add_", at + 110, at + 150)
+        made.op(f"aten::{update}", at + 110, at + 150)
         made.launch(MULTI_TENSOR.format("add"), (at + 112, at + 120), (free, free + 1000), 10 * number + 3)
         free += 1000
     row = finding(made.trace(), "dense-embedding-gradient")
