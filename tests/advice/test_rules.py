@@ -963,6 +963,18 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
     assert ("other cores busy" in row["because"]) == faster
 
 
+def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 100_000
+        made.step(number, at, at + 100_000).op("aten::hann_window", at, at + 3_000)
+        made.op("aten::mm", at + 3_000, at + 100_000)
+        made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042), number + 1)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e8, 1e8, 1e8, busy_cores=8.0)
+    assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.25 * 10e6, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("between", "second", "once_more"),
     [
