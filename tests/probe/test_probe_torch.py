@@ -621,6 +621,33 @@ train(loader)
     assert ends["after"].state == "written"
 
 
+def test_a_refused_capture_does_not_stop_what_the_script_emits(run_forked: Callable[..., Run]) -> None:
+    import torch
+
+    if not torch.profiler.itt.is_available():
+        pytest.skip("PyTorch is built without ITT")
+    script = (
+        MODEL
+        + """
+theirs = torch.autograd.profiler.emit_itt()
+seen = []
+def emit(loss):
+    if not seen: theirs.__enter__()
+    seen.append(torch.autograd._profiler_enabled())
+train(DataLoader(data, batch_size=64))
+train(DataLoader(data, batch_size=64), emit)                              # in 6, as 'a' is prepared
+theirs.__exit__(None, None, None)
+print(seen)
+train(DataLoader(data, batch_size=64))
+"""
+    )
+    requests = [{"id": "a", "steps": 2, "at": 7}, {"id": "after", "steps": 2, "at": 12}]
+    done = run_forked(script, requests=requests)
+    assert (done.code, done.out) == (0, f"{5 * [True]}\n"), done.err
+    assert "torch.profiler itself" in done.captures("a")[-1].why
+    assert done.captures("after")[-1].state == "written"
+
+
 def test_batches_are_the_steps_of_an_inference_loop(run_forked: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -85,6 +85,21 @@ both(x)
     assert run_forked(script).out == "called\n"
 
 
+def test_a_model_may_be_called_through_an_object(run_forked: Callable[..., Run]) -> None:
+    script = (
+        SCRIPT
+        + """
+class Doubled:
+    def __call__(self, x): return 2 * x
+class Other(torch.nn.Module):
+    __call__ = Doubled()
+print(Other().train()(1))
+"""
+    )
+    done = run_forked(script)
+    assert done.out == "2\n", done.err
+
+
 def test_a_model_is_exported_and_traced_as_without_the_probe(run_forked: Callable[..., Run]) -> None:
     script = (
         SCRIPT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,9 @@ from probe_runs import Run
 
 from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
+from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import BACKWARDS, NO_CALL, OPTIMIZER, Steps
+from tuiprof.probe.steps import BACKWARDS, BATCH, NO_CALL, OPTIMIZER, Steps
 from tuiprof.session import log as records
 
 needs("torch")
@@ -153,6 +156,42 @@ def test_a_capture_by_the_clock_may_end_at_a_boundary_in_another_thread() -> Non
     assert begun == [3]
 
 
+def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the training, the script evaluates more batches than it has to train to reach the step."""
+    steps = Steps(lambda: None)
+    steps.optimizer_made = True
+    capture = Capturer("", steps)
+    begun: list[int] = []
+    profiler = SimpleNamespace(prepare=lambda: None, start=lambda: None, step_begins=begun.append)
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    capture.offer(Request("a", at=20))
+    for t in range(100):
+        steps.end(BATCH, t)
+    for t in range(100, 120):
+        assert not begun
+        steps.end(OPTIMIZER, t)
+    assert begun == [20]
+
+
+def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError
+
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    profiler = SimpleNamespace(prepare=lambda: None, abort=lambda: signal.raise_signal(signal.SIGALRM))
+    monkeypatch.setattr(capture, "make_profiler", lambda request: profiler)
+    capture.offer(Request("a", at=2))
+    steps.end(OPTIMIZER, 0)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            capture.interrupt("the script started its own profiler during the capture")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert steps.out[-1][1]["state"] == "failed"
+
+
 def test_a_step_may_be_changed_in_another_thread_as_a_call_returns() -> None:
     steps = Steps(lambda: None)
     steps.put_off = (1, OPTIMIZER, 0, None)
@@ -231,6 +270,39 @@ def test_a_short_loop_in_one_over_epochs_goes_over_batches(run: Callable[..., Ru
     (source,) = done.of(records.StepSource)
     assert source.where.endswith(":7")
     assert int(done.out) * 2 < len(done.of(records.Step)) <= int(done.out) * 4
+
+
+async def without_loops(path: str) -> None:
+    try:
+        await asyncio.sleep(0)
+    except OSError:
+        path = ""
+    with open(path) as file:
+        print(file)
+    print("done")
+
+
+async def with_loops(path: str) -> None:
+    for _ in range(3):
+        try:
+            await asyncio.sleep(0)
+        except OSError:
+            continue
+        with open(path) as file:
+            while file.read():
+                print("read")
+        print("next")
+    try:
+        print("done")
+    except OSError:
+        for _ in range(3):
+            print("failed")
+
+
+def test_handlers_of_exceptions_and_waits_of_coroutines_are_no_loops() -> None:
+    assert loops_of(without_loops.__code__) == []
+    first = with_loops.__code__.co_firstlineno
+    assert [loop.line - first for loop in loops_of(with_loops.__code__)] == [1, 7, 13]
 
 
 def test_loops_over_epochs_are_known_by_their_variable() -> None:
@@ -668,6 +740,28 @@ def test_steps_of_a_loop_inside_a_step_are_parts_of_it(
     )
     warned = [note.text for note in done.of(records.Note) if note.level == "warn"]
     assert any("loop" in text for text in warned) == several, warned
+
+
+def test_equal_functions_of_two_files_are_named_apart(run_forked: Callable[..., Run], tmp_path: Path) -> None:
+    fit = """
+def fit(loss, optimizer):
+    for step in range(20):
+        loss().backward()
+        optimizer.step()
+"""
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(fit)
+    script = """
+import torch, first, second
+weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+optimizers = [torch.optim.SGD([weight], lr=0.01) for weight in weights]
+first.fit(lambda: weights[0].sum(), optimizers[0])
+second.fit(lambda: weights[1].sum(), optimizers[1])
+"""
+    done = run_forked(script)
+    assert done.code == 0, done.err
+    [note] = [note.text for note in done.of(records.Note) if note.level == "warn"]
+    assert note.startswith("the optimizer at second.py:5 steps in a separate loop from the one at first.py:5")
 
 
 def test_an_optimizer_in_the_loop_around_that_is_seen_too_late_is_named(

@@ -142,14 +142,17 @@ def test_a_line(python: Path | None, folder: Path) -> None:
         until(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40, "more than 40 steps")
 
 
-def test_a_static_method_is_counted(folder: Path) -> None:
-    script = SCRIPT.replace(
-        "count = 0", "class Last:\n    @staticmethod\n    def told(value): return value\ncount = 0"
-    )
-    script = script.replace("count += 1", "count += Last().told(1)")
+@pytest.mark.parametrize(
+    ("define", "name"),
+    [("@staticmethod\n    def told(value)", "Last.told"), ("def told(self, value)", "last.told")],
+    ids=["static", "of an object"],
+)
+def test_a_method_is_counted(folder: Path, define: str, name: str) -> None:
+    script = SCRIPT.replace("count = 0", f"class Last:\n    {define}: return value\nlast = Last()\ncount = 0")
+    script = script.replace("count += 1", "count += last.told(1)")
     with recorded(folder, script, "--", sys.executable) as session:
         until_steps(session, 2)
-        assert "named line or function" in steps("--function", "__main__:Last.told")
+        assert "named line or function" in steps("--function", f"__main__:{name}")
         until_steps(session, 8, "executions of the named line or function")
 
 

@@ -121,17 +121,20 @@ def test_withdrawn_steps_are_gone_and_their_capture_is_not_representative() -> N
     assert why.endswith("capture again")
 
 
-def test_a_capture_that_was_repeated_need_not_be_made_again() -> None:
+@pytest.mark.parametrize(
+    ("state", "remedy"), [("written", "it was repeated as 'start-again'"), ("failed", "capture again")]
+)
+def test_a_capture_that_was_repeated_need_not_be_made_again(state: str, remedy: str) -> None:
     fold = fold_of(
         *steps(38, MS // 10),
         Capture(5000, "start", "written", 30, 32, "traces/a.json"),
         StepSource(6000, "optimizer steps", "", withdrawn=38),
         *steps(40, MS),
-        Capture(7000, "start-again", "written", 30, 32, "traces/b.json"),
+        Capture(7000, "start-again", state, 30, 32, "traces/b.json" if state == "written" else ""),
     )
     refused = by_path(fold, refusal)
     assert list(refused) == ["traces/a.json"]
-    assert refused["traces/a.json"].endswith("it was repeated as 'start-again'")
+    assert refused["traces/a.json"].endswith(remedy)
 
 
 def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:

@@ -143,6 +143,7 @@ class Capturer:
             self._repeat()
         if n <= self._last_seen or not self._last_seen:
             self._first_seen = n, began
+            self._held = min(self._held, n)
         self._last_seen = n
         if self._window is None:
             self._window = self._choose(n, began)
@@ -279,8 +280,10 @@ class Capturer:
     def _fail(self, window: _Window, error: BaseException) -> None:
         self._window = None
         self.disturbing = False
-        _abort(window.profiler, error)
-        self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
+        try:
+            _abort(window.profiler, error)
+        finally:
+            self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
         """Cancel the open window, as the script needs the profiler."""
@@ -362,8 +365,10 @@ def _too_late(first: int, n: int) -> str:
 def _abort(profiler: Any, error: BaseException) -> None:
     try:
         profiler.abort()
-    except Exception as second:  # the first error is the one that matters
-        error.__context__ = second
+    except Exception as second:
+        if raised_by_signal_handler(second):
+            raise
+        error.__context__ = second  # the first error is the one that matters
 
 
 def reason(error: BaseException) -> str:
@@ -494,9 +499,11 @@ class TimedCaptures:
 
     def _failed(self, request: Request, profiler: Any, error: BaseException) -> None:
         """Give up a capture because of an exception, which continues if it is the script's own."""
-        if profiler is not None:
-            _abort(profiler, error)
-        self._tell(request, "failed", why=reason(error))
+        try:
+            if profiler is not None:
+                _abort(profiler, error)
+        finally:
+            self._tell(request, "failed", why=reason(error))
         if not isinstance(error, Exception) or raised_by_signal_handler(error):
             raise error
 

@@ -176,7 +176,9 @@ class ChangedSteps:
             self._monitor(monitoring, monitoring.events.PY_RETURN, [function.__code__], lambda *_: ended())
             return
         own = vars(owner).get(last)
-        setattr(owner, last, counted(getattr_static(owner, last, function), ended))
+        if isinstance(owner, type):  # a static method stays one; a method of an object is bound already
+            function = getattr_static(owner, last, function)
+        setattr(owner, last, counted(function, ended))
         self._undo.append(lambda: delattr(owner, last) if own is None else setattr(owner, last, own))
 
     def _monitor(self, monitoring: Any, event: int, codes: list[CodeType], callback: Any) -> None:

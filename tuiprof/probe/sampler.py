@@ -71,6 +71,17 @@ _QUEUES = ("queue", "multiprocessing.queues", "multiprocessing.connection")
 
 #: Maximum length of code that is searched for loops, bytes: some 3000 lines, which block the script for 0.1 s.
 _MAX_CODE = 1 << 17
+#: Beginnings of the names of instructions after which the next one does not run, and the one that an ``await`` repeats.
+_LEAVES = (
+    "JUMP_FORWARD",
+    "JUMP_ABSOLUTE",
+    "JUMP_BACKWARD",
+    "RETURN_VALUE",
+    "RETURN_CONST",
+    "RAISE_",
+    "RERAISE",
+)
+_AWAITS = "JUMP_BACKWARD_NO_INTERRUPT"
 _MAX_KNOWN = 256
 _KNOWN: dict[int, tuple[CodeType, list[Loop]]] = {}  # by id of the code
 
@@ -280,7 +291,10 @@ def _activity_of(module: str) -> str:
 
 
 def loops_of(code: CodeType) -> list[Loop]:
-    """Return the loops of a code object, outer ones before those inside them; none of a very long one."""
+    """Return the loops of a code object, outer ones before those inside them; none of a very long one.
+
+    Not counted are those that only go around after an exception, to try again.
+    """
     if len(code.co_code) > _MAX_CODE:
         return []
     ends: dict[int, int] = {}
@@ -288,12 +302,15 @@ def loops_of(code: CodeType) -> list[Loop]:
     line = code.co_firstlineno
     starts = dict(dis.findlinestarts(code))
     instructions = list(dis.get_instructions(code))
+    ordinary = _ordinary(instructions)
     for instruction in instructions:
         line = starts.get(instruction.offset) or line
         lines[instruction.offset] = line
-        target = instruction.argval
-        jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
-        if jumps and isinstance(target, int) and target <= instruction.offset:
+        target = _target(instruction)
+        if target is None or target > instruction.offset or instruction.opname == _AWAITS:
+            continue
+        # Handlers of exceptions stand at the end of the code, and jump back to what follows their ``try`` or ``with``.
+        if instruction.offset in ordinary or target not in ordinary:
             ends[target] = max(ends.get(target, 0), instruction.offset)
     # A ``while`` jumps back to its body, from the test that is compiled again below it.
     epochs = _over_epochs(instructions)
@@ -302,6 +319,30 @@ def loops_of(code: CodeType) -> list[Loop]:
         for head, end in ends.items()
     ]
     return sorted(found, key=lambda loop: (loop.head, -loop.end))
+
+
+def _ordinary(instructions: list[dis.Instruction]) -> set[int]:
+    """Return the offsets of the instructions that are reached without an exception."""
+    index_of = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    found: set[int] = set()
+    waiting = [0]
+    while waiting:
+        instruction = instructions[waiting.pop()]
+        while instruction.offset not in found:
+            found.add(instruction.offset)
+            target = _target(instruction)
+            if target is not None:
+                waiting.append(index_of[target])
+            if instruction.opname.startswith(_LEAVES):
+                break
+            instruction = instructions[index_of[instruction.offset] + 1]
+    return found
+
+
+def _target(instruction: dis.Instruction) -> int | None:
+    """Return the offset that an instruction may jump to; None = it does not jump."""
+    jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+    return instruction.argval if jumps and isinstance(instruction.argval, int) else None
 
 
 def goes_over_epochs(around: Loop, inside: Loop) -> bool:

@@ -595,16 +595,20 @@ class Steps:
 
 def _line_of(sites: list[Site]) -> str:
     """Return ``file:line`` of the innermost call, for a sentence."""
-    return _line_at(*sites[-1][:2]) if sites else "a line outside the script"
+    if not sites:
+        return "a line outside the script"
+    code, at, _ = sites[-1]
+    return _line_at(code, at, code.co_filename)
 
 
 @lru_cache(64)
-def _line_at(code: CodeType, at: int) -> str:
+def _line_at(code: CodeType, at: int, file: str) -> str:
+    # The file is a part of the key, as equal functions in two files have equal code objects.
     line = code.co_firstlineno
     for offset, number in dis.findlinestarts(code):
         if offset <= at and number is not None:
             line = number
-    return f"{os.path.basename(code.co_filename)}:{line}"
+    return f"{os.path.basename(file)}:{line}"
 
 
 class Phase:

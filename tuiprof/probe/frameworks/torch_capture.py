@@ -296,7 +296,13 @@ class TorchProfiler:
 
     def start(self) -> None:
         """Begin to record."""
-        self._refuse_if_taken()
+        try:
+            self._refuse_if_taken()
+        except CaptureError:
+            self._prepared = (
+                False  # the profiler that runs is the script's, which :meth:`abort` must not stop
+            )
+            raise
         self._call("start_trace")
         self._started = True
         self._steps.range = self._range_of

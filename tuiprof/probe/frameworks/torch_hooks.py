@@ -358,6 +358,8 @@ class Models:
         self._wrapped.add(kind)
         if getattr(kind.__call__, "_tuiprof", False) or kind.__module__.startswith("torch.jit"):
             return
+        if not hasattr(kind.__call__, "__get__"):  # an object, which is not bound to the model
+            return
         kind.__call__ = _timed(kind, self._used, self._compiling, self._torch.is_grad_enabled)
 
     def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:

@@ -110,7 +110,8 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         return ""
     if capture.withdrawn:
         repeated = fold.captures.get(f"{capture.id}-again")
-        remedy = "capture again" if repeated is None else f"it was repeated as {repeated.id!r}"
+        failed = repeated is None or repeated.state == "failed"
+        remedy = "capture again" if failed else f"it was repeated as '{capture.id}-again'"
         return (
             f"capture {capture.id!r} is not representative: what it recorded turned out not to be training steps and "
             f"was withdrawn; {remedy}"
