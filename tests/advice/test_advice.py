@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -330,17 +331,32 @@ def test_an_optimizer_without_multi_tensor_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizers", "forward", "advised"), [(20, False, True), (4, False, False), (20, True, False)]
+    ("optimizers", "layer", "before_each", "advised"),
+    [
+        (20, "aten::linear", (), True),
+        (4, "aten::linear", (), False),
+        (20, "aten::linear", ("aten::linear",), False),  # each learns from a batch of its own
+        (
+            20,
+            "CompiledFunction",
+            ("CompiledFunction", "autograd::engine::evaluate_function: CompiledFunctionBackward"),
+            False,
+        ),
+        (1, "CompiledFunction", (), False),
+    ],
 )
-def test_optimizers_that_one_could_replace(optimizers: int, forward: bool, advised: bool) -> None:
+def test_optimizers_that_one_could_replace(
+    optimizers: int, layer: str, before_each: Sequence[str], advised: bool
+) -> None:
     made, correlation = Made(), 0
-    for number in range(4):
+    for number in range(8):
         at = number * 10_000
-        made.step(number, at, at + 10_000).op("aten::linear", at, at + 20)
+        made.step(number, at, at + 10_000).op(layer, at, at + 20)
         for i in range(optimizers):
             begin = at + 100 + i * 400
-            if forward:  # each learns from a batch of its own
-                made.op("aten::linear", begin - 50, begin - 20)
+            for index, name in enumerate(before_each):
+                begun = begin - 50 + 20 * index
+                made.op(name, begun, begun + 15, sequence=number * 100 + i + 1)
             made.add("annotation", "Optimizer.step#AdamW.step", begin, begin + 300)
             made.add("annotation", "Optimizer.zero_grad#AdamW.zero_grad", begin + 300, begin + 310)
             for part in range(3):

@@ -963,6 +963,18 @@ def test_threads_that_spin_after_operators_on_the_cpu_slow_the_host(
     assert ("other cores busy" in row["because"]) == faster
 
 
+def test_threads_that_spin_do_so_only_for_a_while_after_an_operator() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 100_000
+        made.step(number, at, at + 100_000).op("aten::hann_window", at, at + 3_000)
+        made.op("aten::mm", at + 3_000, at + 100_000)
+        made.launch(GEMM, (at + 3_010, at + 3_020), (at + 3_022, at + 3_042), number + 1)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e8, 1e8, 1e8, busy_cores=8.0)
+    assert found(trace, "host-operators")["wins_ns"] == pytest.approx(0.9 * 3e6 + 0.25 * 10e6, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("between", "second", "once_more"),
     [
@@ -1685,8 +1697,15 @@ def test_of_an_update_of_all_parameters_tables_take_their_part(fill_us: float, a
         assert row["wins_ns"] == pytest.approx(1000 * (100 + 0.8 * 3 * 1.25 * 100), rel=0.02)
 
 
-@pytest.mark.parametrize(("kind", "left"), [("SGD", 0.5), ("Adagrad", 1.0)])
-def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, left: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "update", "left"),
+    [
+        ("SGD", "_foreach_add_", 0.5),
+        ("SGD", "_foreach_mul_", 1.0),  # momentum
+        ("Adagrad", "_foreach_add_", 1.0),
+    ],
+)
+def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, update: str, left: float) -> None:
     made, free = Made(), 20.0
     for number in range(4):
         at = number * 300
@@ -1697,7 +1716,7 @@ def test_plain_sgd_needs_no_sums_of_the_rows_of_a_batch(kind: str, left: float) 
             made.launch(kernel, (call, call + 5), (free, free + us), 10 * number + index + 1)
             free += us
         made.add("annotation", f"Optimizer.step#{kind}.step", at + 100, at + 200)
-        made.op("aten::_foreach_add_", at + 110, at + 150)
+        made.op(f"aten::{update}", at + 110, at + 150)
         made.launch(MULTI_TENSOR.format("add"), (at + 112, at + 120), (free, free + 1000), 10 * number + 3)
         free += 1000
     row = finding(made.trace(), "dense-embedding-gradient")

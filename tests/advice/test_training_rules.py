@@ -659,6 +659,18 @@ def test_a_loop_whose_results_are_joined_counts_once() -> None:
     assert "loops a step" not in found(heads(joined=14, times=14, weights=False), "kernel-loop")["what"]
 
 
+@pytest.mark.parametrize(("loops", "said"), [((1, 1, 1, 2), ""), ((2, 2, 1, 2), ", one of 2 loops a step")])
+def test_the_number_of_loops_is_that_of_most_steps(loops: tuple[int, ...], said: str) -> None:
+    steps = Steps()
+    for count in loops:
+        for _ in range(count):
+            steps.op("aten::layer_norm", ((SOFTMAX, 900),))
+            for _ in range(14):
+                steps.op("aten::mul", ((ELEMENTWISE, 4),)).op("aten::tanh", ((ELEMENTWISE, 4),))
+        steps.end()
+    assert found(steps.trace(), "kernel-loop")["what"].endswith(f"14 times in a row{said}")
+
+
 @pytest.mark.parametrize(("weights", "fewer"), [(True, 5 / 6), (False, 0.0)])
 def test_an_optimizer_takes_less_time_for_the_weights_of_a_loop_as_one(weights: bool, fewer: float) -> None:
     with_one, with_many = (

@@ -258,7 +258,7 @@ async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
     made.end()
     app = TuiprofApp(Start("replay", made.session.path, speed=0.02))  # the keys move it, the clock hardly
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "▶ replay 0.02×", "nothing printed yet")
+        await until_shown(pilot, "▶ replay 0.02×", "no output")
         await pilot.press("right")
         await until_shown(pilot, "early")
         assert "late" not in screen_text(app)

@@ -217,13 +217,13 @@ class Evidence:
 
         Such lines are recorded without Python frames.
         """
-        lines = _waits_of(self.trace).filter(found="line")
+        lines = _every_wait(self.trace).filter(found="line")
         inside = np.isin(self.calls.inside(lines["event"].to_numpy()), chosen)
         return _most_frequent(lines.filter(pl.Series(inside)), 1)
 
     def line_before(self, instants: Ints, within_ns: int) -> str:
         """Return the line of the script whose waits end shortly before most of some instants, ns; empty = none does."""
-        lines = _waits_of(self.trace).filter(found="line").sort("end_ns")
+        lines = _every_wait(self.trace).filter(found="line").sort("end_ns")
         ends = lines["end_ns"].to_numpy()
         at = np.searchsorted(ends, instants, side="right") - 1
         near = (at >= 0) & (instants - ends[at] <= within_ns) if len(ends) else np.zeros(len(at), dtype=bool)
@@ -321,19 +321,13 @@ class Evidence:
 
 
 @cached_on_trace
-def _waits_of(trace: Trace) -> pl.DataFrame:
+def _every_wait(trace: Trace) -> pl.DataFrame:
     return _wait_table.build(trace, Scope.of(trace, Window())).frame
 
 
 @cached_on_trace
 def _waits_by_location(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
-    counted = (
-        _waits_of(trace)
-        .lazy()
-        .filter(pl.col("apart") == "")
-        .select(*_LOCATION, "event", "begun_by")
-        .collect()
-    )
+    counted = _every_wait(trace).filter(pl.col("apart") == "").select(*_LOCATION, "event", "begun_by")
     return counted.partition_by(*_LOCATION, as_dict=True, include_key=False)
 
 

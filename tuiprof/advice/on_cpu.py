@@ -12,18 +12,21 @@ from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.calls import calls as calls_of
 from tuiprof.analyses.shared.replay import host_faster, main_thread
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Mask
+from tuiprof.model.intervals import Mask, union
 from tuiprof.model.trace import cached_on_trace
 from tuiprof.whatif import Edit
 
 #: Shorter operators without device work are views and bookkeeping.
 MIN_NS: Final = 30_000
-#: The threads of such an operator spin for a while after it (milliseconds with libgomp), also on the other half of the
-#: core that launches, which then gives about half its speed (docs/predictions.md). Share of the other host time that
-#: remains without the operators and their threads: likely, least, most. It counts if the process keeps this many cores
-#: busy, has no loader, and nearly all of these operators are gone.
-MIN_BUSY: Final = 3.0
+#: The threads of such an operator spin after it, also on the other half of the core that launches, which then gives
+#: about half its speed (docs/predictions.md). libgomp spins 300 000 times (GOMP_SPINCOUNT), which at 40 to 140 cycles
+#: each takes 4 to 14 ms.
+_SPIN_NS: Final = 10_000_000
+#: Share of the other host time in that period that remains without the operators and their threads: likely, least and
+#: most helpful. Estimates: the threads share the core that launches for half of the period, never, or always.
 _KEEP_REST: Final = (0.75, 1.0, 0.5)
+#: It counts if the process keeps this many cores busy, has no loader, and nearly all of these operators are gone.
+MIN_BUSY: Final = 3.0
 _NEARLY_ALL: Final = 0.9
 #: Added to the evidence.
 THREADS: Final = "; their threads keep other cores busy between them, which slows the launching thread"
@@ -63,5 +66,7 @@ def without_threads(trace: Trace, gone: Mask) -> tuple[Edit, Edit, Edit] | None:
     lengths = np.where(operators_on_cpu(trace), trace.lengths(calls.rows), 0)
     if lengths[gone].sum() < _NEARLY_ALL * lengths.sum() or not lengths.any():
         return None
-    likely, least, most = (host_faster(trace, keep) for keep in _KEEP_REST)
+    ends = trace.ends[calls.rows[lengths > 0]]
+    spinning = union(ends, ends + _SPIN_NS)
+    likely, least, most = (host_faster(trace, keep, within=spinning) for keep in _KEEP_REST)
     return likely, least, most

@@ -188,11 +188,11 @@ def listed(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> pl.Da
     """Return the rows of a table, each with its values in the order of the columns."""
     keys = [column.key for column in columns]
     frame = pl.DataFrame(list(rows), schema=keys, orient="row", infer_schema_length=None)
-    untold = [column for column in columns if frame.schema[column.key] == pl.Null]
-    return frame.cast({column.key: _TYPES.get(column.kind, pl.Float64) for column in untold})
+    unknown = [column for column in columns if frame.schema[column.key] == pl.Null]
+    return frame.cast({column.key: _TYPES.get(column.kind, pl.Float64) for column in unknown})
 
 
-#: The type of a column that has no value.
+#: Types of columns without a value; that of other kinds is a float.
 _TYPES: Final = {"text": pl.String, "count": pl.Int64, "bytes": pl.Int64}
 
 

@@ -275,7 +275,7 @@ class WorkerRestarts:
 
 
 #: What some steps take longer stands out if it is this multiple of the difference between the median step and the 10th
-#: percentile.
+#: percentile: five standard deviations, if steps vary normally.
 _STANDS_OUT: Final = 4.0
 
 

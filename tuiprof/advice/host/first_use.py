@@ -23,7 +23,8 @@ _NAMED: Final = 3
 #: percentile is at least this multiple of the median, and first uses take this share of the difference in a step.
 _UNEVEN: Final = 2.0
 _MIN_EXPLAINED: Final = 0.5
-#: The time of first uses in an ordinary step, as a multiple of that in a captured one: likely, least and most.
+#: The time of first uses in the mean of all steps, as a multiple of that in the captured ones: likely, least and most.
+#: The range is wide because a few captured steps may have none of the rare long steps, or most of them.
 _OF_CAPTURED: Final = (1.0, 0.0, 2.0)
 
 

@@ -57,7 +57,8 @@ _MOSTLY: Final = 0.5
 _MAX_COLLECTING: Final = 0.5
 #: Added to the evidence.
 IN_MEAN: Final = "; with the long collections of rare steps, in the mean of all steps"
-#: Maximum time from a wait to the Python that works on its result.
+#: Maximum time from a wait to the Python that works on its result: an estimate of what converting it to a list or to
+#: NumPy, and a few short operators, take while captured.
 _NEAR_NS: Final = 300_000
 #: The share that stays in the step if moving it helps least.
 _MIN_KEPT: Final = 0.25

@@ -95,10 +95,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     first = int(largest.calls[0])
     body = largest.calls[calls.work_count[largest.calls] > 0][: largest.period]
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in body.tolist())
-    per_step = len(found) / evidence.step_count
+    per_step = round(len(found) / evidence.step_count)
     yield Finding(
         f"a loop calls {in_a_row(names)} {largest.times} times in a row"
-        + (f", one of {per_step:.0f} loops a step" if per_step > 1 else ""),
+        + (f", one of {per_step} loops a step" if per_step > 1 else ""),
         evidence.function_of(int(calls.rows[first])) or evidence.line_in(largest.calls),
         _JAX if evidence.is_jax else _PRODUCTS if product[first] else _TORCH,
         "medium",

@@ -1,4 +1,4 @@
-"""The optimizer updates one parameter at a time, or each of a few parameters has an optimizer of its own."""
+"""The optimizer updates one parameter at a time, or many optimizers step one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _HOST, _WORK, _MIN_WORK, _MAX_WORK = 0.05, 0.35, 0.6, 0.2
 MIN_OPTIMIZERS = 8
 #: Operators that identify a forward pass.
 _LAYERS: Final = r"^aten::(linear|conv\dd|matmul|bmm|mm|addmm|embedding|lstm|gru)$"
-#: Number of them that take as long as one fused step of one optimizer: likely, least and most helpful.
+#: Number of such steps that take as long on the host as one step over all parameters: likely, least and most helpful.
+#: Estimates: the fixed part of a step is that of one optimizer, and the rest grows with the number of parameters.
 _AS_LONG: Final = (3.0, 6.0, 1.5)
 
 
@@ -32,8 +33,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = evidence.optimizer_steps
     if not len(rows):
         return
-    if in_a_row(trace, evidence, rows) >= MIN_OPTIMIZERS:
-        yield _one_each(trace, evidence, rows)
+    count = steps_in_a_row(evidence, rows)
+    if count >= MIN_OPTIMIZERS:
+        yield _many(trace, evidence, rows, count)
         return
     work, _ = evidence.work_in(rows)
     launches = np.unique(trace.links.launch_of[work])
@@ -54,16 +56,21 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def in_a_row(trace: Trace, evidence: Evidence, rows: Ints) -> float:
-    """Return how many steps of optimizers follow each other without a forward pass between them."""
-    calls = evidence.calls
-    layers = np.sort(trace.starts[calls.rows[trace.named(_LAYERS, calls.rows) & ~calls.backward]])
-    passes = np.unique(np.searchsorted(layers, np.sort(trace.starts[rows])))
-    return len(rows) / max(len(passes), 1)
+def steps_in_a_row(evidence: Evidence, rows: Ints) -> float:
+    """Return how many steps of optimizers follow each other, with no forward or backward pass that begins between them.
+
+    Optimizers that step in hooks do so within a backward pass.
+    """
+    trace, calls = evidence.trace, evidence.calls
+    layers = calls.rows[trace.named(_LAYERS, calls.rows) & ~calls.backward]
+    # A compiled forward pass has no operators of layers.
+    passes = calls.rows[[int(nodes[0]) for nodes in calls.backward_passes()]]
+    begins = np.sort(np.concatenate((trace.starts[layers], trace.starts[passes], trace.steps.starts)))
+    groups = np.unique(np.searchsorted(begins, trace.starts[rows]))
+    return len(rows) / max(len(groups), 1)
 
 
-def _one_each(trace: Trace, evidence: Evidence, rows: Ints) -> Finding:
-    count = in_a_row(trace, evidence, rows)
+def _many(trace: Trace, evidence: Evidence, rows: Ints, count: float) -> Finding:
     clearing = np.flatnonzero(trace.named(r"^Optimizer\.zero_grad#") & trace.on_host)
     both = np.union1d(rows, clearing)
     likely, least, most = (
@@ -73,7 +80,7 @@ def _one_each(trace: Trace, evidence: Evidence, rows: Ints) -> Finding:
     name = trace.name(int(rows[0]))
     instead, has_fused = fewer_calls(name)
     return Finding(
-        f"{format_count(round(count))} optimizers step one after the other, each for a few parameters",
+        f"{format_count(round(count))} optimizers step one after the other",
         evidence.function_of(int(rows[0])) or name,
         "one optimizer over all parameters, with groups where options differ"
         + (", and fused=True" if has_fused else f"; {instead}"),

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.kernels.single_tensor_optimizer import MIN_OPTIMIZERS, in_a_row
+from tuiprof.advice.kernels.single_tensor_optimizer import MIN_OPTIMIZERS, steps_in_a_row
 from tuiprof.model import Trace
 
 #: Share of the device work of multi-tensor passes that one fused pass takes: tensors read and written per
@@ -27,7 +27,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = evidence.optimizer_steps
     name = trace.name(int(rows[0])) if len(rows) else ""
     parts = next((parts for kind, parts in _KEEP.items() if kind in name), None)
-    if parts is None or in_a_row(trace, evidence, rows) >= MIN_OPTIMIZERS:
+    if parts is None or steps_in_a_row(evidence, rows) >= MIN_OPTIMIZERS:
         return
     work, _ = evidence.work_in(rows)
     passes = work[trace.named("multi_tensor_apply", work)]

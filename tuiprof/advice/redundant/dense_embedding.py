@@ -29,7 +29,8 @@ _PASS: Final = 1.25
 #: Share of the update that remains: the rows of a batch have to be sorted and summed, by kernels of their own. Likely,
 #: and most helpful.
 _KEEP: Final = (0.2, 0.05)
-#: Likewise of the gradient's own kernels, which sort and sum rows too: SGD adds each row where it belongs.
+#: Likewise of the gradient's own kernels, which sort and sum the rows too: SGD without momentum adds each row to the
+#: table as it is. Both are estimates.
 _KEEP_SUMS: Final = (0.5, 0.2)
 
 
@@ -55,7 +56,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     filled = evidence.without_operators(fills)
     work, _ = evidence.work_in(gradients)
-    summed = work[~np.isin(work, evidence.work_in(fills)[0])] if _adds(trace, evidence) else work[:0]
+    summed = work[~np.isin(work, evidence.work_in(fills)[0])] if _is_plain_sgd(evidence) else work[:0]
     likely, most = (
         filled
         | _without_updates(trace, evidence, fill_ns, keep)
@@ -76,10 +77,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _adds(trace: Trace, evidence: Evidence) -> bool:
-    """Return whether the optimizer is plain SGD, which has no state to bring up to date."""
-    steps = evidence.optimizer_steps
-    return bool(len(steps)) and trace.name(int(steps[0])).startswith("Optimizer.step#SGD.")
+def _is_plain_sgd(evidence: Evidence) -> bool:
+    """Return whether the optimizer is SGD and shows no momentum, whose update would be a product.
+
+    A fused step does not show it.
+    """
+    trace, calls, steps = evidence.trace, evidence.calls, evidence.optimizer_steps
+    if not len(steps) or not trace.name(int(steps[0])).startswith("Optimizer.step#SGD."):
+        return False
+    return not trace.named(r"^aten::(_foreach_)?mul_$", calls.rows[calls.begin_in(steps)]).any()
 
 
 def _without_updates(trace: Trace, evidence: Evidence, fill_ns: Ints, keep: float) -> Edit:

@@ -21,7 +21,8 @@ _MIN_LAYERS: Final = 4
 #: Maximum number of operators with device work between two calls of a model with the same weights: more may be changing
 #: them, one by one.
 _MAX_BETWEEN: Final = 24
-#: Maximum number of calls without gradients for each one with gradients.
+#: Maximum number of calls without gradients for each one with gradients: a loss needs one or two (another view, the
+#: model of the step before), a policy acts dozens of times before it learns. The limit between them is an estimate.
 _MAX_AGAIN: Final = 4
 #: Operators whose results differ from call to call.
 _RANDOM: Final = (

@@ -230,10 +230,13 @@ def _which_step(step: Calibrated) -> str:
 SILENT_NS = 1_000_000
 
 
-def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
+def host_faster(
+    trace: Trace, keep: float, *, silences: bool = True, within: tuple[Ints, Ints] | None = None
+) -> Edit:
     """Return the edit in which the launching threads keep a share of their time: operators, Python and calls.
 
-    Waits, data loading and callbacks of compiled functions stay as they are.
+    Waits, data loading and callbacks of compiled functions stay as they are, as does what lies outside of some
+    disjoint intervals.
     """
     main = main_thread(trace)
     if main is None:
@@ -250,6 +253,8 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
             at = np.sort(np.concatenate(([low, high], trace.starts[rows], trace.ends[rows])))
             long = np.flatnonzero(np.diff(at) >= SILENT_NS)
             apart.append((at[long], at[long + 1]))
+        if within is not None:
+            apart.append(complement(*within, low, high))
         left, right = (np.concatenate(ends) for ends in zip(*apart, strict=True))
         starts, ends = complement(*union(left, right), low, high)
         parts.append((np.full(len(starts), track, dtype=np.int64), starts, ends, np.full(len(starts), keep)))

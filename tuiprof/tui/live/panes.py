@@ -63,7 +63,6 @@ class OutputPane(Lines, can_focus=True):
         self._unfinished: list[tuple[str, str]] = []
         self._readers: list[tuple[OutputReader, str]] = []
         self._bottom = 0  # index after the last visible line when not following
-        self._why_empty = "nothing printed yet"
         self._paths: tuple[Path, Path] | None = None
         self._until: tuple[int, int] | None = None
         self._sought = ""
@@ -144,7 +143,7 @@ class OutputPane(Lines, can_focus=True):
                 max(0, self._bottom - height) : max(height, self._bottom)
             ]
         if not lines:
-            return [[(f" {self._why_empty}", "dim")]]
+            return [[(" no output", "dim")]]
         return [self._line(text, role) for text, role in lines]
 
     def _line(self, text: str, role: str) -> Row:
