@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from installed import needs
@@ -18,7 +19,7 @@ from tuiprof.probe.capture import Capturer
 from tuiprof.probe.loop_steps import LoopSteps, _Trial, likely
 from tuiprof.probe.requests import Request
 from tuiprof.probe.sampler import RECENT, Loop, goes_over_epochs, is_script, loops_of
-from tuiprof.probe.steps import BACKWARDS, BATCH, NO_CALL, OPTIMIZER, Steps
+from tuiprof.probe.steps import BACKWARDS, BATCH, CAPTURE, EXPLICIT, NO_CALL, OPTIMIZER, Steps
 from tuiprof.session import log as records
 
 needs("torch")
@@ -171,6 +172,33 @@ def test_a_capture_waits_for_its_step_among_those_that_count(monkeypatch: pytest
         assert not begun
         steps.end(OPTIMIZER, t)
     assert begun == [20]
+
+
+@pytest.mark.parametrize("ended", [4, 6], ids=["running", "written"])
+@pytest.mark.parametrize(
+    ("cause", "forked", "again"), [("", False, ["a-again"]), ("slow", False, []), ("", True, [])]
+)
+def test_only_what_was_asked_of_this_process_is_captured_again(
+    monkeypatch: pytest.MonkeyPatch, ended: int, cause: str, forked: bool, again: list[str]
+) -> None:
+    steps = Steps(lambda: None)
+    capture = Capturer("", steps)
+    steps.on_withdrawn = capture.withdrawn
+    monkeypatch.setattr(capture, "make_profiler", lambda request: MagicMock(finish=lambda: "a.json"))
+    capture.offer(Request("a", steps=2, at=3, cause=cause))
+    for t in range(ended):
+        steps.end(OPTIMIZER, t)
+    capture.wait(60)
+    states = [fields["state"] for kind, fields in steps.out if kind == CAPTURE]
+    assert states == ["armed", "started", "written"][: ended // 2]
+    if forked:
+        capture.after_fork()
+    steps.out.clear()
+    steps.end(EXPLICIT, ended)
+    steps.end(EXPLICIT, ended + 1)
+    assert [
+        item[1]["id"] for item in steps.out if item[0] == CAPTURE and item[1]["state"] == "armed"
+    ] == again
 
 
 def test_a_time_out_while_a_capture_is_given_up_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,10 +167,10 @@ class Capturer:
         again, self._served = self._served, []
         if (window := self._window) is not None:
             self._fail(window, CaptureError("what was being captured turned out not to be training steps"))
-            again.append(window.request)
+            if not window.request.cause:  # a trigger fires again by itself
+                again.append(window.request)
         for request in again:
-            if not request.cause:  # a trigger fires again by itself
-                self.offer(replace(request, id=f"{request.id}-again"))
+            self.offer(replace(request, id=f"{request.id}-again"))
 
     def _choose(self, n: int, t: int) -> _Window | None:
         """Return the window for the next request that is due, or None."""
