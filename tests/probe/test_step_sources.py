@@ -616,13 +616,16 @@ dis.get_instructions = lambda code, **more: looked.append(code) or get(code, **m
 torch.set_num_threads(1)
 model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(40)))
 optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+stepped = []
 def update(p):
+    stepped.append(p)
     optimizers[p].step()
     optimizers[p].zero_grad()
 if HOOKS:
     for p in model.parameters(): p.register_post_accumulate_grad_hook(update)
 for i in range(30):
     model(torch.ones(2, 2)).sum().backward()
+    if HOOKS and i == 15: stepped[0].requires_grad_(False)
     if not HOOKS:
         for p in model.parameters(): update(p)
 print(len(looked) - len(set(looked)))
