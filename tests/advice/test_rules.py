@@ -556,16 +556,26 @@ def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Mad
     return made
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_python_after_a_wait_is_named_by_the_line_of_that(near: bool) -> None:
-    made, sites = host_bound(python_us=1_500), []
-    for number in range(4):
+@pytest.mark.parametrize(
+    ("waits", "near", "frame", "where"),
+    [
+        (4, True, "", "after counted, train.py:7, before add"),
+        (4, False, "", "before add"),
+        (1, True, "", "before add"),  # one of four stretches
+        (4, True, "train.py(5): counted", "train.py counted() from line 5"),
+    ],
+)
+def test_python_after_a_wait_is_named_by_the_line_of_that(
+    waits: int, near: bool, frame: str, where: str
+) -> None:
+    made, sites = host_bound(python_us=1_500, name=frame), []
+    for number in range(waits):
         at = number * 3_000 + (410 if near else 10)
         made.call("cudaStreamSynchronize", at - 8, at - 2, correlation=number * 100 + 99)
         sites.append(site(at - 3, "train.py:7 counted"))
     row = found(made.trace(sync_sites=sites), "python-time")
-    assert row["where"] == ("after counted, train.py:7, before add" if near else "before add")
-    assert row["instead"].endswith("record with --stack to name it")
+    assert row["where"] == where
+    assert row["instead"].endswith("record with --stack to name it") == (not frame)
 
 
 def test_python_that_runs_for_long_is_named_by_its_function() -> None:
