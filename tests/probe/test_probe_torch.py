@@ -675,6 +675,26 @@ train(DataLoader(data, batch_size=64))
     assert ranges & {"forward", "evaluation"} == {"forward"}, "it is the work of an inference loop"
 
 
+def test_training_in_a_thread_after_an_evaluation_on_the_main_one(run_forked: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import threading
+with torch.inference_mode():
+    for x, y in DataLoader(data, batch_size=32): model(x)
+thread = threading.Thread(target=train, args=(DataLoader(data, batch_size=16),))
+thread.start()
+thread.join()
+"""
+    )
+    done = run_forked(script, requests=[{"id": "a", "steps": 2, "at": 12}])
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)[-20:]
+    assert [step.n for step in steps] == list(range(20))
+    assert {tuple(sorted(step.ph)) for step in steps[1:]} == {("backward", "data", "forward", "optimizer")}
+    assert done.captures("a")[-1].state == "written"
+
+
 def test_captures_of_what_were_no_steps_are_repeated(run_forked: Callable[..., Run]) -> None:
     script = (
         """

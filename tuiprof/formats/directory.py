@@ -141,7 +141,7 @@ def _by_capture(name: str, files: Iterable[tuple[int, Path]], rank_from: RankSou
 def _run(name: str, files: Mapping[int, Path], rank_from: RankSource) -> Run:
     statuses = {rank: _size_and_time(path) for rank, path in files.items()}
     ordered = tuple(RankFile(rank, files[rank], rank_from, *statuses[rank]) for rank in sorted(files))
-    return Run(name, ordered, max(_written(path) for path in files.values()))
+    return Run(name, ordered, max(_written(file) for file in ordered))
 
 
 def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
@@ -168,10 +168,11 @@ def _time(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _written(path: Path) -> tuple[float, float]:
+def _written(file: RankFile) -> tuple[float, float]:
     """Return when a file was written, Unix time in s: by the time in its name, which copies keep, and as modified."""
-    stamp, modified = _time(path.name), _size_and_time(path)[1]
-    return next((stamp / unit for unit in (1e9, 1e6, 1e3) if stamp / unit >= _EARLIEST_S), modified), modified
+    stamp = _time(file.path.name)
+    named = (stamp / unit for unit in (1e9, 1e6, 1e3) if stamp / unit >= _EARLIEST_S)
+    return next(named, file.modified), file.modified
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:

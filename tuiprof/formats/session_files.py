@@ -88,8 +88,8 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
 MIN_STEPS: Final = 5
 #: Maximum number of steps kept: the newest before the capture resemble the captured ones most.
 _MAX_STEPS: Final = 1000
-#: Number of steps from the begin of a run or the end of a capture in which the host may run ahead, of which so many may
-#: be cold. Steps below this share of a steady one count, if there are at least this many.
+#: Number of steps from the start of a run or the end of a capture in which the host may run ahead, and how many of them
+#: may be cold. Steps below this share of a steady one count, if there are at least this many.
 _FIRST_STEPS: Final = 50
 _COLD: Final = 3
 _AHEAD: Final = 0.9
@@ -306,7 +306,7 @@ def _counted_from(log: BinaryIO) -> int:
 def _ahead(begun: Sequence[list[_Line]], steady: Sequence[_Line]) -> float | None:
     """Return what steps take while the host runs ahead, ns; None = it does not, as far as is known.
 
-    It does so where nothing is queued yet: at the begin of a run and after a capture. Such steps have the phases of a
+    It does so where nothing is queued yet: at the start of a run and after a capture. Such steps have the phases of a
     steady step, and take clearly less. Once they take as long, the queue is full: a shorter step later only makes up
     for a longer one before it.
     """

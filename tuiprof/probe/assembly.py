@@ -84,7 +84,7 @@ class Assembly:
         self.cost_steps = 0  # number of steps that this is the cost of: all but captured ones
         self.kinds: set[int] = set()  # parts found by hooks, on the thread that steps once that is known
         self._lock = threading.Lock()
-        self._born = born  # begin of the first step if only its end is seen, monotonic ns
+        self._born = born  # start of the first step if only its end is seen, monotonic ns
         self._touched = 0
         self._began = 0  # 0 = no step ended or began yet
         self._parts: list[Part] = []

@@ -131,7 +131,7 @@ class _Given:
         self._end()
 
     def begins(self, again: bool) -> None:
-        """Note the begin of an iteration or the end of the loop, which ends the previous iteration."""
+        """Note the start of an iteration or the end of the loop, which ends the previous iteration."""
         before, self._begun = self._begun, again
         if before:
             self._end()

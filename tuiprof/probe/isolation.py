@@ -110,9 +110,8 @@ def signals_blocked() -> Iterator[None]:
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # a handler may raise an exception here
+        # A handler may raise an exception here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

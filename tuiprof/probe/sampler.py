@@ -352,7 +352,7 @@ def goes_over_epochs(around: Loop, inside: Loop) -> bool:
 
 
 def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
-    """Return the begin of the loops with a variable named like an epoch."""
+    """Return where the loops begin that have a variable named like an epoch."""
     found: set[int] = set()
     for index, instruction in enumerate(instructions):
         if instruction.opname != "FOR_ITER":

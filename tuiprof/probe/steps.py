@@ -110,7 +110,7 @@ class Steps:
         "_longest_row": "the largest :attr:`_row` so far",
         "_most_of_others": "steps of other optimizers after which one of them takes over",
         "_new": "ids of the optimizers made since the counted one was chosen",
-        "_on_first": "called once, on the stepping thread, before the first step is recorded",
+        "_on_first": "called on the stepping thread, before its first step is recorded",
         "_optimizer": "weak reference to the optimizer whose steps count",
         "_others": "steps of other optimizers since its last one",
         "_parts": "ids of other optimizers whose steps are parts of its steps",
@@ -316,7 +316,8 @@ class Steps:
             now complete; False when a step has ended.
         """
         before = self.source
-        if before == NONE:
+        # The script may train in another thread than that of an evaluation before.
+        if before == NONE or (source == OPTIMIZER and self.thread != _get_ident()):
             self.thread = self.assembly.thread = _get_ident()
             self._on_first()  # may raise an exception of the script: then the next step is the first
         if self.source < source:  # not without a log
@@ -468,7 +469,7 @@ class Steps:
             self.stepped = True
             self.marks.append((OPTIMIZER_PART, began, t, thread))
             return
-        elif self.put_off is not None and self.put_off[0] == self.call():
+        elif (put_off := self.put_off) is not None and put_off[0] == self.call():
             # Each parameter may have an optimizer, stepped by a hook of one backward pass, where the step ends.
             self._others += 1
             self._row = 0
@@ -505,8 +506,7 @@ class Steps:
             self._count_from(t)
             return
         self.marks.append((OPTIMIZER_PART, began, t, thread))
-        if self.source <= OPTIMIZER:
-            self.end(OPTIMIZER, t)
+        self.end(OPTIMIZER, t)
 
     def _replaces(self, optimizer: Any, sites: list[Site]) -> bool:
         """Whether this optimizer steps in place of the counted one, which was made before it, or for another model.

@@ -21,10 +21,8 @@ class ModelCalls:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._kinds = (
-            torch.Tensor,
-            torch.nn.Parameter,
-        )  # not subclasses: they may compute nothing, or run code
+        # Not subclasses: they may compute nothing, or run code.
+        self._kinds = torch.Tensor, torch.nn.Parameter
         # Models and their numbers, by id, which another model may have later.
         self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbered = 0

@@ -115,9 +115,8 @@ class _Check:
         self.values = values  # the loss first, if there is one, then the norm of each gradient
         self.event = event
         self.has_loss = has_loss
-        self.parameters = (
-            parameters  # their ids: a check waits until the next one, and a model may end before
-        )
+        #: Their ids: a check waits until the next one, and the model may be gone by then.
+        self.parameters = parameters
 
 
 class NanWatch:

@@ -299,9 +299,8 @@ class TorchProfiler:
         try:
             self._refuse_if_taken()
         except CaptureError:
-            self._prepared = (
-                False  # the profiler that runs is the script's, which :meth:`abort` must not stop
-            )
+            # The profiler that runs is the script's, which :meth:`abort` must not stop.
+            self._prepared = False
             raise
         self._call("start_trace")
         self._started = True
